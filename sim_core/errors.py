@@ -1,0 +1,39 @@
+"""The error tree: every fault of a user's input is one of these, and says itself in one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SimError(Exception):
+    """Base of every error that a user's input can cause."""
+
+
+class FormatError(SimError):
+    """An input file is wrong; reads `path:line: what: found X, expected Y`."""
+
+    def __init__(self, path: str, line: int, what: str, *, found: str = "", expected: str = "") -> None:
+        self.path = path
+        self.line = line
+        details = ", ".join(part for part in (found and f"found {found}", expected and f"expected {expected}") if part)
+        super().__init__(f"{path}:{line}: {what}" + (f": {details}" if details else ""))
+
+
+class SpecError(SimError):
+    """A sweep spec, a preset or an option is wrong; reads `where: key: what`."""
+
+
+def shown(text: object, limit: int = 60) -> str:
+    """`text` in quotes for a message, on one line and cut to `limit` characters."""
+    quoted = repr(text if isinstance(text, str) else str(text))
+    return quoted if len(quoted) <= limit else quoted[: limit - 4] + "...'"
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A hint that names the valid words nearest to `name`, or all of them when they are few; '' if there are none."""
+    words = sorted(set(valid))
+    close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
+    if close:
+        return f"nearest valid: {', '.join(close)}"
+    return f"valid: {', '.join(words[:30])}" if words else ""

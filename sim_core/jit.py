@@ -1,0 +1,47 @@
+"""The one way code is compiled: numba kernels, cached on disk under the hash of the sources they came from.
+
+numba's own cache does not notice when a function that a kernel calls changes in another file; a folder named by the hash
+of all of sim_core does, so that old machine code can never answer for new sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@cache
+def source_hash() -> str:
+    """Hash (16 hex digits) of every source and preset of sim_core: the version of the model."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_dir() -> Path:
+    """Where compiled kernels lie: `$NUMBA_CACHE_DIR`, else `$XDG_CACHE_HOME` or `~/.cache`, below it the source hash."""
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "training-plan-sweep"
+    )
+    return Path(base) / source_hash()
+
+
+def kernel(function: F) -> F:
+    """Compile `function` without Python objects; with `NUMBA_DISABLE_JIT=1` it stays the readable reference."""
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def use_cache_dir() -> None:
+    """Point numba at `cache_dir()`; called once by the package, before the first kernel is defined."""
+    numba.config.CACHE_DIR = str(cache_dir())

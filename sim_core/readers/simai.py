@@ -1,0 +1,315 @@
+"""A SimAI/AICB text as a `Workload`: which lines are layers, which once-a-step records, how often a layer repeats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim_core import moving
+from sim_core.errors import FormatError
+from sim_core.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
+from sim_core.units import NS, short
+from sim_core.workload import (
+    AFTER_GRADIENTS,
+    ALL_GATHER,
+    DP,
+    DP_EP,
+    EP,
+    FORWARD,
+    GATHER_PARAMETERS,
+    NO_COMM,
+    REDUCE_GRADIENTS,
+    REDUCE_SCATTER,
+    TP,
+    WEIGHT_GRADIENT,
+    Arrays,
+    BasePlan,
+    Bools,
+    Floats,
+    Ints,
+    Pieces,
+    StepPieces,
+    Workload,
+    layers_by_unit,
+)
+
+EMBEDDING: Final = "embedding_layer"
+_BEFORE = re.compile(r"(grad_gather|grad_param_comm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z")
+_AFTER = re.compile(r"(cross_entropy|optimizer)[0-9]*\Z")
+_LAST_STAGE = re.compile(r"final_")
+_ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sections:
+    """Line ranges of a file: once-a-step records, then equal repetitions (micro-batches), then once-a-step records."""
+
+    before: range
+    repetitions: Ints  # [repetitions, records of one] layer lines
+    after: range
+    head: int  # records of a repetition before its layers (the embedding)
+    tail: int  # records of a repetition after its layers
+
+
+def workload_from_simai(
+    text: SimaiText, *, micro_batch: int | None, sequence: int | None, measured_on: str | None
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a parsed text, and warnings. `micro_batch` is the one that the file was made with (not in the file).
+
+    Raises FormatError where the lines do not form micro-batches of layers.
+    """
+    warnings = list(text.warnings)
+    sections = _sections(text, warnings)
+    layer_starts = _layer_starts(text, sections)
+    header = text.header
+    rerun = _rerun_counts(header, len(text.order))
+    compute_s = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]].mean(0) * NS
+    mean_rerun = rerun[sections.repetitions].mean(0)
+    units, unit_of_layer, first, last = _units(text, sections, layer_starts, compute_s)
+    occurrences = _occurrences(units, unit_of_layer, layer_starts)
+    pieces, names = _pieces(text, sections, units, occurrences, compute_s, mean_rerun)
+    layers = len(layer_starts) * header.pp
+    step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)])
+    p2p_bytes, p2p_rule, notes = _p2p(header, pieces)
+    arrays = Arrays(
+        base=np.array(_base(header, micro_batch), np.int64),
+        pieces=pieces,
+        step=step,
+        unit_layers=layers_by_unit(np.tile(unit_of_layer, header.pp), len(units)),
+        first_unit=first,
+        last_unit=last,
+        p2p_bytes=p2p_bytes,
+        p2p_rule=p2p_rule,
+    )
+    workload = Workload(
+        kind="simai",
+        base=_base(header, micro_batch),
+        layers=layers,
+        names=names,
+        arrays=arrays,
+        sequence=sequence,
+        measured_on=measured_on,
+        has_experts=_has_experts(pieces, step),
+        notes=(*notes, *_notes(header, micro_batch, len(layer_starts))),
+    )
+    return workload, tuple(warnings)
+
+
+def _base(header: Header, micro_batch: int | None) -> BasePlan:
+    """The header's plan. With one stage there is nothing to interleave: AICB writes layers per stage into `vpp` there."""
+    vpp = header.vpp if header.pp > 1 else 1
+    return BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, micro_batch or 1)
+
+
+def _notes(header: Header, micro_batch: int | None, layers: int) -> list[str]:
+    notes = []
+    if micro_batch is None:
+        notes.append("the file does not say its micro-batch: taken as 1 (set workload.micro_batch)")
+    if header.pp > 1:
+        notes.append(f"the file holds one of {header.pp} stages; the others are taken to hold {layers} such layers each")
+    if header.pp == 1 and header.vpp > 1:
+        notes.append(f"vpp: {header.vpp} with pp: 1 counts layers, there is nothing to interleave: taken as 1")
+    return notes
+
+
+def _sections(text: SimaiText, warnings: list[str]) -> _Sections:
+    """Cut the lines into the parts of a step."""
+    names = [record.name for record in text.records]
+    line_names = [names[k] for k in text.order]
+    total = len(line_names)
+    starts = [k for k, name in enumerate(line_names) if name == EMBEDDING]
+    end = total
+    while end > 0 and _AFTER.match(line_names[end - 1]):
+        end -= 1
+    if starts:
+        begin = starts[0]
+    else:
+        begin = next((k for k, name in enumerate(line_names) if not _BEFORE.match(name)), total)
+        starts = [begin]
+        warnings.append(f"{text.path}:{text.line_of[0]}: no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
+    if begin >= end:
+        raise FormatError(text.path, int(text.line_of[-1]), "no layers", expected="layers after the step records")
+    repetitions = _repetitions(text, [*starts, end])
+    if len(repetitions) > text.header.ga:
+        warnings.append(
+            f"{text.path}:{text.line_of[0]}: the file holds {len(repetitions)} micro-batches but its header says "
+            f"ga: {text.header.ga}; one micro-batch is their mean"
+        )
+    if any("NONE" in r.collective and any(b for c, b in zip(r.collective, r.comm_bytes, strict=True) if c == "NONE")
+           for r in text.records):  # fmt: skip
+        warnings.append(f"{text.path}:{text.line_of[0]}: bytes beside a collective NONE are not sent")
+    first = [line_names[k] for k in repetitions[0]]
+    head = int(first[0] == EMBEDDING)
+    tail = 0
+    while tail < len(first) - head and _LAST_STAGE.match(first[-1 - tail]):
+        tail += 1
+    if head + tail >= len(first):
+        raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
+    return _Sections(before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
+
+
+def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
+    """Layer lines of each micro-batch; all must hold the same records (times may differ)."""
+    shape_ids: dict[object, int] = {}
+    shape_of = np.array([shape_ids.setdefault((r.name, r.collective, r.suffix, r.comm_bytes), len(shape_ids)) for r in text.records])
+    shapes = shape_of[text.order]
+    size = bounds[1] - bounds[0]
+    for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True), 1):
+        if end - begin != size:
+            where = int(text.line_of[end - 1])
+            raise FormatError(text.path, where, f"records of micro-batch {number}", found=str(end - begin), expected=f"{size} as in the first")
+        differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
+        if len(differs):
+            k = int(differs[0])
+            here, first = (text.records[text.order[b + k]] for b in (begin, bounds[0]))
+            raise FormatError(
+                text.path, int(text.line_of[begin + k]), f"record {k + 1} of micro-batch {number}",
+                found=_told(here), expected=f"{_told(first)} as in the first",
+            )  # fmt: skip
+    return np.arange(bounds[0], bounds[-1], dtype=np.int64).reshape(-1, size)
+
+
+def _told(record: Record) -> str:
+    columns = zip(record.collective, record.suffix, record.comm_bytes, strict=True)
+    return " ".join([record.name, *(f"{c}{s} {b}" for c, s, b in columns)])
+
+
+def _layer_starts(text: SimaiText, sections: _Sections) -> list[int]:
+    """Where in a repetition each layer begins: by the shortest period of the names, else at each return of the first name."""
+    lines = sections.repetitions[0]
+    stop = len(lines) - sections.tail
+    names = [text.records[text.order[k]].name for k in lines[sections.head : stop]]
+    count = len(names)
+    for period in range(1, count // 2 + 1):
+        if count % period == 0 and names[period:] == names[:-period]:
+            return list(range(sections.head, stop, period))
+    return [sections.head + k for k, name in enumerate(names) if name == names[0]]
+
+
+def _units(
+    text: SimaiText, sections: _Sections, starts: list[int], compute_s: Floats
+) -> tuple[list[range], Ints, int, int]:
+    """Distinct layers as ranges of positions in a repetition, the unit of each layer, the first and last stage's units."""
+    size = sections.repetitions.shape[1]
+    stop = size - sections.tail
+    ids: dict[object, int] = {}
+    units: list[range] = []
+    unit_of_layer = np.empty(len(starts), np.int64)
+    shapes = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    for layer, (begin, end) in enumerate(zip(starts, [*starts[1:], stop], strict=True)):
+        key = tuple((r.name, r.collective, r.suffix, r.comm_bytes) for r in shapes[begin:end])
+        unit = ids.setdefault((key, compute_s[begin:end].tobytes()), len(units))
+        if unit == len(units):
+            units.append(range(begin, end))
+        unit_of_layer[layer] = unit
+    first = last = -1
+    if sections.head:
+        first = len(units)
+        units.append(range(sections.head))
+    if sections.tail:
+        last = len(units)
+        units.append(range(stop, size))
+    return units, unit_of_layer, first, last
+
+
+def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
+    """Start positions of every occurrence of each unit."""
+    found: list[list[int]] = [[] for _ in units]
+    for layer, unit in enumerate(unit_of_layer):
+        found[unit].append(starts[layer])
+    return [places or [unit.start] for places, unit in zip(found, units, strict=True)]
+
+
+def _rerun_counts(header: Header, lines: int) -> Floats:
+    """How often backward runs the forward of each line again: from the nearest checkpoint up to each initiate (excluded)."""
+    steps = np.zeros(lines + 1, np.float64)
+    if header.policy == RERUN_POLICY and header.checkpoint_initiates:
+        stored = np.sort(np.array(header.checkpoints, np.int64))
+        for initiate in header.checkpoint_initiates:
+            steps[stored[np.searchsorted(stored, initiate, side="right") - 1]] += 1
+            steps[initiate] -= 1
+    return np.cumsum(steps)[:lines]
+
+
+def _pieces(
+    text: SimaiText, sections: _Sections, units: list[range], occurrences: list[list[int]], compute_s: Floats, rerun: Floats
+) -> tuple[Pieces, tuple[str, ...]]:
+    """The columns of all units' pieces; a unit's re-run count is the mean over its occurrences."""
+    positions = [(unit, k) for unit, span in enumerate(units) for k in span]
+    records = [text.records[text.order[sections.repetitions[0, k]]] for _, k in positions]
+    group = np.array([[_group(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
+    rule = np.array([moving.ACTIVATION, moving.SHARDED_ACTIVATION, moving.PARAMETERS, moving.EXPERT_PARAMETERS])[group]
+    again = [
+        float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions
+    ]
+    pieces = Pieces(
+        unit=np.array([unit for unit, _ in positions], np.int64),
+        compute_s=compute_s[[k for _, k in positions]],
+        comm_kind=np.array([[COLLECTIVES.index(c) for c in r.collective] for r in records], np.int64),
+        comm_group=group,
+        comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
+        comm_rule=rule.astype(np.int64),
+        rerun=np.array(again, np.float64),
+        attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
+    )
+    return pieces, tuple(r.name for r in records)
+
+
+def _group(suffix: str, phase: int) -> int:
+    """Bare is TP in forward and input gradient, DP in weight gradient."""
+    if suffix:
+        return {"_EP": EP, "_DP_EP": DP_EP}[suffix]
+    return DP if phase == WEIGHT_GRADIENT else TP
+
+
+def _step_pieces(records: Sequence[Record]) -> StepPieces:
+    """The once-a-step records; each becomes a row for its compute and one for each of its collectives."""
+    rows: list[tuple[int, float, int, int, int, float, int]] = []
+    for record in records:
+        rule = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
+        compute_s = sum(record.compute_ns) * NS
+        if compute_s > 0:
+            rows.append((AFTER_GRADIENTS, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
+        for phase in range(3):
+            kind = COLLECTIVES.index(record.collective[phase])
+            if kind == NO_COMM or record.comm_bytes[phase] == 0:
+                continue
+            group = _group(record.suffix[phase], phase)
+            role, comm_rule = _role_and_rule(record.name, kind, group)
+            rows.append((role, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rule))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
+    kinds = (np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64)
+    return StepPieces(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+
+def _role_and_rule(name: str, kind: int, group: int) -> tuple[int, int]:
+    if group in (DP, DP_EP):
+        rule = moving.PARAMETERS if group == DP else moving.EXPERT_PARAMETERS
+        return (GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS), rule
+    if name == "layernorm":  # its size is the rank's parameters, in 2 bytes each
+        return AFTER_GRADIENTS, moving.PARAMETERS
+    return AFTER_GRADIENTS, moving.ACTIVATION if name.startswith("cross_entropy") else moving.FIXED
+
+
+def _has_experts(pieces: Pieces, step: StepPieces) -> bool:
+    in_layers: Bools = (pieces.comm_group >= EP) & (pieces.comm_group != DP) & (pieces.comm_bytes > 0)
+    return bool(in_layers.any() or ((step.comm_group == DP_EP) & (step.comm_bytes > 0)).any())
+
+
+def _p2p(header: Header, pieces: Pieces) -> tuple[float, int, list[str]]:
+    """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry."""
+    on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
+    sharded = bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())
+    rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
+    if header.pp_comm:
+        return float(header.pp_comm), rule, []
+    forward = pieces.comm_bytes[:, FORWARD][on_tp[:, FORWARD]]
+    if not len(forward):
+        return 0.0, rule, ["the bytes of a pipeline send are not known (no pp_comm, no TP message): plans with pp > 1 are infeasible"]
+    size = float(forward.max()) / (header.tp if sharded else 1)
+    why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
+    return size, rule, [f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"]

@@ -1,0 +1,55 @@
+"""The only unit conversions: text such as `25 GB/s` or `3.4 us` to SI numbers, and SI numbers to short text."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from sim_core.errors import SpecError, nearest, shown
+
+NS = 1e-9
+
+_PREFIX = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_DIMENSIONS: dict[str, dict[str, float]] = {
+    "s": {p + "s": _PREFIX[p] for p in ("", "n", "u", "m")},
+    "B": {p + "B": f for p, f in {**_PREFIX, **_BINARY}.items() if f >= 1},
+    "B/s": {p + "B/s": f for p, f in {**_PREFIX, **_BINARY}.items() if f >= 1}
+    | {p + "b/s": f / 8 for p, f in _PREFIX.items() if f >= 1},
+    "FLOP/s": {p + "FLOP/s": f for p, f in _PREFIX.items() if f >= 1},
+    "": {"": 1.0},
+}
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
+
+
+def quantity(value: object, unit: str) -> float:
+    """`value` in SI. A plain number is SI already; text is a number and a unit of the dimension `unit`.
+
+    `unit` is one of `s`, `B`, `B/s`, `FLOP/s` and `` (a plain number). Raises SpecError.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise SpecError(f"found {shown(value)}, expected a number{f' with a unit of {unit}' if unit else ''}")
+    if isinstance(value, str):
+        match = _NUMBER.match(value)
+        if not match:
+            raise SpecError(f"found {shown(value)}, expected a number and a unit of {unit or 'nothing'}")
+        factors = {"": 1.0} | _DIMENSIONS[unit]
+        if match[2] not in factors:
+            raise SpecError(f"unknown unit {shown(match[2])} in {shown(value)}, {nearest(match[2], _DIMENSIONS[unit])}")
+        value = float(match[1]) * factors[match[2]]
+    if not math.isfinite(value):
+        raise SpecError(f"found {value}, expected a finite number")
+    return float(value)
+
+
+def short(value: float, unit: str) -> str:
+    """An SI number as short text: `short(3.2e9, 'B')` is `3.2 GB`."""
+    if unit == "s":
+        for factor, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
+            if abs(value) >= factor:
+                return f"{value / factor:.4g} {prefix}s"
+        return f"{value / 1e-9:.4g} ns"
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}".rstrip()

@@ -1,0 +1,135 @@
+"""What is trained: one immutable `Workload`, whatever kind of file or numbers it was read from.
+
+A workload is the whole model as a row of layers. Equal layers share a *unit*, and a unit is a run of *pieces* of work,
+each with three phases (forward, input gradient, weight gradient) of compute and at most one collective. What happens once
+a step (gradients, parameter gathering, optimizer) are *step pieces*. All sizes and times are those of the plan that the
+workload was recorded under (`base`), each with the rule (`moving`) that takes it to another plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
+
+NO_COMM: Final = 0
+ALL_REDUCE: Final = 1
+ALL_GATHER: Final = 2
+REDUCE_SCATTER: Final = 3
+ALL_TO_ALL: Final = 4
+
+TP: Final = 0
+EP: Final = 1
+DP: Final = 2
+DP_EP: Final = 3
+GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP")
+
+GATHER_PARAMETERS: Final = 0
+REDUCE_GRADIENTS: Final = 1
+AFTER_GRADIENTS: Final = 2
+"""Roles of a step piece: a parameter all-gather, a gradient reduction, or work that follows the gradients."""
+
+
+class BasePlan(NamedTuple):
+    """The plan that a workload was recorded under."""
+
+    tp: int
+    pp: int
+    vpp: int
+    ep: int
+    all_gpus: int
+    ga: int
+    micro_batch: int
+
+
+class Pieces(NamedTuple):
+    """Pieces of work inside layers, sorted by unit; a row a piece, three columns for the three phases."""
+
+    unit: Ints  # [n] the unit that the piece belongs to
+    compute_s: Floats  # [n, 3]
+    comm_kind: Ints  # [n, 3] NO_COMM .. ALL_TO_ALL
+    comm_group: Ints  # [n, 3] TP .. DP_EP
+    comm_bytes: Floats  # [n, 3] of the whole group's tensor
+    comm_rule: Ints  # [n, 3] index into moving.RULES
+    rerun: Floats  # [n] how often the recording itself re-runs the forward of this piece in backward
+    attention_core: Bools  # [n] score and context products of attention: what selective recompute re-runs
+
+
+class StepPieces(NamedTuple):
+    """Work done once a step, a row a collective or computation."""
+
+    role: Ints  # [n]
+    compute_s: Floats  # [n]
+    compute_rule: Ints  # [n]
+    comm_kind: Ints  # [n]
+    comm_group: Ints  # [n]
+    comm_bytes: Floats  # [n]
+    comm_rule: Ints  # [n]
+
+
+class Arrays(NamedTuple):
+    """The columns of a workload that the compiled code reads."""
+
+    base: Ints  # [7] BasePlan
+    pieces: Pieces
+    step: StepPieces
+    unit_layers: Ints  # [units, layers + 1] how many of the first k layers are of the unit
+    first_unit: int  # unit run once a micro-batch on the first stage, before the layers; -1: none
+    last_unit: int  # the same on the last stage, after the layers
+    p2p_bytes: float  # of one pipeline send by one rank; 0: none known
+    p2p_rule: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One model as recorded under one plan.
+
+    `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None where unknown.
+    `notes` are the assumptions that matter, in whole sentences; `content` is the hash of everything that can change a
+    result.
+    """
+
+    kind: str
+    base: BasePlan
+    layers: int
+    names: tuple[str, ...]
+    arrays: Arrays
+    sequence: int | None
+    measured_on: str | None
+    has_experts: bool
+    notes: tuple[str, ...]
+
+    @property
+    def content(self) -> str:
+        """Hash of all that a result depends on; file names and notes are not part of it."""
+        digest = hashlib.sha256(repr((self.kind, self.base, self.layers, self.sequence, self.measured_on)).encode())
+        for field in (*self.arrays.pieces, *self.arrays.step, self.arrays.unit_layers):
+            digest.update(str((field.dtype, field.shape)).encode() + np.ascontiguousarray(field).tobytes())
+        digest.update(repr(tuple(self.arrays[4:])).encode())
+        return digest.hexdigest()
+
+    @property
+    def has_tp_messages(self) -> bool:
+        """Whether the tensor-parallel messages are known (a file recorded at tp 1 need not hold them)."""
+        p = self.arrays.pieces
+        return bool(np.any((p.comm_kind != NO_COMM) & (p.comm_group == TP) & (p.comm_bytes > 0)))
+
+    @property
+    def has_attention_core(self) -> bool:
+        """Whether the attention products stand apart from the rest, so that they alone can be recomputed."""
+        return bool(self.arrays.pieces.attention_core.any())
+
+
+def layers_by_unit(unit_of_layer: Ints, units: int) -> Ints:
+    """Running counts `[units, layers + 1]` of each unit among the first k layers."""
+    one_hot = unit_of_layer[None, :] == np.arange(units)[:, None]
+    return np.concatenate([np.zeros((units, 1), np.int64), np.cumsum(one_hot, axis=1, dtype=np.int64)], axis=1)
