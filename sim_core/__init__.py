@@ -1,0 +1,73 @@
+"""Files in, numbers out: workloads, hardware and parallel plans, simulated by a compiled event engine.
+
+This is the door; everything else in the package is behind it. It knows nothing of sweeps, clusters or result files.
+"""
+
+from sim_core.jit import use_cache_dir
+
+use_cache_dir()  # before the first kernel is defined
+
+from sim_core.errors import FormatError, SimError, SpecError, nearest, shown  # noqa: E402
+from sim_core.hardware import KEYS as HARDWARE_KEYS  # noqa: E402
+from sim_core.hardware import (  # noqa: E402
+    Hardware,
+    HardwareTable,
+    hardware_table,
+    parse_hardware,
+    preset_names,
+    read_hardware,
+)
+from sim_core.jit import cache_dir, source_hash  # noqa: E402
+from sim_core.lower import METRICS, PARTS  # noqa: E402
+from sim_core.plan import (  # noqa: E402
+    CHECKPOINTING,
+    EXPLANATIONS,
+    FIRST_FAILURE,
+    REASON,
+    REASONS,
+    SCHEDULES,
+    SPLITS,
+    STATUSES,
+    Plans,
+    check,
+)
+from sim_core.simulate import Events, Results, simulate, trace  # noqa: E402
+from sim_core.units import quantity, short  # noqa: E402
+from sim_core.workload import BasePlan, Workload  # noqa: E402
+
+__all__ = [
+    "CHECKPOINTING",
+    "EXPLANATIONS",
+    "FIRST_FAILURE",
+    "HARDWARE_KEYS",
+    "METRICS",
+    "PARTS",
+    "REASON",
+    "REASONS",
+    "SCHEDULES",
+    "SPLITS",
+    "STATUSES",
+    "BasePlan",
+    "Events",
+    "FormatError",
+    "Hardware",
+    "HardwareTable",
+    "Plans",
+    "Results",
+    "SimError",
+    "SpecError",
+    "Workload",
+    "cache_dir",
+    "check",
+    "hardware_table",
+    "nearest",
+    "parse_hardware",
+    "preset_names",
+    "quantity",
+    "read_hardware",
+    "shown",
+    "simulate",
+    "short",
+    "source_hash",
+    "trace",
+]

@@ -1,0 +1,181 @@
+"""The parallel plan as columns, its legality as reason codes, and where its groups sit on the nodes."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.jit import kernel
+from sim_core.workload import Workload
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+SCHEDULES: Final = ("gpipe", "1f1b")
+GPIPE, ONE_F_ONE_B = 0, 1
+
+SPLITS: Final = ("even", "balanced")
+EVEN, BALANCED = 0, 1
+
+NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
+CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
+"""What backward computes again. `every:k` and `block:k` carry k: Megatron's recompute methods uniform and block."""
+
+STATUSES: Final = ("ok", "infeasible", "failed")
+OK, INFEASIBLE, FAILED = 0, 1, 2
+
+REASONS: Final = (
+    "",
+    "excluded_by_where",
+    "tp_pp_exceeds_gpus",
+    "gpus_not_divisible",
+    "global_batch_not_divisible",
+    "ep_not_dividing_dp",
+    "vpp_needs_pp",
+    "vpp_needs_1f1b",
+    "more_chunks_than_layers",
+    "layers_not_divisible",
+    "microbatches_not_multiple_of_pp",
+    "vpp_needs_overlap_pp",
+    "tp_messages_unknown",
+    "pp_message_unknown",
+    "no_experts",
+    "attention_unknown",
+    "checkpoint_span_exceeds_stage",
+    "step_too_large",
+    "result_not_finite",
+    "worker_lost",
+)
+"""Reason codes; the first is that of a plan with a result."""
+FIRST_FAILURE: Final = REASONS.index("result_not_finite")
+REASON: Final = {name: code for code, name in enumerate(REASONS)}
+
+EXPLANATIONS: Final = {
+    "excluded_by_where": "a `where` constraint of the spec is false",
+    "tp_pp_exceeds_gpus": "tp * pp is more than all_gpus",
+    "gpus_not_divisible": "tp * pp does not divide all_gpus",
+    "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
+    "ep_not_dividing_dp": "ep does not divide dp",
+    "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
+    "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
+    "more_chunks_than_layers": "pp * vpp is more than the model has layers",
+    "layers_not_divisible": "pp * vpp does not divide the layers (layer_split: balanced allows it)",
+    "microbatches_not_multiple_of_pp": "interleaving runs micro-batches in groups of pp: pp must divide ga",
+    "vpp_needs_overlap_pp": "virtual stages send in the background (Megatron's default); overlap_pp: false is for vpp 1",
+    "tp_messages_unknown": "tp > 1, but the workload holds no tensor-parallel messages",
+    "pp_message_unknown": "pp > 1, but the bytes of a pipeline send are not known",
+    "no_experts": "ep > 1, but the workload has no experts",
+    "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
+    "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
+    "step_too_large": "more than 2^24 blocks in a step",
+    "result_not_finite": "the step time is not a finite number",
+    "worker_lost": "the process that simulated this plan died, also when it had this plan alone",
+}
+
+MAX_BLOCKS: Final = 2**24
+MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
+MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
+"""Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
+
+
+class Plans(NamedTuple):
+    """Plans as columns, all int64 of one length."""
+
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    ep: Ints
+    all_gpus: Ints
+    micro_batch: Ints
+    ga: Ints  # 0 where dp * micro_batch does not divide the global batch
+    schedule: Ints  # index into SCHEDULES
+    layer_split: Ints  # index into SPLITS
+    checkpointing: Ints  # index into CHECKPOINTING
+    checkpoint_layers: Ints  # the k of `every:k` and `block:k`, else 0
+    overlap_tp: Ints  # 0 or 1, as the other switches
+    overlap_ep: Ints
+    overlap_pp: Ints
+    overlap_grad: Ints
+    overlap_param: Ints
+    bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
+    hardware: Ints  # row of the HardwareTable
+
+
+def check(workload: Workload, plans: Plans) -> Ints:
+    """The reason code of each plan, 0 where it is legal; the first of REASONS that applies."""
+    model_parallel = plans.tp * plans.pp
+    dp = np.maximum(plans.all_gpus // model_parallel, 1)
+    chunks = plans.pp * plans.vpp
+    interleaved = plans.vpp > 1
+    layers = workload.layers
+    spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
+    conditions = {
+        "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
+        "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
+        "global_batch_not_divisible": plans.ga == 0,
+        "ep_not_dividing_dp": dp % plans.ep != 0,
+        "vpp_needs_pp": interleaved & (plans.pp == 1),
+        "vpp_needs_1f1b": interleaved & (plans.schedule != ONE_F_ONE_B),
+        "more_chunks_than_layers": chunks > layers,
+        "layers_not_divisible": (plans.layer_split == EVEN) & (layers % chunks != 0),
+        "microbatches_not_multiple_of_pp": interleaved & (plans.ga % plans.pp != 0),
+        "vpp_needs_overlap_pp": interleaved & (plans.overlap_pp == 0),
+        "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
+        "pp_message_unknown": (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
+        "no_experts": (plans.ep > 1) & (not workload.has_experts),
+        "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
+        "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > -(-layers // chunks)),
+        "step_too_large": 2.0 * chunks * plans.ga > MAX_BLOCKS,
+    }
+    codes = [np.int64(REASON[name]) for name in conditions]
+    return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+@kernel
+def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int]:
+    """Nodes that a group touches, and its fewest ranks on one of them; it starts `offset` GPUs into a node."""
+    slots = max(gpus_per_node // stride, 1)
+    first = slots - min(offset // stride, slots - 1)
+    if ranks <= first:
+        return 1, ranks
+    rest = ranks - first
+    nodes = 1 + (rest + slots - 1) // slots
+    return nodes, min(first, rest - (nodes - 2) * slots)
+
+
+@kernel
+def place(ranks: int, stride: int, block: int, gpus_per_node: int) -> tuple[int, int]:
+    """The worst placement of a kind of group: (nodes, fewest of its ranks on a node).
+
+    A group is `ranks` GPUs, `stride` apart; groups start at multiples of `block` GPUs. The slowest group holds up all, so
+    the one that touches the most nodes, and of those the one with the fewest ranks on a node, stands for all.
+    """
+    if ranks <= 1:
+        return 1, 1
+    if stride >= gpus_per_node:
+        return ranks, 1
+    nodes, fewest = _span(ranks, stride, 0, gpus_per_node)
+    offset = block % gpus_per_node
+    while offset != 0:
+        n, f = _span(ranks, stride, offset, gpus_per_node)
+        if n > nodes or (n == nodes and f < fewest):
+            nodes, fewest = n, f
+        offset = (offset + block) % gpus_per_node
+    return nodes, fewest
+
+
+@kernel
+def crosses_nodes(stage: int, stage_gpus: int, gpus_per_node: int) -> bool:
+    """Whether some rank of `stage` sits on another node than its partner in the next stage."""
+    if stage_gpus >= gpus_per_node:
+        return True
+    first = stage * stage_gpus // gpus_per_node
+    return first != ((stage + 2) * stage_gpus - 1) // gpus_per_node
+
+
+@kernel
+def first_layer(chunk: int, chunks: int, layers: int) -> int:
+    """First layer of virtual stage `chunk` of `chunks`: equal shares, as balanced as whole layers allow."""
+    return chunk * layers // chunks
