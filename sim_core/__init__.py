@@ -17,7 +17,7 @@ from sim_core.hardware import (  # noqa: E402
     preset_names,
     read_hardware,
 )
-from sim_core.jit import cache_dir, source_hash  # noqa: E402
+from sim_core.jit import cache_dir, is_compiled, source_hash  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
     CHECKPOINTING,
@@ -31,7 +31,9 @@ from sim_core.plan import (  # noqa: E402
     Plans,
     check,
 )
+from sim_core.readers import read_workload  # noqa: E402
 from sim_core.simulate import Events, Results, simulate, trace  # noqa: E402
+from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402
 
@@ -56,18 +58,23 @@ __all__ = [
     "Results",
     "SimError",
     "SpecError",
+    "Summary",
+    "Traffic",
     "Workload",
     "cache_dir",
     "check",
     "hardware_table",
+    "is_compiled",
     "nearest",
     "parse_hardware",
     "preset_names",
     "quantity",
     "read_hardware",
+    "read_workload",
     "shown",
     "simulate",
     "short",
     "source_hash",
+    "summarize",
     "trace",
 ]

@@ -23,6 +23,12 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class _Unit(NamedTuple):
+    """Annotation of a number's dimension."""
+
+    name: str
+
+
 def _number(unit: str) -> Any:
     """A validator: `{value, source}` or the bare value, as SI."""
 
@@ -47,11 +53,11 @@ class Sourced(_Model):
     source: str = Field(min_length=1)
 
 
-Bandwidth = Annotated[Sourced, _number("B/s")]
-Seconds = Annotated[Sourced, _number("s")]
-Bytes = Annotated[Sourced, _number("B")]
-Rate = Annotated[Sourced, _number("FLOP/s")]
-Plain = Annotated[Sourced, _number("")]
+Bandwidth = Annotated[Sourced, _number("B/s"), _Unit("B/s")]
+Seconds = Annotated[Sourced, _number("s"), _Unit("s")]
+Bytes = Annotated[Sourced, _number("B"), _Unit("B")]
+Rate = Annotated[Sourced, _number("FLOP/s"), _Unit("FLOP/s")]
+Plain = Annotated[Sourced, _number(""), _Unit("")]
 
 
 class Device(_Model):
@@ -105,9 +111,11 @@ class Hardware(_Model):
 
 _SECTIONS: Final[dict[str, type[_Model]]] = {"device": Device, "node": Node, "fabric": Fabric}
 KEYS: Final = {
-    key: (section, field.metadata) for section, model in _SECTIONS.items() for key, field in model.model_fields.items()
+    key: (section, next(mark.name for mark in field.metadata if isinstance(mark, _Unit)))
+    for section, model in _SECTIONS.items()
+    for key, field in model.model_fields.items()
 }
-"""Short name of every number -> its section; the names that overrides and axes `hardware.<name>` take."""
+"""Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
 _POSITIVE: Final = ("gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
                     "nic_efficiency", "peak_flops_bf16")  # fmt: skip

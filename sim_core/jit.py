@@ -37,6 +37,11 @@ def cache_dir() -> Path:
     return Path(base) / source_hash()
 
 
+def is_compiled() -> bool:
+    """Whether kernels of these sources lie in the cache already."""
+    return any(cache_dir().rglob("*.nbc"))
+
+
 def kernel(function: F) -> F:
     """Compile `function` without Python objects; with `NUMBA_DISABLE_JIT=1` it stays the readable reference."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))

@@ -1,0 +1,1 @@
+"""Many plans, wherever there are machines: spec, numbered space, executors, store of results, ranking."""

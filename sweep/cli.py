@@ -1,0 +1,216 @@
+"""The command line: parses, calls, prints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+
+from sim_core import SimError, SpecError, cache_dir, is_compiled, preset_names, read_hardware, read_workload, short
+from sweep import show
+from sweep.evaluate import Prepared, prepare
+from sweep.executors import Executor
+from sweep.executors.inline import InlineExecutor
+from sweep.executors.local import LocalExecutor
+from sweep.progress import shown
+from sweep.rank import rank
+from sweep.run import Progress, dry_run, failures, run_sweep, warm_up
+from sweep.spec import SweepSpec, load_spec
+from sweep.store import Store
+
+app = typer.Typer(
+    help="Simulate thousands to millions of parallel training plans from one workload, and rank them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM: ends a run as Ctrl-C does."""
+
+
+class Form(StrEnum):
+    """Output formats of `rank`."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+def _console() -> Console:
+    """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
+    console = Console()
+    return console if console.is_terminal else Console(width=250, no_color=True)
+
+
+@app.command()
+def run(
+    spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: results/NAME-HASH.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
+    only_plan: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; store nothing.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
+    top: Annotated[int, typer.Option(min=0, help="Rows of the ranked table at the end.")] = 10,
+) -> None:
+    """Run a sweep, or the part of it that is missing, and rank the result."""
+    console = _console()
+    loaded = load_spec(spec, sets or [])
+    prepared = prepare(loaded, spec.parent)
+    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    _introduce(loaded, prepared, console)
+    if only_plan:
+        _dry_run(prepared, max(count, 1), console)
+        return
+    directory = out or Path("results") / f"{loaded.name}-{prepared.job.identity[:8]}"
+    executor: Executor = LocalExecutor(count) if count else InlineExecutor()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        progress = _run(prepared, Store(directory=directory), executor, fresh, console)
+    except (KeyboardInterrupt, Terminated) as stop:
+        console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
+        raise typer.Exit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
+    _conclude(progress, directory, executor, top, console)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
+    space = prepared.job.space
+    for warning in prepared.warnings:
+        console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+    axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
+    sampled = f", of which {space.count:,} are drawn" if space.sample else ""
+    console.print(f"[bold]{spec.name}[/bold]: {space.size:,} plans ({axes}){sampled}", highlight=False, soft_wrap=True)
+    console.print(f"  held: {'; '.join(space.defaults)}", highlight=False, soft_wrap=True)
+    for note in prepared.notes:
+        console.print(f"  note: {note}", highlight=False, soft_wrap=True)
+
+
+def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
+    found = dry_run(prepared.job)
+    show.reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
+    count = prepared.job.space.count
+    rate = 1 / found.seconds_per_plan
+    console.print(
+        f"About {rate:,.0f} plans/s a worker: {count:,} plans take about {short(count / rate / workers, 's')} "
+        f"with {workers} worker{'s' * (workers != 1)}. Nothing was stored.",
+        highlight=False,
+    )
+
+
+def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
+    if not is_compiled():
+        console.print(f"Compiling the engine: once for this version, some 20 s; kept in {cache_dir()}", soft_wrap=True)
+    seconds = warm_up(prepared.job)
+    console.print(f"Engine ready in {short(seconds, 's')}.", highlight=False)
+    with shown(console) as watch:
+        return run_sweep(
+            prepared, store, executor, fresh=fresh, watch=watch, tell=lambda text: console.print(text, soft_wrap=True)
+        )
+
+
+def _conclude(progress: Progress, directory: Path, executor: Executor, top: int, console: Console) -> None:
+    resumed = f" ({progress.resumed:,} were there already)" if progress.resumed else ""
+    if progress.done:
+        plural = "s" * (executor.workers != 1)
+        console.print(
+            f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s with "
+            f"{executor.workers} worker{plural}{resumed}",
+            highlight=False,
+        )
+    else:
+        console.print(f"Nothing to do: all {progress.total:,} plans are there.", highlight=False)
+    if top:
+        show.ranking_table(rank(directory, top=top), console)
+    console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", highlight=False, soft_wrap=True)
+    failed = failures(progress.reasons)
+    if failed:
+        console.print(f"{failed:,} plans failed.", highlight=False)
+        raise typer.Exit(EXIT_FAILED_PLANS)
+
+
+@app.command("rank")
+def rank_command(
+    directory: Annotated[Path, typer.Argument(help="Folder of results.")],
+    by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows (of each group).")] = 20,
+    where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
+    per: Annotated[list[str] | None, typer.Option(help="Rank inside groups of this column; may be repeated.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated.")] = None,
+    descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest or lowest first.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.table,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+) -> None:
+    """Rank the plans of a sweep."""
+    ranking = rank(
+        directory,
+        by=by,
+        top=top,
+        where=where,
+        per=[name for part in per or [] for name in part.split(",")],
+        columns=columns.split(",") if columns else (),
+        descending=descending,
+    )
+    if form is Form.parquet:
+        if output is None:
+            raise SpecError("--format parquet: needs --output FILE")
+        pq.write_table(ranking.rows, output)
+    elif form is Form.table:
+        show.ranking_table(ranking, Console(file=output.open("w"), width=250) if output else _console())
+    elif output is None:
+        sys.stdout.write(show.ranking_text(ranking, form.value) + "\n")
+    else:
+        output.write_text(show.ranking_text(ranking, form.value) + "\n", encoding="utf-8")
+
+
+@app.command()
+def inspect(
+    files: Annotated[list[Path], typer.Argument(help="Workload files.")],
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Micro-batch that the file was made with.")] = None,
+) -> None:
+    """Say what a workload file holds: plan, layers, parameters, traffic, compute."""
+    console = _console()
+    for path in files:
+        workload, warnings = read_workload(str(path), micro_batch=micro_batch)
+        for warning in warnings:
+            console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+        show.workload_screen(str(path), workload, console)
+
+
+@app.command()
+def hardware(
+    name: Annotated[str | None, typer.Argument(help="Preset or YAML file; none: list the presets.")] = None,
+) -> None:
+    """List the hardware presets, or the numbers of one with their sources."""
+    console = _console()
+    show.hardware(name and read_hardware(name), [read_hardware(preset) for preset in preset_names()], console)
+
+
+def main() -> None:
+    """Entry point: a fault of the input is one line on standard error and exit code 1."""
+    try:
+        app()
+    except SimError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(EXIT_INPUT) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_INPUT) from None
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename or ''}: {error.strerror or error}\n")
+        raise SystemExit(EXIT_INPUT) from None
+

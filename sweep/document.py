@@ -1,0 +1,121 @@
+"""Reading a YAML document so that every fault names file, line, key and value; and `--set key=value` on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from sim_core import SpecError, nearest, shown
+
+Document = dict[str, Any]
+OPEN_SECTIONS: Final = ("axes", "fixed")
+"""Sections whose keys may hold dots themselves (`axes.hardware.nic_bandwidth`)."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key that stands twice, where YAML would silently keep the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: set[object] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if not isinstance(key, Hashable) or key in seen:
+            line = key_node.start_mark.line + 1
+            raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} stands twice (line {line})")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_document(path: Path) -> tuple[Document, dict[tuple[str, ...], int]]:
+    """The mapping in a YAML file, and the line of each key path. Raises SpecError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        document = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+        node = yaml.compose(text, yaml.SafeLoader)
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path}: not UTF-8 text") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
+        raise SpecError(f"{path}{f':{mark.line + 1}' if mark else ''}: not valid YAML: {problem}") from None
+    if not isinstance(document, dict):
+        raise SpecError(f"{path}: found {shown(document)}, expected keys such as workload, hardware, axes")
+    lines: dict[tuple[str, ...], int] = {}
+    _note_lines(node, (), lines)
+    return document, lines
+
+
+def _note_lines(node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            lines[(*at, str(key.value))] = key.start_mark.line + 1
+            _note_lines(value, (*at, str(key.value)), lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for k, value in enumerate(node.value):
+            lines[(*at, str(k))] = value.start_mark.line + 1
+            _note_lines(value, (*at, str(k)), lines)
+
+
+def apply_sets(document: Document, assignments: Sequence[str]) -> Document:
+    """The document with `key.key=value` assignments laid over it; values are YAML. Raises SpecError."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise SpecError(f"--set {assignment}: expected key=value, such as axes.tp=[1,2,4]")
+        try:
+            value = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+        except yaml.YAMLError:
+            raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
+        parts = key.strip().split(".")
+        if parts[0] in OPEN_SECTIONS:
+            parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
+        place = document
+        for part in parts[:-1]:
+            inner = place.get(part)
+            if part == "hardware" and isinstance(inner, str):
+                inner = {"preset": inner}
+            if part == "workload" and isinstance(inner, str):
+                inner = {"path": inner}
+            if not isinstance(inner, dict):
+                inner = {}
+            place[part] = dict(inner)
+            place = place[part]
+        place[parts[-1]] = value
+    return document
+
+
+def fault(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
+    """The first fault of a document as one line: file, line, key, what, value, nearest valid name."""
+    first = error.errors()[0]
+    at = tuple(str(part) for part in first["loc"])
+    line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), None)
+    place = f"{where}:{line}" if line else where
+    key = ".".join(at)
+    if first["type"] == "extra_forbidden":
+        return SpecError(f"{place}: {key}: unknown key, {nearest(at[-1], _fields(model, at[:-1]))}")
+    if first["type"] == "missing":
+        return SpecError(f"{place}: {key}: missing")
+    if first["type"] == "value_error":
+        return SpecError(f"{place}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
+    return SpecError(f"{place}: {key}: found {shown(first['input'])}, {first['msg'].replace('Input should', 'it should')}")
+
+
+def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
+    """Names of the fields of the model at `path` inside `model`."""
+    for part in path:
+        field = model.model_fields.get(part)
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

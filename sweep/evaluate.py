@@ -1,0 +1,252 @@
+"""Range of plans -> Arrow batch: decode, check, simulate. The only thing that a worker runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sim_core import (
+    FIRST_FAILURE,
+    HARDWARE_KEYS,
+    METRICS,
+    PARTS,
+    REASON,
+    REASONS,
+    STATUSES,
+    Hardware,
+    HardwareTable,
+    Plans,
+    SpecError,
+    Workload,
+    check,
+    hardware_table,
+    nearest,
+    quantity,
+    read_hardware,
+    read_workload,
+    simulate,
+    source_hash,
+)
+from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, build_space, number_axes, to_plans
+from sweep.spec import SweepSpec
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+FIDELITY: Final = "event"
+PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
+RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
+TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
+_WORD = pa.dictionary(pa.int16(), pa.string())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a worker needs besides a range of positions; immutable and picklable."""
+
+    workload: Workload
+    hardware: HardwareTable
+    hardware_names: tuple[str, ...]
+    space: Space
+    where: tuple[str, ...]
+    identity: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the result, without provenance."""
+        fields = [pa.field("plan", pa.int64(), nullable=False)]
+        fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
+        fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, "checkpointing")]
+        fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
+        fields += [pa.field("hardware", _WORD, nullable=False)]
+        fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(self.space.labels)]
+        fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
+        fields += [pa.field(name, pa.float64()) for name in ("step_time_s", *RATES, *PARTS, *TOTALS)]
+        return pa.schema(fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job with what the user should hear about it."""
+
+    job: Job
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    provenance: dict[str, Any]
+
+
+def column_name(label: str) -> str:
+    """Result column of an axis over a hardware number: SQL needs no quotes for it."""
+    return label.removeprefix("hardware.")
+
+
+def prepare(spec: SweepSpec, base: Path) -> Prepared:
+    """Read what the spec names (relative to `base`) and build the job. Raises SimError, OSError."""
+    given = spec.workload
+    path = base / given.path
+    try:
+        workload, warnings = read_workload(
+            str(path), micro_batch=given.micro_batch, sequence=given.sequence, measured_on=given.measured_on
+        )
+    except OSError as error:
+        raise SpecError(f"workload.path: {error.strerror}: {path}") from None
+    measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
+    space, variants = build_space(spec, workload, base)
+    table = hardware_table(variants, measured_on)
+    notes = [*workload.notes]
+    if measured_on is None:
+        notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    identity = _identity(spec, workload, variants, table, space)
+    names = tuple(dict.fromkeys(variant.name for variant in variants))
+    job = Job(
+        workload=workload,
+        hardware=table,
+        hardware_names=names,
+        space=space,
+        where=spec.where,
+        identity=identity,
+    )
+    _check_where(job)
+    provenance = {
+        "sweep": identity,
+        "name": spec.name,
+        "spec": json.loads(spec.model_dump_json()),
+        "workload": workload.content,
+        "model": source_hash(),
+        "plans": space.size,
+        "rows": space.count,
+        "hardware": [variant.model_dump() for variant in variants[:64]],
+        "notes": notes,
+        "held": list(space.defaults),
+    }
+    return Prepared(job=job, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _identity(
+    spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space
+) -> str:
+    """Hash of all that can change a row: plans, contents of workload and hardware, constraints, model. Not names, paths."""
+    digest = hashlib.sha256()
+    plain = spec.model_dump(mode="json")
+    chosen = {key: plain[key] for key in ("axes", "fixed", "where", "sample")}
+    digest.update(json.dumps(chosen).encode())
+    digest.update(json.dumps(sorted(space.held.items())).encode())
+    digest.update(json.dumps([variant.name for variant in variants]).encode())
+    for column in table:
+        digest.update(column.tobytes())
+    digest.update(f"{workload.content} {source_hash()} {FIDELITY}".encode())
+    return digest.hexdigest()
+
+
+def evaluate(job: Job, start: int, stop: int, lost: int | None = None) -> pa.RecordBatch:
+    """Rows of the positions [start, stop). `lost`: the reason code of a range that is not to be simulated at all."""
+    numbers = job.space.numbers(start, stop)
+    columns = job.space.decode(numbers)
+    plans = to_plans(columns, job.space)
+    described = _describe(job, columns, plans, numbers)
+    excluded = ~_where(job, described)
+    legal = plans if not excluded.any() else Plans(*(column[~excluded] for column in plans))
+    reason = np.full(len(numbers), REASON["excluded_by_where"], np.int64)
+    metrics = np.full((len(METRICS), len(numbers)), np.nan)
+    if lost is None:
+        results = simulate(job.workload, job.hardware, legal)
+        reason[~excluded] = results.reason
+        metrics[:, ~excluded] = results.metrics
+    else:
+        checked = check(job.workload, legal)
+        reason[~excluded] = np.where(checked == 0, lost, checked)
+    return _batch(job, described, plans, reason, metrics)
+
+
+def _describe(job: Job, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
+    """The columns that say which plan a row is."""
+    dp = plans.all_gpus // (plans.tp * plans.pp)
+    given = plans._asdict() | {"dp": dp, "global_batch": columns.get("global_batch", dp * plans.micro_batch * plans.ga)}
+    described = {"plan": pa.array(numbers)}
+    described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
+    described |= {name: _words(given[name], words) for name, words in WORD_COLUMNS.items()}
+    described["checkpointing"] = _words(columns["checkpointing"], job.space.labels["checkpointing"])
+    described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
+    described["hardware"] = _words(columns.get("hardware", np.zeros_like(numbers)), job.hardware_names)
+    for label in number_axes(job.space.labels):
+        unit = HARDWARE_KEYS[column_name(label)][1]
+        values = np.array([quantity(value, unit) for value in job.space.labels[label]])
+        described[column_name(label)] = pa.array(values[columns[label]])
+    return described
+
+
+def _words(codes: Ints, words: tuple[str, ...]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int16)), pa.array(words, pa.string()))
+
+
+def _where(job: Job, described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
+    """Which rows satisfy all constraints; NULL counts as false."""
+    if not job.where:
+        return np.ones(len(described["plan"]), np.bool_)
+    condition = " AND ".join(f"({expression})" for expression in job.where)
+    with duckdb.connect(config={"threads": "1"}) as connection:
+        connection.register("plans", pa.table(described))
+        found = connection.sql(f"SELECT coalesce({condition}, false) AS kept FROM plans").to_arrow_table()
+    return found.column("kept").to_numpy().astype(np.bool_)
+
+
+def _check_where(job: Job) -> None:
+    """Try each constraint on the first plan, so that a fault is told before anything runs.
+
+    As a WHERE clause it may hold no aggregate or window: it has to be a condition on one plan.
+    """
+    numbers = job.space.numbers(0, 1)
+    columns = job.space.decode(numbers)
+    described = _describe(job, columns, to_plans(columns, job.space), numbers)
+    with duckdb.connect(config={"threads": "1"}) as connection:
+        connection.register("plans", pa.table(described))
+        for expression in job.where:
+            try:
+                connection.sql(f"SELECT plan FROM plans WHERE ({expression})").to_arrow_table()
+                kept = connection.sql(f"SELECT ({expression}) AS kept FROM plans").to_arrow_table().schema.field("kept")
+            except duckdb.Error as error:
+                raise SpecError(f"where: {expression!r}: {_one_line(error, described)}") from None
+            if not pa.types.is_boolean(kept.type):
+                raise SpecError(f"where: {expression!r}: found a value of type {kept.type}, expected true or false")
+
+
+def _one_line(error: duckdb.Error, columns: Mapping[str, object]) -> str:
+    """The database's message in one line, with the nearest column instead of its own candidates."""
+    text = str(error).splitlines()[0]
+    unknown = re.search(r'column "([^"]*)" not found', text)
+    return f"unknown column {unknown[1]!r}, {nearest(unknown[1], columns)}" if unknown else text
+
+
+def _batch(
+    job: Job, described: dict[str, pa.Array], plans: Plans, reason: Ints, metrics: Floats
+) -> pa.RecordBatch:
+    """The result's columns in the order of the schema; a row without a result has nulls."""
+    status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
+    none = reason != 0
+    values = dict(zip(METRICS, metrics, strict=True))
+    step_s = values["step_time_s"]
+    samples = described["global_batch"].to_numpy().astype(np.float64)
+    values["samples_per_s"] = samples / step_s
+    values["tokens_per_s"] = np.full(len(none), np.nan)
+    if job.workload.sequence is not None:
+        values["tokens_per_s"] = values["samples_per_s"] * job.workload.sequence
+    values["gpu_s_per_sample"] = plans.all_gpus * step_s / samples
+    arrays = dict(described)
+    arrays["fidelity"] = _words(np.zeros_like(reason), (FIDELITY,))
+    arrays["status"] = _words(status, STATUSES)
+    arrays["reason"] = _words(reason, REASONS)
+    for name in ("step_time_s", *RATES, *PARTS, *TOTALS):
+        unknown = none if name != "tokens_per_s" or job.workload.sequence is not None else np.ones_like(none)
+        arrays[name] = pa.array(values[name], mask=unknown)
+    schema = job.schema
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)

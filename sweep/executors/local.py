@@ -1,0 +1,143 @@
+"""Runs slices in worker processes of this machine; workers may die, the driver may die, nothing is lost.
+
+Not a `ProcessPoolExecutor`: there, one dead worker breaks the pool for all, and which slice it held is not known. Here each
+worker has one slice and one pipe; a closed pipe names the slice that was lost. Workers end with their driver, also when it
+is killed (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing as mp
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Final
+
+from sweep.store import Slice
+from sweep.work import Receipt, SliceQueue, SliceTask
+
+_PR_SET_PDEATHSIG: Final = 1
+_STOP_S: Final = 5.0
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    """One process, its pipe and the slice that it holds with the losses of that slice; None: idle."""
+
+    process: SpawnProcess
+    pipe: Connection
+    held: tuple[Slice, int] | None = None
+
+
+class LocalExecutor:
+    """`workers` processes on this machine."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
+        """See `Executor`."""
+        pool: list[_Worker] = []
+        try:
+            while True:
+                while len(pool) < self.workers and (taken := queue.take()) is not None:
+                    pool.append(_start(task))
+                    _hand(pool[-1], taken)
+                if not pool:
+                    return
+                by_pipe = {worker.pipe: worker for worker in pool}
+                for pipe in wait(list(by_pipe)):
+                    worker = by_pipe[pipe]  # type: ignore[index]
+                    receipt = _answer(worker, task, queue)
+                    if receipt is not None:
+                        yield receipt
+                    if worker.held is not None:  # it died: its slice went back, a new process takes its place
+                        _stop(worker)
+                        pool.remove(worker)
+                    elif (taken := queue.take()) is not None:
+                        _hand(worker, taken)
+                    else:
+                        _stop(worker)
+                        pool.remove(worker)
+        finally:
+            for worker in pool:
+                worker.process.kill()
+            for worker in pool:
+                _stop(worker)
+
+
+def _start(task: SliceTask) -> _Worker:
+    """A new process with the task."""
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, task, os.getpid()), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process=process, pipe=ours)
+
+
+def _hand(worker: _Worker, taken: tuple[Slice, int]) -> None:
+    worker.held = taken
+    try:
+        worker.pipe.send(taken[0])
+    except OSError:
+        return  # it is dead: its pipe will say so
+
+
+def _answer(worker: _Worker, task: SliceTask, queue: SliceQueue) -> Receipt | None:
+    """What a ready pipe holds. A worker that is dead keeps `held`; one that is done or has reported loses it."""
+    if worker.held is None:
+        return None
+    part, losses = worker.held
+    try:
+        answer = worker.pipe.recv()
+    except (EOFError, OSError):
+        return None if queue.lost(part, losses) else task.give_up(part)
+    worker.held = None
+    if isinstance(answer, Receipt):
+        queue.finished(answer)
+        return answer
+    if isinstance(answer, OSError):
+        raise answer
+    sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {answer}\n")
+    return None if queue.lost(part, losses) else task.give_up(part)
+
+
+def _stop(worker: _Worker) -> None:
+    worker.pipe.close()
+    worker.process.join(_STOP_S)
+    if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join()
+    worker.process.close()
+
+
+def _work(pipe: Connection, task: SliceTask, driver: int) -> None:
+    """A worker's life: take a slice, answer with a receipt or an error, end with the pipe."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != driver:  # it died before we asked
+            return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's affair
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while True:
+        try:
+            part = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: object = task(part)
+        except OSError as error:
+            answer = OSError(error.errno, error.strerror or str(error), error.filename)
+        except Exception:  # noqa: BLE001 (whatever a plan does to us is reported, then the plan is found)
+            answer = traceback.format_exc(limit=-3)
+        try:
+            pipe.send(answer)
+        except OSError:
+            return

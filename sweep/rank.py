@@ -1,0 +1,160 @@
+"""Ranking a store's results: the best plans by a column, one for all or a list per group; DuckDB does the querying."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from sim_core import PARTS, SpecError, nearest
+from sweep.store import Store
+
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s")
+IDENTITY: Final = ("plan", "fidelity", "status", "reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """The ranked rows, and what was left out."""
+
+    rows: pa.Table
+    by: str
+    descending: bool
+    ranked: int
+    total: int
+    filtered: int  # ok, but `where` is false
+    reasons: dict[str, int]  # not ranked, by reason
+    varying: tuple[str, ...]  # plan columns with more than one value among the ranked
+    held: dict[str, Any]  # plan columns with one value
+
+
+def rank(
+    directory: Path,
+    *,
+    by: str | None = None,
+    top: int = 20,
+    where: str | None = None,
+    per: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    descending: bool | None = None,
+) -> Ranking:
+    """Rank the results in `directory`. `by` defaults to the spec's first objective. Ties go to the lower plan number.
+
+    Raises SpecError on an unknown column, a bad condition, or a folder without results.
+    """
+    store = Store(directory=directory)
+    provenance = store.provenance() if directory.is_dir() else None
+    files = store.files() if provenance is not None else []
+    if not files:
+        raise SpecError(f"{directory}: no results of a sweep lie here")
+    with duckdb.connect() as connection:
+        relation = connection.read_parquet([str(path) for path in files])
+        connection.register("results", relation)
+        schema = dict(zip(relation.columns, map(str, relation.types), strict=True))
+        by, descending = _order(by, descending, provenance or {}, schema)
+        per = [column(name, schema) for name in per]
+        shown = [column(name, schema) for name in columns]
+        condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
+        total, reasons = _counts(connection, by)
+        if where:
+            _check(connection, where, schema)
+            condition += f" AND coalesce(({where}), false)"
+        ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
+        plan_columns = _plan_columns(schema)
+        varying, held = _spread(connection, plan_columns, condition)
+        select = shown or [*varying, *_result_columns(by, schema)]
+        select = list(dict.fromkeys(["plan", *per, *select, by]))
+        over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
+        order = f"{_quoted(by)} {'DESC' if descending else 'ASC'}, plan"
+        groups = "".join(f"{_quoted(name)}, " for name in per)
+        rows = connection.sql(
+            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
+            f"SELECT rank, {', '.join(map(_quoted, select))} FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
+        ).to_arrow_table()
+    return Ranking(
+        rows=rows,
+        by=by,
+        descending=descending,
+        ranked=ranked,
+        total=total,
+        filtered=total - ranked - sum(reasons.values()),
+        reasons=reasons,
+        varying=tuple(varying),
+        held=held,
+    )
+
+
+def column(name: str, schema: dict[str, str]) -> str:
+    """The result column that `name` means; the unit's suffix may be left out. Raises SpecError."""
+    short = name.strip().removeprefix("hardware.")
+    for candidate in (short, f"{short}_s"):
+        if candidate in schema:
+            return candidate
+    raise SpecError(f"unknown column {name!r}, {nearest(short, schema)}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    return int(connection.execute(query).fetchall()[0][0])
+
+
+def _order(
+    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
+) -> tuple[str, bool]:
+    """The column to rank by, and whether more is better."""
+    if by is None:
+        objective = provenance.get("spec", {}).get("objectives", [{"column": "step_time", "direction": "minimize"}])[0]
+        by = str(objective["column"])
+        descending = objective["direction"] == "maximize" if descending is None else descending
+    by = column(by, schema)
+    return by, by in HIGHER_IS_BETTER if descending is None else descending
+
+
+def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, str]) -> None:
+    try:
+        kind = connection.sql(f"SELECT ({where}) FROM results WHERE ({where}) LIMIT 0").types[0]
+    except duckdb.Error as error:
+        text = str(error).splitlines()[0]
+        unknown = re.search(r'column "([^"]*)" not found', text)
+        raise SpecError(
+            f"--where {where!r}: " + (f"unknown column {unknown[1]!r}, {nearest(unknown[1], schema)}" if unknown else text)
+        ) from None
+    if str(kind) != "BOOLEAN":
+        raise SpecError(f"--where {where!r}: found a value of type {kind}, expected a condition")
+
+
+def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[str, int]]:
+    """All rows, and those that cannot be ranked by reason."""
+    found = connection.execute(
+        f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM results "
+        f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
+    ).fetchall()
+    return _one(connection, "SELECT count(*) FROM results"), {str(why): int(n) for why, n in found}
+
+
+def _plan_columns(schema: dict[str, str]) -> list[str]:
+    """The columns that say what a plan is: all before the status."""
+    names = list(schema)
+    return [name for name in names[: names.index("status")] if name not in IDENTITY]
+
+
+def _spread(
+    connection: duckdb.DuckDBPyConnection, names: list[str], condition: str
+) -> tuple[list[str], dict[str, Any]]:
+    """Which plan columns vary among the ranked rows, and the value of those that do not."""
+    bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
+    row = connection.execute(f"SELECT {bounds} FROM results WHERE {condition}").fetchall()[0]
+    pairs = list(zip(names, row[::2], row[1::2], strict=True))
+    return [n for n, low, high in pairs if low != high], {n: low for n, low, high in pairs if low == high}
+
+
+def _result_columns(by: str, schema: dict[str, str]) -> list[str]:
+    return [by, *(name for name in ("step_time_s", "samples_per_s", *PARTS) if name in schema)]

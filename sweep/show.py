@@ -1,0 +1,160 @@
+"""How results look on a terminal and in text: tables, shares of the step, counts by reason."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from sim_core import EXPLANATIONS, HARDWARE_KEYS, PARTS, Hardware, Summary, Workload, short, summarize
+from sweep.rank import Ranking
+
+SHORT_PART: Final = {
+    "compute_forward_s": "fwd",
+    "compute_backward_s": "bwd",
+    "compute_recompute_s": "recomp",
+    "tp_exposed_s": "TP",
+    "ep_exposed_s": "EP",
+    "pp_exposed_s": "PP",
+    "dp_exposed_s": "DP",
+    "bubble_s": "bubble",
+    "optimizer_s": "optim",
+}
+_SHORT_COLUMN: Final = {
+    "micro_batch": "mbs",
+    "global_batch": "batch",
+    "all_gpus": "gpus",
+    "checkpointing": "ckpt",
+    "samples_per_s": "samples/s",
+    "gpu_s_per_sample": "gpu-s/sample",
+    "tokens_per_s": "tokens/s",
+    "step_time_s": "step",
+}
+
+
+def ranking_table(ranking: Ranking, console: Console) -> None:
+    """Print a ranking: plan columns, the result, and the parts of the step in percent; then what is not in it."""
+    rows = ranking.rows
+    parts = [name for name in PARTS if name in rows.column_names]
+    split = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
+    live = [name for name in parts if not split or any(value for value in rows[name].to_pylist())]
+    plain = [name for name in rows.column_names if not (split and name in parts)]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in plain:
+        table.add_column(_SHORT_COLUMN.get(name, name), justify="right", no_wrap=True)
+    for name in live if split else []:
+        table.add_column(f"{SHORT_PART[name]}%", justify="right", no_wrap=True)
+    for row in rows.to_pylist():
+        cells = [cell(name, row[name]) for name in plain]
+        cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if split else []
+        table.add_row(*cells)
+    console.print(table)
+    direction = "highest" if ranking.descending else "lowest"
+    console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.", highlight=False)
+    if ranking.held:
+        console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), highlight=False)
+    if ranking.filtered:
+        console.print(f"Not ranked: {ranking.filtered:,} by --where", highlight=False)
+    if ranking.reasons:
+        reasons(ranking.reasons, console, "Not ranked")
+
+
+def reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
+    """Print counts by reason, most first, each with what it means."""
+    console.print(f"{title}:")
+    width = max(len(f"{n:,}") for n in counts.values())
+    for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        meaning = EXPLANATIONS.get(reason, "")
+        console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", highlight=False, soft_wrap=True)
+
+
+def cell(name: str, value: Any) -> str:
+    """One value as short text, with its unit where the column's name gives one."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if name.endswith("_s") and not name.endswith("per_s"):
+            return short(value, "s")
+        if name.endswith("bandwidth"):
+            return short(value, "B/s")
+        if name.endswith("latency"):
+            return short(value, "s")
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return str(value)
+
+
+def ranking_text(ranking: Ranking, form: str) -> str:
+    """The ranked rows as csv or json, all digits."""
+    rows = ranking.rows.to_pylist()
+    if form == "json":
+        return json.dumps({"by": ranking.by, "ranked": ranking.ranked, "total": ranking.total,
+                           "not_ranked": ranking.reasons, "rows": rows}, indent=1)  # fmt: skip
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(ranking.rows.column_names)
+    writer.writerows(row.values() for row in rows)
+    return out.getvalue().rstrip("\n")
+
+
+def workload_screen(path: str, workload: Workload, console: Console) -> None:
+    """Print what a workload file holds, on a screen."""
+    summary, base = summarize(workload), workload.base
+    dp = base.all_gpus // (base.tp * base.pp)
+    console.print(f"[bold]{path}[/bold]: {workload.kind} workload", highlight=False)
+    console.print(
+        f"  plan          tp {base.tp}, pp {base.pp}, vpp {base.vpp}, ep {base.ep}, dp {dp}, {base.all_gpus} GPUs, "
+        f"micro-batch {base.micro_batch}, ga {base.ga}",
+        highlight=False,
+    )
+    console.print(f"  layers        {workload.layers}, of which {summary.layers_per_stage:g} a stage", highlight=False)
+    for what, count in (("parameters", summary.parameters_per_rank), ("expert par.", summary.expert_parameters_per_rank)):
+        if count:
+            console.print(f"  {what:13} {short(count, '')} a rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks", highlight=False)
+    _compute(summary, base.ga, console)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("group", "collective", "when", "number", "bytes"):
+        table.add_column(title, justify="right" if title in ("number", "bytes") else "left", no_wrap=True)
+    for row in summary.traffic:
+        table.add_row(row.group, row.collective, "a step" if row.per_step else "a micro-batch", f"{row.count:g}", short(row.bytes, "B"))
+    console.print(table)
+    for note in workload.notes:
+        console.print(f"  note: {note}", highlight=False, soft_wrap=True)
+
+
+def _compute(summary: Summary, ga: int, console: Console) -> None:
+    """Compute of a micro-batch and the share of each kind of record in it."""
+    total_s = summary.forward_s + summary.backward_s
+    console.print(
+        f"  compute       {short(total_s, 's')} a micro-batch (forward {short(summary.forward_s, 's')}, backward "
+        f"{short(summary.backward_s, 's')}), x {ga} + {short(summary.step_compute_s, 's')} once a step",
+        highlight=False,
+    )
+    for name, count, forward_s, backward_s in summary.pieces:
+        share = (forward_s + backward_s) / total_s if total_s else 0.0
+        console.print(f"    {name:20} x {count:<6g} {share:6.1%} of the compute", highlight=False)
+
+
+def hardware(one: Hardware | None, presets: Sequence[Hardware], console: Console) -> None:
+    """Print the numbers of one hardware with their sources, or the presets in a table."""
+    if one is not None:
+        console.print(f"[bold]{one.name}[/bold]", highlight=False)
+        for key, (section, unit) in HARDWARE_KEYS.items():
+            number = getattr(getattr(one, section), key)
+            console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", highlight=False, soft_wrap=True)
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = ("peak_flops_bf16", "memory", "memory_bandwidth", "gpus_per_node", "nvlink_bandwidth", "nics_per_node", "nic_bandwidth")  # fmt: skip
+    for title in ("preset", *columns):
+        table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
+    for preset in presets:
+        table.add_row(preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns))
+    console.print(table)
+    console.print("Bandwidths are per GPU or NIC and direction. `sweep hardware NAME` shows all numbers with their sources.")

@@ -1,0 +1,245 @@
+"""The numbered set of plans: size, decode(range), sampling. Plans exist only while a range of them is decoded.
+
+A plan's number is mixed radix over the axes, the first axis slowest. A sample is the first n images of a pseudo-random
+permutation of all numbers (a Feistel network with cycle walking; Black & Rogaway 2002), so it costs no memory either.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core import (
+    CHECKPOINTING,
+    SCHEDULES,
+    SPLITS,
+    Hardware,
+    Plans,
+    SpecError,
+    Workload,
+    parse_hardware,
+    preset_names,
+    read_hardware,
+)
+from sweep.spec import FIELDS, SWITCHES, WORDS, SweepSpec, Value
+
+Ints = npt.NDArray[np.int64]
+
+MAX_VARIANTS: Final = 100_000
+MAX_SIZE: Final = 2**62
+_ROUNDS: Final = 4
+
+DEFAULTS: Final[Mapping[str, Value]] = {
+    "schedule": "1f1b",
+    "layer_split": "even",
+    "checkpointing": "file",
+    "overlap_tp": False,
+    "overlap_ep": False,
+    "overlap_grad": True,
+    "overlap_param": True,
+    "bucket_bytes": 0,
+}
+"""What is held where neither an axis, a fixed value nor the workload's own plan says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis: its values' codes by field, and the stride of its digit."""
+
+    codes: dict[str, Ints]
+    size: int
+    stride: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """All plans of a sweep.
+
+    `held` are codes of the fields that are no axis, `labels` the words behind coded fields (`checkpointing`, `hardware`
+    and its numbers), `sample` is (n, seed). Numbers run from 0 to `size`-1; positions from 0 to `count`-1 where there is a
+    sample, and are the numbers themselves otherwise.
+    """
+
+    axes: tuple[Axis, ...]
+    held: dict[str, int]
+    labels: dict[str, tuple[Any, ...]]
+    size: int
+    sample: tuple[int, int] | None
+    defaults: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Rows that the sweep will have."""
+        return self.sample[0] if self.sample else self.size
+
+    def numbers(self, start: int, stop: int) -> Ints:
+        """Plan numbers at the positions [start, stop)."""
+        positions = np.arange(start, stop, dtype=np.int64)
+        return positions if self.sample is None else permuted(positions, self.size, self.sample[1])
+
+    def decode(self, numbers: Ints) -> dict[str, Ints]:
+        """The codes of every field, one int64 column a field."""
+        columns = {name: np.full(len(numbers), code, np.int64) for name, code in self.held.items()}
+        for axis in self.axes:
+            digit = numbers // axis.stride % axis.size
+            for name, codes in axis.codes.items():
+                columns[name] = codes[digit]
+        return columns
+
+
+def permuted(positions: Ints, size: int, seed: int) -> Ints:
+    """Images of `positions` under a permutation of [0, size) chosen by `seed`."""
+    half = max(1, math.ceil(max(size - 1, 1).bit_length() / 2))
+    mask = np.uint64((1 << half) - 1)
+    keys = np.random.default_rng(seed).integers(0, 2**63, _ROUNDS, dtype=np.uint64)
+
+    def once(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        left, right = values >> np.uint64(half), values & mask
+        for key in keys:
+            mixed = (right + key) * np.uint64(0x9E3779B97F4A7C15)
+            mixed ^= mixed >> np.uint64(29)
+            mixed *= np.uint64(0xBF58476D1CE4E5B9)
+            left, right = right, left ^ ((mixed >> np.uint64(32)) & mask)
+        return (left << np.uint64(half)) | right
+
+    with np.errstate(over="ignore"):
+        images = once(positions.astype(np.uint64))
+        outside = images >= np.uint64(size)
+        while outside.any():
+            images[outside] = once(images[outside])
+            outside = images >= np.uint64(size)
+    return images.astype(np.int64)
+
+
+def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space, list[Hardware]]:
+    """The space of a spec, and the hardware variants that its plans refer to by row. Raises SpecError."""
+    sizes = [len(values) for values in spec.axes.values()]
+    size = math.prod(sizes)
+    if size > MAX_SIZE:
+        raise SpecError(f"axes: {' x '.join(map(str, sizes))} plans are more than 2^62")
+    axes: list[Axis] = []
+    labels: dict[str, tuple[Any, ...]] = {}
+    stride = size
+    for key, values in spec.axes.items():
+        names = key.split(",")
+        rows = values if len(names) > 1 else [[value] for value in values]
+        codes: dict[str, Ints] = {}
+        for place, name in enumerate(names):
+            codes |= _codes(name, [row[place] for row in rows], labels)
+        stride //= len(rows)
+        axes.append(Axis(codes=codes, size=len(rows), stride=stride))
+    held, defaults = _held(spec, workload, labels)
+    sample = None
+    if spec.sample:
+        if spec.sample.n > size:
+            raise SpecError(f"sample.n: found {spec.sample.n}, but the space has only {size} plans")
+        sample = (spec.sample.n, spec.sample.seed)
+    variants = _variants(spec, labels, base)
+    space = Space(axes=tuple(axes), held=held, labels=labels, size=size, sample=sample, defaults=tuple(defaults))
+    return space, variants
+
+
+def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> dict[str, Ints]:
+    """The integer columns behind the values of one field."""
+    if name in WORDS:
+        return {name: np.array([WORDS[name].index(str(v)) for v in values], np.int64)}
+    if name == "checkpointing" or name.startswith("hardware"):
+        labels[name] = tuple(dict.fromkeys(values))
+        return {name: np.array([labels[name].index(v) for v in values], np.int64)}
+    return {name: np.array([int(v) for v in values], np.int64)}
+
+
+def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
+    """Codes of the fields that are no axis; and, in words, those that nobody set."""
+    named = {name for key in spec.axes for name in key.split(",")}
+    values: dict[str, Value] = dict(spec.fixed)
+    defaults: list[str] = []
+    own = workload.base._asdict()
+    for name in FIELDS:
+        if name in named or name in values:
+            continue
+        if (name == "ga" and {"global_batch"} & (named | set(values))) or name in ("global_batch", "dp"):
+            continue
+        if name == "all_gpus" and {"dp"} & (named | set(values)):
+            continue
+        if name == "overlap_pp":
+            defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
+            continue
+        values[name] = own[name] if name in own else DEFAULTS[name]
+        defaults.append(f"{name}: {str(values[name]).lower()}{' (of the workload file)' if name in own else ''}")
+    held: dict[str, int] = {}
+    for name, value in values.items():
+        held |= {key: int(codes[0]) for key, codes in _codes(name, [value], labels).items()}
+    return held, defaults
+
+
+def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:
+    """One Hardware for every combination of the hardware axes' values, the preset slowest, then as in `labels`."""
+    top = dict(spec.hardware)
+    named = [str(name) for name in labels.get("hardware", ())]
+    inline = {"name", "device", "node", "fabric"} <= set(top)
+    if named:
+        if "preset" in top or inline:
+            raise SpecError("hardware: is both an axis and given; drop one")
+        roots = [read_hardware(name, base) for name in named]
+    elif inline:
+        roots = [parse_hardware({k: top.pop(k) for k in ("name", "device", "node", "fabric")}, "hardware")]
+    elif "preset" in top:
+        roots = [read_hardware(str(top.pop("preset")), base)]
+    else:
+        raise SpecError(f"hardware: no preset is named; valid: {', '.join(preset_names())}, or a path")
+    numbers = number_axes(labels)
+    count = len(roots) * math.prod(len(labels[name]) for name in numbers)
+    if count > MAX_VARIANTS:
+        raise SpecError(f"the hardware axes make {count} variants, more than {MAX_VARIANTS}")
+    keys = [name.removeprefix("hardware.") for name in numbers]
+    return [
+        root.with_values({**top, **dict(zip(keys, values, strict=True))})
+        for root in roots
+        for values in itertools.product(*(labels[name] for name in numbers))
+    ]
+
+
+def number_axes(labels: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """Names of the axes over single hardware numbers, in the order of the variants' digits."""
+    return [name for name in labels if name.startswith("hardware.")]
+
+
+def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
+    """The simulator's plans from decoded columns; `dp`, `ga` and `all_gpus` follow from each other here."""
+    rows = len(columns["tp"])
+    zeros = np.zeros(rows, np.int64)
+    model_parallel = columns["tp"] * columns["pp"]
+    all_gpus = columns["all_gpus"] if "all_gpus" in columns else columns["dp"] * model_parallel
+    dp = np.maximum(all_gpus // model_parallel, 1)
+    if "ga" in columns:
+        ga = columns["ga"]
+    else:
+        batch = dp * columns["micro_batch"]
+        ga = np.where(columns["global_batch"] % batch == 0, columns["global_batch"] // batch, 0)
+    hardware = columns.get("hardware", zeros)
+    for name in number_axes(space.labels):
+        hardware = hardware * len(space.labels[name]) + columns[name]
+    kinds = [str(label).partition(":") for label in space.labels["checkpointing"]]
+    kind = np.array([CHECKPOINTING.index(name) for name, _, _ in kinds], np.int64)[columns["checkpointing"]]
+    spans = np.array([int(k or 0) for _, _, k in kinds], np.int64)[columns["checkpointing"]]
+    derived = {
+        "all_gpus": all_gpus,
+        "ga": ga,
+        "hardware": hardware,
+        "checkpointing": kind,
+        "checkpoint_layers": spans,
+        "overlap_pp": columns.get("overlap_pp", (columns["vpp"] > 1).astype(np.int64)),
+    }
+    return Plans(*(derived.get(name, columns.get(name, zeros)) for name in Plans._fields))
+
+
+WORD_COLUMNS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}
+SWITCH_COLUMNS: Final = SWITCHES

@@ -1,0 +1,220 @@
+"""The spec of a sweep: a YAML file, checked at the border, as an immutable `SweepSpec`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from sim_core import CHECKPOINTING, HARDWARE_KEYS, SCHEDULES, SPLITS, SpecError, nearest, shown
+from sweep.document import apply_sets, fault, read_document
+
+ALIASES: Final = {
+    "model_parallel_NPU_group": "tp",
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "expert_parallel": "ep",
+    "mbs": "micro_batch",
+    "gbs": "global_batch",
+}
+"""Other names of plan fields: those of the SimAI header that differ from ours, and the usual long and short forms."""
+
+NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
+SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
+WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}
+FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES)
+"""What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
+
+_CHECKPOINTING = re.compile(r"(none|file|full|selective)|(every|block):([1-9][0-9]{0,5})\Z")
+_EXCLUSIVE: Final = (("ga", "global_batch"), ("dp", "all_gpus"))
+MAX_AXIS_VALUES: Final = 1_000_000
+
+Value = int | float | str | bool
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _from_text(key: str) -> Any:
+    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
+
+
+class WorkloadSpec(_Model):
+    """The workload file (relative to the spec), and facts that it does not hold."""
+
+    path: str = Field(min_length=1)
+    micro_batch: int | None = Field(default=None, ge=1)
+    sequence: int | None = Field(default=None, ge=1)
+    measured_on: str | None = None
+
+
+class Sample(_Model):
+    """Simulate `n` plans drawn without replacement instead of all."""
+
+    n: int = Field(ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class Objective(_Model):
+    """A result column to rank by."""
+
+    column: str
+    direction: Literal["minimize", "maximize"]
+
+
+def _objective(given: object) -> object:
+    if isinstance(given, Mapping) and len(given) == 1:
+        ((direction, column),) = given.items()
+        return {"column": column, "direction": direction}
+    return given
+
+
+class SweepSpec(_Model):
+    """A whole spec. `axes` maps a field (or several, comma-separated: zipped) to its values, slowest first."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    workload: Annotated[WorkloadSpec, _from_text("path")]
+    hardware: Annotated[dict[str, Any], _from_text("preset")] = Field(default_factory=dict)
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    where: Annotated[
+        tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+    ] = ()
+    objectives: tuple[Annotated[Objective, BeforeValidator(_objective)], ...] = (
+        Objective(column="step_time", direction="minimize"),
+    )
+    sample: Sample | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, document: Any) -> Any:
+        """Aliases to our names, ladders to lists, every value checked against its field."""
+        if not isinstance(document, Mapping):
+            return document
+        expanded = dict(document)
+        if isinstance(document.get("axes"), Mapping):
+            expanded["axes"] = _axes(document["axes"])
+        if isinstance(document.get("fixed"), Mapping):
+            expanded["fixed"] = {
+                name: check_value(name, value, f"fixed.{key}")
+                for key, value in document["fixed"].items()
+                for name in (_field_name(key, "fixed"),)
+            }
+        return expanded
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepSpec:
+        named = [name for key in self.axes for name in key.split(",")]
+        for name in named:
+            if named.count(name) > 1:
+                raise ValueError(f"axes.{name}: stands in two axes")
+            if name in self.fixed:
+                raise ValueError(f"fixed.{name}: is an axis as well")
+        for a, b in _EXCLUSIVE:
+            if {a, b} <= {*named, *self.fixed}:
+                raise ValueError(f"{a} and {b} are both given, but one follows from the other")
+        if not self.hardware and "hardware" not in named:
+            raise ValueError("hardware: missing (a preset name, a path, or numbers)")
+        return self
+
+
+def _field_name(key: object, section: str) -> str:
+    """Our name of an axis or fixed value."""
+    name = ALIASES.get(str(key), str(key))
+    known = (*FIELDS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
+    if name not in known:
+        raise ValueError(f"{section}.{key}: unknown name, {nearest(str(key), (*known, *ALIASES))}")
+    if section == "fixed" and name.startswith("hardware"):
+        raise ValueError(f"{section}.{key}: fixed hardware belongs under `hardware:`")
+    return name
+
+
+def _axes(given: Mapping[object, object]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for key, values in given.items():
+        names = [_field_name(part.strip(), "axes") for part in str(key).split(",")]
+        listed = _ladder(key, values)
+        if len(names) > 1:
+            axes[",".join(names)] = [_zipped(key, names, row) for row in listed]
+        else:
+            axes[names[0]] = [check_value(names[0], value, f"axes.{key}") for value in listed]
+        canonical = axes[",".join(names)]
+        if len({repr(value) for value in canonical}) < len(canonical):
+            raise ValueError(f"axes.{key}: a value stands twice in {shown(canonical)}")
+    return axes
+
+
+def _zipped(key: object, names: Sequence[str], row: object) -> list[Value]:
+    if not isinstance(row, list) or len(row) != len(names):
+        raise ValueError(f"axes.{key}: found {shown(row)}, expected {len(names)} values a row, as the axis has names")
+    return [check_value(name, value, f"axes.{key}") for name, value in zip(names, row, strict=True)]
+
+
+def _ladder(key: object, values: object) -> list[Any]:
+    """`[a, b]`, `{range: [first, last, step]}` (last included) or `{powers_of_two: [first, last]}` as a list."""
+    if isinstance(values, list) and values:
+        return values
+    if isinstance(values, Mapping) and len(values) == 1:
+        ((kind, bounds),) = values.items()
+        whole = isinstance(bounds, list) and all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
+        if kind == "range" and whole and len(bounds) in (2, 3):
+            first, last, step = (*bounds, 1)[:3]
+            if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
+                raise ValueError(f"axes.{key}: range {bounds}: expected first <= last, step >= 1")
+            return list(range(first, last + 1, step))
+        if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
+            return [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]] or _empty(key, bounds)
+        if kind not in ("range", "powers_of_two"):
+            raise ValueError(f"axes.{key}: unknown ladder, {nearest(str(kind), ('range', 'powers_of_two'))}")
+        raise ValueError(f"axes.{key}: found {shown(bounds)}, expected {{{kind}: [first, last{', step' * (kind == 'range')}]}}")
+    raise ValueError(f"axes.{key}: found {shown(values)}, expected a list, a range or powers_of_two")
+
+
+def _empty(key: object, bounds: list[int]) -> list[int]:
+    raise ValueError(f"axes.{key}: no power of two lies in {bounds}")
+
+
+def check_value(name: str, value: object, where: str) -> Value:
+    """`value` as the field `name` takes it. Raises ValueError naming `where`."""
+    if name in NUMBERS:
+        least = 0 if name == "bucket_bytes" else 1
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+            raise ValueError(f"{where}: found {shown(value)}, expected a whole number from {least} to 2^31 - 1")
+        return value
+    if name in SWITCHES:
+        if not isinstance(value, bool):
+            raise ValueError(f"{where}: found {shown(value)}, expected true or false")
+        return value
+    if name in WORDS:
+        if value not in WORDS[name]:
+            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
+        return str(value)
+    if name == "checkpointing":
+        if not isinstance(value, str) or not _CHECKPOINTING.match(value):
+            forms = [f"{word}:4" if word in ("every", "block") else word for word in CHECKPOINTING]
+            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), forms)}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
+    return value
+
+
+def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
+    """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
+    document, lines = read_document(path)
+    try:
+        return SweepSpec.model_validate(apply_sets(document, sets))
+    except ValidationError as error:
+        raise _located(fault(error, str(path), lines, SweepSpec), str(path), lines) from None
+
+
+def _located(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int]) -> SpecError:
+    """Add the line of the key that a message begins with, where the check itself did not know it."""
+    text = str(error).removeprefix(f"{where}: ")
+    section, _, rest = text.partition(":")[0].partition(".")
+    line = lines.get((section, rest), lines.get((section,)))
+    return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error
