@@ -29,10 +29,9 @@ from sim_core.plan import (  # noqa: E402
     SPLITS,
     STATUSES,
     Plans,
-    check,
 )
 from sim_core.readers import read_workload  # noqa: E402
-from sim_core.simulate import Events, Results, simulate, trace  # noqa: E402
+from sim_core.simulator import Events, Results, legality, simulate, trace  # noqa: E402
 from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402
@@ -62,9 +61,9 @@ __all__ = [
     "Traffic",
     "Workload",
     "cache_dir",
-    "check",
     "hardware_table",
     "is_compiled",
+    "legality",
     "nearest",
     "parse_hardware",
     "preset_names",

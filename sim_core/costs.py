@@ -45,9 +45,7 @@ def collective_s(
     if ranks <= 1 or size <= 0:
         return 0.0
     if kind == ALL_TO_ALL:
-        return _all_to_all_s(
-            size, ranks, nodes, per_node, nvlink_bandwidth, nvlink_latency, nic_bandwidth, nic_latency
-        )
+        return _all_to_all_s(size, ranks, nodes, per_node, nvlink_bandwidth, nvlink_latency, nic_bandwidth, nic_latency)
     bandwidth = nvlink_bandwidth if nodes == 1 else min(nvlink_bandwidth, per_node * nic_bandwidth)
     passes = 2 if kind == ALL_REDUCE else 1
     outside = passes * (nodes - 1)
@@ -55,10 +53,7 @@ def collective_s(
     moved_s = passes * size * (ranks - 1) / ranks / bandwidth
     best = BASE_SIMPLE_S + inside * nvlink_latency + outside * nic_latency + moved_s
     low_latency = (
-        BASE_LL_S
-        + inside * nvlink_latency * LL_NVLINK_HOP
-        + outside * nic_latency * LL_NETWORK_HOP
-        + moved_s / LL_BANDWIDTH
+        BASE_LL_S + inside * nvlink_latency * LL_NVLINK_HOP + outside * nic_latency * LL_NETWORK_HOP + moved_s / LL_BANDWIDTH
     )
     best = min(best, low_latency)
     if kind == ALL_REDUCE and nodes > 1:

@@ -67,7 +67,7 @@ def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: T
 
 
 @kernel
-def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:
+def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:  # noqa: PLR0915
     """Pass over the stages, down and up in turn; each runs its blocks until one has to wait for a message."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
@@ -130,7 +130,7 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
 
 
 @kernel
-def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:
+def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # noqa: C901, PLR0915
     """The same with blocking sends and one chunk a stage: a block starts once the last one's send is through, too."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
@@ -214,9 +214,7 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:
 @kernel
 def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
     """Scratch for programs of up to `blocks` blocks, `stages` stages and `cells` virtual stages."""
-    program = Program(
-        np.empty(blocks, np.int64), np.zeros((2, cells)), np.zeros((2, stages)), np.zeros(cells), np.zeros(cells)
-    )
+    program = Program(np.empty(blocks, np.int64), np.zeros((2, cells)), np.zeros((2, stages)), np.zeros(cells), np.zeros(cells))
     times = Times(
         np.empty(blocks),
         np.empty(blocks),

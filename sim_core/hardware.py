@@ -118,7 +118,7 @@ KEYS: Final = {
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
 _POSITIVE: Final = ("gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
-                    "nic_efficiency", "peak_flops_bf16")  # fmt: skip
+                    "nic_efficiency", "peak_flops_bf16", "memory")  # fmt: skip
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 
 
@@ -178,6 +178,7 @@ class HardwareTable(NamedTuple):
     """Columns over the hardware variants of a sweep, as the compiled code reads them (SI)."""
 
     compute_scale: Floats  # [n] compute time here / as recorded
+    memory_bytes: Floats
     gpus_per_node: Ints
     nvlink_bandwidth: Floats  # reached by large collectives, per GPU and direction
     nvlink_latency: Floats
@@ -195,6 +196,7 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None) -
     gpus = column("gpus_per_node")
     return HardwareTable(
         compute_scale=np.ones(len(variants)) if measured_on is None else measured_on.value("peak_flops_bf16") / peak,
+        memory_bytes=column("memory"),
         gpus_per_node=gpus.astype(np.int64),
         nvlink_bandwidth=column("nvlink_bandwidth") * column("nvlink_efficiency"),
         nvlink_latency=column("nvlink_latency"),

@@ -49,4 +49,4 @@ def kernel(function: F) -> F:
 
 def use_cache_dir() -> None:
     """Point numba at `cache_dir()`; called once by the package, before the first kernel is defined."""
-    numba.config.CACHE_DIR = str(cache_dir())
+    setattr(numba.config, "CACHE_DIR", str(cache_dir()))  # noqa: B010 (numba makes this module's names at run time)

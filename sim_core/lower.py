@@ -134,9 +134,7 @@ def lower(arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lo
     tp, pp, ep = plans.tp[i], plans.pp[i], plans.ep[i]
     dp = plans.all_gpus[i] // (tp * pp)
     gpus_per_node = hardware.gpus_per_node[plans.hardware[i]]
-    rule_scales(
-        plans.micro_batch[i] / arrays.base[6], tp / arrays.base[0], ep / arrays.base[3], EXPONENTS, low.scale
-    )
+    rule_scales(plans.micro_batch[i] / arrays.base[6], tp / arrays.base[0], ep / arrays.base[3], EXPONENTS, low.scale)
     low.ranks[TP], low.ranks[EP], low.ranks[DP], low.ranks[DP_EP] = tp, ep, dp, dp // ep
     low.nodes[TP], low.per_node[TP] = place(tp, 1, tp, gpus_per_node)
     low.nodes[EP], low.per_node[EP] = place(ep, tp, tp * ep, gpus_per_node)
@@ -213,9 +211,7 @@ def _cost_units(pieces: Pieces, hardware: HardwareTable, plans: Plans, i: int, l
 
 
 @kernel
-def _cost_sends(
-    arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lowered, program: Program
-) -> None:
+def _cost_sends(arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lowered, program: Program) -> None:
     """Cost of the message into each stage, from the stage before and from the stage after; the ring closes last to first."""
     pp, row = plans.pp[i], plans.hardware[i]
     if pp == 1:
@@ -279,7 +275,14 @@ def _fill_blocks(arrays: Arrays, plans: Plans, i: int, low: Lowered, program: Pr
 
 @kernel
 def _cost_buckets(
-    step: StepPieces, role: int, layers: int, arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lowered
+    step: StepPieces,
+    role: int,
+    layers: int,
+    arrays: Arrays,
+    hardware: HardwareTable,
+    plans: Plans,
+    i: int,
+    low: Lowered,
 ) -> float:
     """Buckets, and seconds a bucket, of the step pieces of `role` for `layers` layers; returns the seconds of all.
 
@@ -299,9 +302,7 @@ def _cost_buckets(
         size = step.comm_bytes[k] * low.scale[rule] * (share if BY_LAYERS[rule] else 1.0)
         count = max(np.ceil(size / bucket), 1.0)
         low.piece_buckets[k] = count
-        low.piece_bucket_s[k] = _group_s(
-            step.comm_kind[k], step.comm_group[k], size / count, hardware, plans.hardware[i], low
-        )
+        low.piece_bucket_s[k] = _group_s(step.comm_kind[k], step.comm_group[k], size / count, hardware, plans.hardware[i], low)
         seconds += count * low.piece_bucket_s[k]
     return seconds
 
@@ -396,9 +397,7 @@ def reduce_gradients(
 
 
 @kernel
-def after_gradients(
-    arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lowered, out: Floats
-) -> float:
+def after_gradients(arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lowered, out: Floats) -> float:
     """Once-a-step collectives and the optimizer of each stage, added to `low.after_s`; returns the slowest stage's."""
     pp, vpp = plans.pp[i], plans.vpp[i]
     chunks = pp * vpp

@@ -86,9 +86,7 @@ def _traffic(workload: Workload, runs: np.ndarray[tuple[int, ...], np.dtype[np.f
         for k in range(len(runs))
         for phase in range(3)
     ]
-    rows += [
-        (True, int(step.comm_group[k]), int(step.comm_kind[k]), 1.0, step.comm_bytes[k]) for k in range(len(step.role))
-    ]
+    rows += [(True, int(step.comm_group[k]), int(step.comm_kind[k]), 1.0, step.comm_bytes[k]) for k in range(len(step.role))]
     for per_step, group, kind, count, size in rows:
         if kind != NO_COMM and size > 0:
             n, total = sums.get((per_step, group, kind), (0.0, 0.0))

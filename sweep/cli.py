@@ -58,7 +58,9 @@ def _console() -> Console:
 def run(
     spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: results/NAME-HASH.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores.")
+    ] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; store nothing.")] = False,
     fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
@@ -197,7 +199,7 @@ def hardware(
 ) -> None:
     """List the hardware presets, or the numbers of one with their sources."""
     console = _console()
-    show.hardware(name and read_hardware(name), [read_hardware(preset) for preset in preset_names()], console)
+    show.hardware(read_hardware(name) if name else None, [read_hardware(preset) for preset in preset_names()], console)
 
 
 def main() -> None:
@@ -213,4 +215,3 @@ def main() -> None:
     except OSError as error:
         sys.stderr.write(f"error: {error.filename or ''}: {error.strerror or error}\n")
         raise SystemExit(EXIT_INPUT) from None
-

@@ -38,7 +38,7 @@ def read_document(path: Path) -> tuple[Document, dict[tuple[str, ...], int]]:
     """The mapping in a YAML file, and the line of each key path. Raises SpecError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-        document = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+        document = yaml.load(text, _Loader)
         node = yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
@@ -73,7 +73,7 @@ def apply_sets(document: Document, assignments: Sequence[str]) -> Document:
         if not equals or not key.strip():
             raise SpecError(f"--set {assignment}: expected key=value, such as axes.tp=[1,2,4]")
         try:
-            value = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+            value = yaml.load(text, _Loader)
         except yaml.YAMLError:
             raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")

@@ -28,8 +28,8 @@ from sim_core import (
     Plans,
     SpecError,
     Workload,
-    check,
     hardware_table,
+    legality,
     nearest,
     quantity,
     read_hardware,
@@ -47,6 +47,7 @@ FIDELITY: Final = "event"
 PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, "state_bytes")
 _WORD = pa.dictionary(pa.int16(), pa.string())
 
 
@@ -71,7 +72,7 @@ class Job:
         fields += [pa.field("hardware", _WORD, nullable=False)]
         fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(self.space.labels)]
         fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
-        fields += [pa.field(name, pa.float64()) for name in ("step_time_s", *RATES, *PARTS, *TOTALS)]
+        fields += [pa.field(name, pa.float64()) for name in MEASURES]
         return pa.schema(fields)
 
 
@@ -103,7 +104,10 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on)
-    notes = [*workload.notes]
+    notes = [
+        *workload.notes,
+        "memory: only the model's state is checked (state_bytes); activations are not in the workload",
+    ]
     if measured_on is None:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
     identity = _identity(spec, workload, variants, table, space)
@@ -132,9 +136,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     return Prepared(job=job, warnings=warnings, notes=tuple(notes), provenance=provenance)
 
 
-def _identity(
-    spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space
-) -> str:
+def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space) -> str:
     """Hash of all that can change a row: plans, contents of workload and hardware, constraints, model. Not names, paths."""
     digest = hashlib.sha256()
     plain = spec.model_dump(mode="json")
@@ -148,9 +150,9 @@ def _identity(
     return digest.hexdigest()
 
 
-def evaluate(job: Job, start: int, stop: int, lost: int | None = None) -> pa.RecordBatch:
-    """Rows of the positions [start, stop). `lost`: the reason code of a range that is not to be simulated at all."""
-    numbers = job.space.numbers(start, stop)
+def evaluate(job: Job, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
+    """One row for each position. `lost`: the reason code of plans that are legal but not to be simulated at all."""
+    numbers = job.space.numbers(positions)
     columns = job.space.decode(numbers)
     plans = to_plans(columns, job.space)
     described = _describe(job, columns, plans, numbers)
@@ -158,14 +160,13 @@ def evaluate(job: Job, start: int, stop: int, lost: int | None = None) -> pa.Rec
     legal = plans if not excluded.any() else Plans(*(column[~excluded] for column in plans))
     reason = np.full(len(numbers), REASON["excluded_by_where"], np.int64)
     metrics = np.full((len(METRICS), len(numbers)), np.nan)
+    state_bytes = np.full(len(numbers), np.nan)
     if lost is None:
-        results = simulate(job.workload, job.hardware, legal)
-        reason[~excluded] = results.reason
-        metrics[:, ~excluded] = results.metrics
+        reason[~excluded], metrics[:, ~excluded], state_bytes[~excluded] = simulate(job.workload, job.hardware, legal)
     else:
-        checked = check(job.workload, legal)
+        checked, state_bytes[~excluded] = legality(job.workload, job.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
-    return _batch(job, described, plans, reason, metrics)
+    return _batch(job, described, plans, reason, dict(zip(METRICS, metrics, strict=True)) | {"state_bytes": state_bytes})
 
 
 def _describe(job: Job, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
@@ -197,7 +198,8 @@ def _where(job: Job, described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]
     with duckdb.connect(config={"threads": "1"}) as connection:
         connection.register("plans", pa.table(described))
         found = connection.sql(f"SELECT coalesce({condition}, false) AS kept FROM plans").to_arrow_table()
-    return found.column("kept").to_numpy().astype(np.bool_)
+    kept: npt.NDArray[np.bool_] = found.column("kept").to_numpy().astype(np.bool_)
+    return kept
 
 
 def _check_where(job: Job) -> None:
@@ -205,7 +207,7 @@ def _check_where(job: Job) -> None:
 
     As a WHERE clause it may hold no aggregate or window: it has to be a condition on one plan.
     """
-    numbers = job.space.numbers(0, 1)
+    numbers = job.space.numbers(np.zeros(1, np.int64))
     columns = job.space.decode(numbers)
     described = _describe(job, columns, to_plans(columns, job.space), numbers)
     with duckdb.connect(config={"threads": "1"}) as connection:
@@ -227,26 +229,17 @@ def _one_line(error: duckdb.Error, columns: Mapping[str, object]) -> str:
     return f"unknown column {unknown[1]!r}, {nearest(unknown[1], columns)}" if unknown else text
 
 
-def _batch(
-    job: Job, described: dict[str, pa.Array], plans: Plans, reason: Ints, metrics: Floats
-) -> pa.RecordBatch:
-    """The result's columns in the order of the schema; a row without a result has nulls."""
+def _batch(job: Job, described: dict[str, pa.Array], plans: Plans, reason: Ints, values: dict[str, Floats]) -> pa.RecordBatch:
+    """The result's columns in the order of the schema; what is not known is null."""
     status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
-    none = reason != 0
-    values = dict(zip(METRICS, metrics, strict=True))
-    step_s = values["step_time_s"]
     samples = described["global_batch"].to_numpy().astype(np.float64)
-    values["samples_per_s"] = samples / step_s
-    values["tokens_per_s"] = np.full(len(none), np.nan)
-    if job.workload.sequence is not None:
-        values["tokens_per_s"] = values["samples_per_s"] * job.workload.sequence
-    values["gpu_s_per_sample"] = plans.all_gpus * step_s / samples
+    values["samples_per_s"] = samples / values["step_time_s"]
+    values["tokens_per_s"] = values["samples_per_s"] * (job.workload.sequence or np.nan)
+    values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples
     arrays = dict(described)
     arrays["fidelity"] = _words(np.zeros_like(reason), (FIDELITY,))
     arrays["status"] = _words(status, STATUSES)
     arrays["reason"] = _words(reason, REASONS)
-    for name in ("step_time_s", *RATES, *PARTS, *TOTALS):
-        unknown = none if name != "tokens_per_s" or job.workload.sequence is not None else np.ones_like(none)
-        arrays[name] = pa.array(values[name], mask=unknown)
+    arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
     schema = job.schema
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)

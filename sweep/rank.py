@@ -106,9 +106,7 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
     return int(connection.execute(query).fetchall()[0][0])
 
 
-def _order(
-    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
-) -> tuple[str, bool]:
+def _order(by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]) -> tuple[str, bool]:
     """The column to rank by, and whether more is better."""
     if by is None:
         objective = provenance.get("spec", {}).get("objectives", [{"column": "step_time", "direction": "minimize"}])[0]
@@ -146,9 +144,7 @@ def _plan_columns(schema: dict[str, str]) -> list[str]:
     return [name for name in names[: names.index("status")] if name not in IDENTITY]
 
 
-def _spread(
-    connection: duckdb.DuckDBPyConnection, names: list[str], condition: str
-) -> tuple[list[str], dict[str, Any]]:
+def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
     """Which plan columns vary among the ranked rows, and the value of those that do not."""
     bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
     row = connection.execute(f"SELECT {bounds} FROM results WHERE {condition}").fetchall()[0]

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sim_core import FIRST_FAILURE, REASONS
 from sweep.evaluate import Job, Prepared, evaluate
 from sweep.executors import Executor
-from sweep.store import Slice, Store
+from sweep.space import permuted
+from sweep.store import Store
 from sweep.work import SliceQueue, SliceTask
 
-PROBE_PLANS: Final = 4000
-PROBE_PIECES: Final = 40
+WARM_UP_PLANS: Final = 64
+PROBE_PLANS: Final = 20_000
 
 
 @dataclass(kw_only=True)
@@ -80,9 +80,9 @@ def run_sweep(
 
 
 def warm_up(job: Job) -> float:
-    """Compile the engine, or load it from the cache, by simulating the first plan; returns seconds."""
+    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds."""
     begun = time.perf_counter()
-    _probe(job, 1)
+    evaluate(job, _spread(job, WARM_UP_PLANS))
     return time.perf_counter() - begun
 
 
@@ -96,30 +96,22 @@ class DryRun:
 
 
 def dry_run(job: Job) -> DryRun:
-    """Simulate a sample of the sweep in this process and store nothing."""
+    """Simulate some plans in this process and store nothing."""
     warm_up(job)
+    positions = _spread(job, PROBE_PLANS)
     begun = time.perf_counter()
-    reasons, probed = _probe(job, PROBE_PLANS)
-    return DryRun(
-        probed=probed,
-        reasons=dict(reasons),
-        seconds_per_plan=(time.perf_counter() - begun) / probed,
-    )
+    batch = evaluate(job, positions)
+    seconds = time.perf_counter() - begun
+    reasons = Counter(batch.column("reason").to_pylist())
+    return DryRun(probed=len(positions), reasons=dict(reasons), seconds_per_plan=seconds / len(positions))
 
 
-def _probe(job: Job, plans: int) -> tuple[Counter[str], int]:
-    """Simulate about `plans` plans in pieces spread evenly over the positions."""
+def _spread(job: Job, plans: int) -> npt.NDArray[np.int64]:
+    """Up to `plans` positions drawn from the whole space, the same at every call."""
     count = job.space.count
-    plans = min(plans, count)
-    pieces = min(PROBE_PIECES, plans)
-    starts = np.linspace(0, count - plans // pieces, pieces).astype(np.int64)
-    reasons: Counter[str] = Counter()
-    parts = [Slice(int(start), int(start) + plans // pieces) for start in starts]
-    for part in parts:
-        reasons.update(evaluate(job, part.start, part.stop).column("reason").to_pylist())
-    return reasons, sum(part.rows for part in parts)
+    return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))
 
 
 def failures(reasons: Counter[str]) -> int:
     """Rows of status `failed` among counts by reason."""
-    return sum(itertools.starmap(lambda reason, n: n * (REASONS.index(reason) >= FIRST_FAILURE), reasons.items()))
+    return sum(n for reason, n in reasons.items() if REASONS.index(reason) >= FIRST_FAILURE)

@@ -59,10 +59,9 @@ def ranking_table(ranking: Ranking, console: Console) -> None:
     console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.", highlight=False)
     if ranking.held:
         console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), highlight=False)
-    if ranking.filtered:
-        console.print(f"Not ranked: {ranking.filtered:,} by --where", highlight=False)
-    if ranking.reasons:
-        reasons(ranking.reasons, console, "Not ranked")
+    left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
+    if left_out:
+        reasons(left_out, console, "Not ranked")
 
 
 def reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
@@ -70,8 +69,10 @@ def reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
     console.print(f"{title}:")
     width = max(len(f"{n:,}") for n in counts.values())
     for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        meaning = EXPLANATIONS.get(reason, "")
-        console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", highlight=False, soft_wrap=True)
+        meaning = EXPLANATIONS.get(reason, "the condition given to rank is false" if reason == "where" else "")
+        console.print(
+            f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", highlight=False, soft_wrap=True
+        )
 
 
 def cell(name: str, value: Any) -> str:
@@ -83,6 +84,8 @@ def cell(name: str, value: Any) -> str:
     if isinstance(value, float):
         if name.endswith("_s") and not name.endswith("per_s"):
             return short(value, "s")
+        if name.endswith("_bytes"):
+            return short(value, "B")
         if name.endswith("bandwidth"):
             return short(value, "B/s")
         if name.endswith("latency"):
@@ -115,15 +118,27 @@ def workload_screen(path: str, workload: Workload, console: Console) -> None:
         highlight=False,
     )
     console.print(f"  layers        {workload.layers}, of which {summary.layers_per_stage:g} a stage", highlight=False)
-    for what, count in (("parameters", summary.parameters_per_rank), ("expert par.", summary.expert_parameters_per_rank)):
+    for what, count in (
+        ("parameters", summary.parameters_per_rank),
+        ("expert par.", summary.expert_parameters_per_rank),
+    ):
         if count:
-            console.print(f"  {what:13} {short(count, '')} a rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks", highlight=False)
+            console.print(
+                f"  {what:13} {short(count, '')} a rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks",
+                highlight=False,
+            )
     _compute(summary, base.ga, console)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("group", "collective", "when", "number", "bytes"):
         table.add_column(title, justify="right" if title in ("number", "bytes") else "left", no_wrap=True)
     for row in summary.traffic:
-        table.add_row(row.group, row.collective, "a step" if row.per_step else "a micro-batch", f"{row.count:g}", short(row.bytes, "B"))
+        table.add_row(
+            row.group,
+            row.collective,
+            "a step" if row.per_step else "a micro-batch",
+            f"{row.count:g}",
+            short(row.bytes, "B"),
+        )
     console.print(table)
     for note in workload.notes:
         console.print(f"  note: {note}", highlight=False, soft_wrap=True)
@@ -151,7 +166,15 @@ def hardware(one: Hardware | None, presets: Sequence[Hardware], console: Console
             console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", highlight=False, soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = ("peak_flops_bf16", "memory", "memory_bandwidth", "gpus_per_node", "nvlink_bandwidth", "nics_per_node", "nic_bandwidth")  # fmt: skip
+    columns = (
+        "peak_flops_bf16",
+        "memory",
+        "memory_bandwidth",
+        "gpus_per_node",
+        "nvlink_bandwidth",
+        "nics_per_node",
+        "nic_bandwidth",
+    )
     for title in ("preset", *columns):
         table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
     for preset in presets:

@@ -79,9 +79,8 @@ class Space:
         """Rows that the sweep will have."""
         return self.sample[0] if self.sample else self.size
 
-    def numbers(self, start: int, stop: int) -> Ints:
-        """Plan numbers at the positions [start, stop)."""
-        positions = np.arange(start, stop, dtype=np.int64)
+    def numbers(self, positions: Ints) -> Ints:
+        """Plan numbers at positions of the sweep."""
         return positions if self.sample is None else permuted(positions, self.size, self.sample[1])
 
     def decode(self, numbers: Ints) -> dict[str, Ints]:

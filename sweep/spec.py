@@ -81,9 +81,7 @@ class SweepSpec(_Model):
     hardware: Annotated[dict[str, Any], _from_text("preset")] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     fixed: dict[str, Any] = Field(default_factory=dict)
-    where: Annotated[
-        tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
-    ] = ()
+    where: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     objectives: tuple[Annotated[Objective, BeforeValidator(_objective)], ...] = (
         Objective(column="step_time", direction="minimize"),
     )

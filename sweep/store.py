@@ -54,7 +54,11 @@ def write_slice(directory: Path, part: Slice, batch: pa.RecordBatch, provenance:
     try:
         with open(aside, "wb") as file:  # noqa: PTH123 (fsync wants the descriptor)
             pq.write_table(
-                table, file, compression="zstd", use_dictionary=others, column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT")
+                table,
+                file,
+                compression="zstd",
+                use_dictionary=others,
+                column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
             )
             file.flush()
             os.fsync(file.fileno())
@@ -88,7 +92,9 @@ class Store:
                 for path in self.directory.glob("part-*.parquet"):
                     path.unlink()
             elif held is not None and held.get("sweep") != provenance["sweep"]:
-                raise SpecError(f"{self.directory}: {_difference(held, provenance)}; give another --out, or --fresh to start over")
+                raise SpecError(
+                    f"{self.directory}: {_difference(held, provenance)}; give another --out, or --fresh to start over"
+                )
             text = json.dumps(provenance, indent=1)
             aside = self.directory / f".{MANIFEST}"
             aside.write_text(text, encoding="utf-8")

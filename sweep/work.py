@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow.compute as pc
 
 from sim_core import REASON
@@ -48,7 +49,7 @@ class SliceTask:
 
     def _store(self, part: Slice, *, lost: bool) -> Receipt:
         begun = time.perf_counter()
-        batch = evaluate(self.job, part.start, part.stop, REASON["worker_lost"] if lost else None)
+        batch = evaluate(self.job, np.arange(part.start, part.stop), REASON["worker_lost"] if lost else None)
         write_slice(self.directory, part, batch, self.provenance)
         counts = pc.value_counts(batch.column("reason").dictionary_decode())
         reasons = {entry["values"].as_py(): entry["counts"].as_py() for entry in counts}

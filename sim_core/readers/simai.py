@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,13 +156,21 @@ def _sections(text: SimaiText, warnings: list[str]) -> _Sections:
 def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
     """Layer lines of each micro-batch; all must hold the same records (times may differ)."""
     shape_ids: dict[object, int] = {}
-    shape_of = np.array([shape_ids.setdefault((r.name, r.collective, r.suffix, r.comm_bytes), len(shape_ids)) for r in text.records])
+    shape_of = np.array(
+        [shape_ids.setdefault((r.name, r.collective, r.suffix, r.comm_bytes), len(shape_ids)) for r in text.records]
+    )
     shapes = shape_of[text.order]
     size = bounds[1] - bounds[0]
-    for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True), 1):
+    for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
         if end - begin != size:
             where = int(text.line_of[end - 1])
-            raise FormatError(text.path, where, f"records of micro-batch {number}", found=str(end - begin), expected=f"{size} as in the first")
+            raise FormatError(
+                text.path,
+                where,
+                f"records of micro-batch {number}",
+                found=str(end - begin),
+                expected=f"{size} as in the first",
+            )
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):
             k = int(differs[0])
@@ -190,9 +199,7 @@ def _layer_starts(text: SimaiText, sections: _Sections) -> list[int]:
     return [sections.head + k for k, name in enumerate(names) if name == names[0]]
 
 
-def _units(
-    text: SimaiText, sections: _Sections, starts: list[int], compute_s: Floats
-) -> tuple[list[range], Ints, int, int]:
+def _units(text: SimaiText, sections: _Sections, starts: list[int], compute_s: Floats) -> tuple[list[range], Ints, int, int]:
     """Distinct layers as ranges of positions in a repetition, the unit of each layer, the first and last stage's units."""
     size = sections.repetitions.shape[1]
     stop = size - sections.tail
@@ -236,16 +243,19 @@ def _rerun_counts(header: Header, lines: int) -> Floats:
 
 
 def _pieces(
-    text: SimaiText, sections: _Sections, units: list[range], occurrences: list[list[int]], compute_s: Floats, rerun: Floats
+    text: SimaiText,
+    sections: _Sections,
+    units: list[range],
+    occurrences: list[list[int]],
+    compute_s: Floats,
+    rerun: Floats,
 ) -> tuple[Pieces, tuple[str, ...]]:
     """The columns of all units' pieces; a unit's re-run count is the mean over its occurrences."""
     positions = [(unit, k) for unit, span in enumerate(units) for k in span]
     records = [text.records[text.order[sections.repetitions[0, k]]] for _, k in positions]
     group = np.array([[_group(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
     rule = np.array([moving.ACTIVATION, moving.SHARDED_ACTIVATION, moving.PARAMETERS, moving.EXPERT_PARAMETERS])[group]
-    again = [
-        float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions
-    ]
+    again = [float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions]
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
         compute_s=compute_s[[k for _, k in positions]],
@@ -282,8 +292,15 @@ def _step_pieces(records: Sequence[Record]) -> StepPieces:
             role, comm_rule = _role_and_rule(record.name, kind, group)
             rows.append((role, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rule))
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    kinds = (np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64)
-    return StepPieces(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+    return StepPieces(
+        role=np.array(columns[0], np.int64),
+        compute_s=np.array(columns[1], np.float64),
+        compute_rule=np.array(columns[2], np.int64),
+        comm_kind=np.array(columns[3], np.int64),
+        comm_group=np.array(columns[4], np.int64),
+        comm_bytes=np.array(columns[5], np.float64),
+        comm_rule=np.array(columns[6], np.int64),
+    )
 
 
 def _role_and_rule(name: str, kind: int, group: int) -> tuple[int, int]:
@@ -309,7 +326,11 @@ def _p2p(header: Header, pieces: Pieces) -> tuple[float, int, list[str]]:
         return float(header.pp_comm), rule, []
     forward = pieces.comm_bytes[:, FORWARD][on_tp[:, FORWARD]]
     if not len(forward):
-        return 0.0, rule, ["the bytes of a pipeline send are not known (no pp_comm, no TP message): plans with pp > 1 are infeasible"]
+        return (
+            0.0,
+            rule,
+            ["the bytes of a pipeline send are not known (no pp_comm, no TP message): plans with pp > 1 are infeasible"],
+        )
     size = float(forward.max()) / (header.tp if sharded else 1)
     why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
     return size, rule, [f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,15 +19,29 @@ from sim_core.errors import FormatError, nearest, shown
 POLICY: Final = "HYBRID_TRANSFORMER"
 RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 REFUSED_POLICIES: Final = (
-    "ALL DATA MODEL HYBRID HYBRID_DATA_MODEL HYBRID_MODEL_DATA HYBRID_CUSTOMIZED HYBRID_DLRM HYBRID_DLRM_ENHANCED "
-    "HYBRID_TRANSFORMER_FWD_IN_BCKWD_FSDP DLRM MICRO MICRO_BENCHMARK DISTRIBUTED_INFERENCE"
-).split()
+    "ALL",
+    "DATA",
+    "MODEL",
+    "HYBRID",
+    "HYBRID_DATA_MODEL",
+    "HYBRID_MODEL_DATA",
+    "HYBRID_CUSTOMIZED",
+    "HYBRID_DLRM",
+    "HYBRID_DLRM_ENHANCED",
+    "DLRM",
+    "MICRO",
+    "MICRO_BENCHMARK",
+    "DISTRIBUTED_INFERENCE",
+)
 COLLECTIVES: Final = ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL")
 SUFFIXES: Final = ("_DP_EP", "_EP")
 LIST_KEYS: Final = ("checkpoints", "checkpoint_initiates")
 HEADER_KEYS: Final = ("model_parallel_NPU_group", "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
 COLUMNS: Final = (
-    "name dependency fwd_ns fwd_comm fwd_bytes ig_ns ig_comm ig_bytes wg_ns wg_comm wg_bytes update".split()
+    "name",
+    "dependency",
+    *(f"{phase}_{column}" for phase in ("fwd", "ig", "wg") for column in ("ns", "comm", "bytes")),
+    "update",
 )
 _INT64_MAX: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
@@ -75,8 +90,7 @@ class SimaiText:
 def read_simai_text(path: str, data: bytes | None = None) -> SimaiText:
     """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
     if data is None:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = Path(path).read_bytes()
     lines = _lines(path, data)
     header, warnings = _Header(path, lines[0][0], lines[0][1]).parse()
     if len(lines) < 2:

@@ -12,11 +12,11 @@ from sim_core.hardware import HardwareTable
 from sim_core.jit import kernel
 from sim_core.lower import (
     BUBBLE,
+    DP_EXPOSED,
     METRICS,
     N_SUMS,
     PP_EXPOSED,
     PP_TOTAL,
-    DP_EXPOSED,
     STEP_TIME,
     Lowered,
     after_gradients,
@@ -25,6 +25,7 @@ from sim_core.lower import (
     lower,
     reduce_gradients,
 )
+from sim_core.memory import model_state_bytes
 from sim_core.plan import REASON, Plans, check
 from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.workload import Arrays, Workload
@@ -36,10 +37,14 @@ _NOT_FINITE = REASON["result_not_finite"]
 
 
 class Results(NamedTuple):
-    """`reason[n]`, 0 where `metrics[len(METRICS), n]` holds a result (seconds), NaN elsewhere."""
+    """`reason[n]`, 0 where `metrics[len(METRICS), n]` holds a result (seconds), NaN elsewhere.
+
+    `state_bytes[n]` is the memory of the model's state on a rank, NaN where the workload does not tell.
+    """
 
     reason: Ints
     metrics: Floats
+    state_bytes: Floats
 
 
 class Events(NamedTuple):
@@ -55,12 +60,21 @@ class Events(NamedTuple):
 
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     """Simulate all `plans` with the event engine. A plan that cannot run has a reason code instead of a result."""
-    reason = check(workload, plans)
+    reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     legal = np.flatnonzero(reason == 0)
     if len(legal):
         _simulate_rows(workload.arrays, hardware, plans, legal, reason, metrics)
-    return Results(reason, metrics)
+    return Results(reason, metrics, state_bytes)
+
+
+def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
+    """The reason code of each plan, 0 where it can run; and its model state, bytes on a rank."""
+    reason = check(workload, plans)
+    state_bytes = model_state_bytes(workload, plans)
+    too_big = (reason == 0) & (state_bytes > hardware.memory_bytes[plans.hardware])
+    reason[too_big] = REASON["model_state_exceeds_memory"]
+    return reason, state_bytes
 
 
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
@@ -78,7 +92,14 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     end = times.end_s[backward * (blocks // 2) + cell * one.ga[0] + micro_batch]
     start = end - program.duration_s[backward, cell]
     by_start = np.lexsort((stage, start))
-    return Events(*(column[by_start] for column in (stage, chunk, micro_batch, backward, start, end)))
+    return Events(
+        stage=stage[by_start],
+        chunk=chunk[by_start],
+        micro_batch=micro_batch[by_start],
+        backward=backward[by_start],
+        start_s=start[by_start],
+        end_s=end[by_start],
+    )
 
 
 @kernel
@@ -95,9 +116,7 @@ def _scratch(arrays: Arrays, plans: Plans, legal: Ints) -> tuple[Program, Times,
 
 
 @kernel
-def _simulate_rows(
-    arrays: Arrays, hardware: HardwareTable, plans: Plans, legal: Ints, reason: Ints, metrics: Floats
-) -> None:
+def _simulate_rows(arrays: Arrays, hardware: HardwareTable, plans: Plans, legal: Ints, reason: Ints, metrics: Floats) -> None:
     """Simulate the legal plans; plans that follow each other share their schedule's order where they can."""
     program, times, low = _scratch(arrays, plans, legal)
     sums = np.empty(metrics.shape[0])

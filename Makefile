@@ -1,0 +1,37 @@
+# The same commands by hand and in CI. Everything lives in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: sweep test test-long check bench format clean
+
+sweep: $(READY)  ## set up, run the main job, rank it
+	$(BIN)/sweep run examples/gpt7b.yaml
+
+test: $(READY)  ## all tests but the long ones
+	$(BIN)/pytest -m "not long"
+
+test-long: $(READY)  ## the long ones: more kills, more mutants
+	$(BIN)/pytest -m long
+
+check: $(READY)  ## style, types, imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY)  ## the measured claims
+	$(BIN)/python benchmarks/bench.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + " (make PYTHON=...)")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv results .mypy_cache .pytest_cache .ruff_cache .hypothesis
