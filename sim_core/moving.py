@@ -38,7 +38,7 @@ RULES: Final = (
     Rule("fixed", 0, 0, 0, False, "sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)"),
     Rule("compute", 1, -1, 0, False, "a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is held"),
     Rule("activation", 1, 0, 0, False, "TP collectives carry the whole sequence x hidden tensor, whatever tp is"),
-    Rule("sharded_activation", 1, -1, 0, False, "expert traffic, and p2p under sequence parallelism: a rank has 1/tp of the tokens"),
+    Rule("sharded_activation", 1, -1, 0, False, "expert traffic; sends under sequence parallelism: a rank has 1/tp of them"),
     Rule("parameters", 0, -1, 0, True, "weights, gradients, optimizer work of a rank: 1/tp of the layers of its stage"),
     Rule("expert_parameters", 0, -1, -1, True, "the same of the experts, of which a rank holds 1/ep"),
 )  # fmt: skip

@@ -1,0 +1,46 @@
+"""Shared pieces: the example workloads, one hardware, and plans by keyword."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim_core import HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+GPT7B = EXAMPLES / "workloads" / "gpt7b_tp4_dp128.simai.txt"
+LLAMA405B = EXAMPLES / "workloads" / "llama405b_tp8_pp16.simai.txt"
+
+PlanMaker = Callable[..., Plans]
+
+PLAIN = {
+    "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
+    "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
+    "overlap_param": 0, "bucket_bytes": 0, "hardware": 0,
+}  # fmt: skip
+
+
+def make_plans(**columns: int | list[int]) -> Plans:
+    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without any overlap."""
+    given = {name: np.atleast_1d(np.array(value, np.int64)) for name, value in {**PLAIN, **columns}.items()}
+    rows = max(len(column) for column in given.values())
+    return Plans(*(np.ascontiguousarray(np.broadcast_to(given[name], rows)).copy() for name in Plans._fields))
+
+
+@pytest.fixture(scope="session")
+def gpt7b() -> Workload:
+    return read_workload(str(GPT7B), micro_batch=1, sequence=2048)[0]
+
+
+@pytest.fixture(scope="session")
+def llama() -> Workload:
+    return read_workload(str(LLAMA405B), micro_batch=1, sequence=4096)[0]
+
+
+@pytest.fixture(scope="session")
+def h100() -> HardwareTable:
+    return hardware_table([read_hardware("H100-SXM")], None)

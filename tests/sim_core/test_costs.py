@@ -1,0 +1,145 @@
+"""Collectives against closed forms, placement against counting ranks one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim_core.costs import BASE_SIMPLE_S, collective_s, send_s
+from sim_core.plan import crosses_nodes, place
+from sim_core.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+
+KINDS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
+NVLINK, NVLINK_S, NIC, NIC_S = 400e9, 3e-6, 50e9, 10e-6
+BIG = 1e12
+"""Bytes so many that latency is nothing beside them."""
+
+
+def cost(kind: int, size: float, ranks: int, nodes: int, per_node: int, nvlink: float = NVLINK, nic: float = NIC) -> float:
+    return collective_s(kind, size, ranks, nodes, per_node, nvlink, NVLINK_S, nic, NIC_S)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ring_inside_a_node_moves_n_minus_1_over_n(ranks: int) -> None:
+    """Patarasuk & Yuan 2009: all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n of the bytes."""
+    share = (ranks - 1) / ranks
+    assert cost(ALL_REDUCE, BIG, ranks, 1, ranks) == pytest.approx(2 * share * BIG / NVLINK, rel=1e-3)
+    assert cost(ALL_GATHER, BIG, ranks, 1, ranks) == pytest.approx(share * BIG / NVLINK, rel=1e-3)
+    assert cost(REDUCE_SCATTER, BIG, ranks, 1, ranks) == pytest.approx(share * BIG / NVLINK, rel=1e-3)
+    assert cost(ALL_TO_ALL, BIG, ranks, 1, ranks) == pytest.approx(share * BIG / NVLINK, rel=1e-3)
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 4, 8])
+def test_ring_over_nodes_is_bound_by_the_nics_its_ranks_share(per_node: int) -> None:
+    """Each rank brings its NIC; NVLink binds once they are faster together."""
+    nodes = 16
+    ranks = nodes * per_node
+    bandwidth = min(NVLINK, per_node * NIC)
+    assert cost(ALL_GATHER, BIG, ranks, nodes, per_node) == pytest.approx((ranks - 1) / ranks * BIG / bandwidth, rel=1e-3)
+
+
+def test_all_to_all_over_nodes_sends_all_but_the_node_s_own_share_by_nic() -> None:
+    assert cost(ALL_TO_ALL, BIG, 32, 4, 8) == pytest.approx(24 / 32 * BIG / NIC, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_costs_nothing(kind: int) -> None:
+    assert cost(kind, BIG, 1, 1, 1) == 0.0
+    assert cost(kind, 0.0, 8, 1, 8) == 0.0
+
+
+def test_small_messages_cost_latency_not_bandwidth() -> None:
+    """An empty-handed ring over 8 GPUs: under the Simple protocol's base + hops, but not free."""
+    assert 0 < cost(ALL_GATHER, 1.0, 8, 1, 8) < BASE_SIMPLE_S + 7 * NVLINK_S
+
+
+def test_a_tree_beats_a_ring_over_many_nodes_for_small_all_reduces() -> None:
+    """2 * 511 hops of a ring against 2 * 9 levels of a tree."""
+    assert cost(ALL_REDUCE, 1e6, 512, 512, 1) < 0.2 * 2 * 511 * NIC_S
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.floats(1, 1e11),
+    st.integers(1, 8),
+    st.integers(1, 300),
+    st.floats(1.0, 8.0),
+    st.booleans(),
+)
+@settings(max_examples=400, deadline=None, derandomize=True)
+def test_more_bandwidth_is_never_slower_more_bytes_never_faster(
+    kind: int, size: float, per_node: int, nodes: int, factor: float, nvlink: bool
+) -> None:
+    ranks = per_node * nodes
+    before = cost(kind, size, ranks, nodes, per_node)
+    wider = cost(kind, size, ranks, nodes, per_node, NVLINK * (factor if nvlink else 1), NIC * (1 if nvlink else factor))
+    assert wider <= before * (1 + 1e-12)
+    assert cost(kind, size * factor, ranks, nodes, per_node) >= before * (1 - 1e-12)
+
+
+@given(st.floats(1, 1e11), st.booleans())
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_a_send_is_latency_and_bytes(size: float, between: bool) -> None:
+    expected = NIC_S + size / NIC if between else NVLINK_S + size / NVLINK
+    assert send_s(size, between, NVLINK, NVLINK_S, NIC, NIC_S) == pytest.approx(expected, rel=1e-12)
+
+
+def counted(groups: list[list[int]], gpus_per_node: int) -> tuple[int, int]:
+    """(nodes, fewest ranks on a node) of the worst group, by counting."""
+    worst = (0, 0)
+    for group in groups:
+        held = [len(list(ranks)) for _, ranks in itertools.groupby(sorted(group), lambda rank: rank // gpus_per_node)]
+        found = (len(held), min(held))
+        if found[0] > worst[0] or (found[0] == worst[0] and found[1] < worst[1]):
+            worst = found
+    return worst
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.sampled_from([4, 8, 16]),
+)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_groups_lie_where_the_rank_order_puts_them(tp: int, ep: int, dp_of_ep: int, pp: int, gpus_per_node: int) -> None:
+    """Megatron's rank order: tp fastest, then ep inside dp, then pp."""
+    dp = ep * dp_of_ep
+    rank = {
+        (t, e, d, p): t + tp * (e + ep * (d + dp_of_ep * p))
+        for t, e, d, p in itertools.product(range(tp), range(ep), range(dp_of_ep), range(pp))
+    }
+
+    def groups(*kept: int) -> list[list[int]]:
+        keyed = sorted(rank, key=lambda at: [at[axis] for axis in kept])
+        by_key = itertools.groupby(keyed, lambda at: [at[axis] for axis in kept])
+        return [[rank[at] for at in members] for _, members in by_key]
+
+    assert place(tp, 1, tp, gpus_per_node) == counted(groups(1, 2, 3), gpus_per_node)
+    assert place(ep, tp, tp * ep, gpus_per_node) == counted(groups(0, 2, 3), gpus_per_node)
+    # dp groups start at every stage; which stages there are decides the worst start, place() takes the worst of all
+    worst_dp = counted(groups(0, 3), gpus_per_node)
+    nodes, fewest = place(dp, tp, tp * dp, gpus_per_node)
+    assert nodes >= worst_dp[0]
+    if pp * tp * dp % gpus_per_node == 0:
+        assert (nodes, fewest) == worst_dp
+    worst_dp_ep = counted(groups(0, 1, 3), gpus_per_node)
+    assert place(dp_of_ep, tp * ep, tp * dp, gpus_per_node)[0] >= worst_dp_ep[0]
+
+
+@given(st.integers(1, 64), st.integers(2, 16), st.sampled_from([4, 8]))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_stages_on_one_node_talk_by_nvlink(stage_gpus: int, pp: int, gpus_per_node: int) -> None:
+    for stage in range(pp - 1):
+        ranks = range(stage * stage_gpus, (stage + 1) * stage_gpus)
+        expected = any(rank // gpus_per_node != (rank + stage_gpus) // gpus_per_node for rank in ranks)
+        assert crosses_nodes(stage, stage_gpus, gpus_per_node) == expected
+
+
+def test_odd_tensor_groups_straddle_nodes() -> None:
+    """tp 3 on nodes of 8: ranks 6, 7 | 8: some group touches two nodes, with one rank alone."""
+    assert place(3, 1, 3, 8) == (2, 1)

@@ -1,0 +1,270 @@
+"""Whole steps: parts add up, hardware helps, gradients and parameters flow in buckets as a bucket-by-bucket loop says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim_core import (
+    METRICS,
+    PARTS,
+    REASON,
+    REASONS,
+    HardwareTable,
+    Plans,
+    Workload,
+    hardware_table,
+    read_hardware,
+    simulate,
+    trace,
+)
+from sim_core.costs import collective_s
+from sim_core.workload import ALL_GATHER, REDUCE_SCATTER
+from tests.conftest import ROOT, make_plans
+
+STEP = METRICS.index("step_time_s")
+
+
+def one(workload: Workload, hardware: HardwareTable, **plan: int) -> dict[str, float]:
+    results = simulate(workload, hardware, make_plans(**plan))
+    assert [REASONS[code] for code in results.reason] == [""]
+    return dict(zip(METRICS, results.metrics[:, 0].tolist(), strict=True))
+
+
+plan_columns = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4, 8, 16]),
+        "pp": st.sampled_from([1, 2, 3, 4, 8]),
+        "vpp": st.sampled_from([1, 2, 3]),
+        "all_gpus": st.sampled_from([64, 96, 512, 4096]),
+        "micro_batch": st.sampled_from([1, 4]),
+        "ga": st.sampled_from([1, 6, 8, 24]),
+        "schedule": st.sampled_from([0, 1]),
+        "checkpointing": st.sampled_from([0, 1, 2, 4, 5]),
+        "checkpoint_layers": st.sampled_from([1, 2]),
+        "overlap_tp": st.sampled_from([0, 1]),
+        "overlap_pp": st.sampled_from([0, 1]),
+        "overlap_grad": st.sampled_from([0, 1]),
+        "overlap_param": st.sampled_from([0, 1]),
+        "bucket_bytes": st.sampled_from([0, 2**22, 2**28]),
+    }
+)
+
+
+@given(plan_columns)
+@settings(max_examples=400, deadline=None, derandomize=True)
+def test_the_parts_add_up_to_the_step(gpt7b: Workload, h100: HardwareTable, plan: dict[str, int]) -> None:
+    results = simulate(gpt7b, h100, make_plans(**plan))
+    parts = {name: results.metrics[METRICS.index(name), 0] for name in METRICS}
+    if results.reason[0]:
+        assert np.isnan(results.metrics).all()
+        return
+    assert sum(parts[name] for name in PARTS) == pytest.approx(parts["step_time_s"], rel=1e-9)
+    assert all(value >= -1e-12 for value in parts.values())
+    for group in ("tp", "ep", "pp"):
+        assert parts[f"{group}_exposed_s"] <= parts[f"{group}_total_s"] * (1 + 1e-9)
+
+
+@given(plan_columns, st.sampled_from(["nvlink_bandwidth", "nic_bandwidth"]), st.sampled_from([1.5, 4.0]))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, int], key: str, factor: float) -> None:
+    plain = read_hardware("A100-80G-SXM")
+    table = hardware_table([plain, plain.with_values({key: plain.value(key) * factor})], None)
+    results = simulate(gpt7b, table, make_plans(**{**plan, "hardware": [0, 1]}))
+    if results.reason[0] == 0:
+        slow, fast = results.metrics[STEP]
+        assert fast <= slow * (1 + 1e-12)
+
+
+@given(plan_columns, st.sampled_from(["overlap_tp", "overlap_grad", "overlap_param"]))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_overlap_is_never_slower(gpt7b: Workload, h100: HardwareTable, plan: dict[str, int], switch: str) -> None:
+    results = simulate(gpt7b, h100, make_plans(**{**plan, switch: [0, 1]}))
+    if results.reason[0] == 0:
+        off, on = results.metrics[STEP]
+        assert on <= off * (1 + 1e-9)
+
+
+def test_a_row_does_not_depend_on_its_neighbours(gpt7b: Workload, h100: HardwareTable) -> None:
+    """Bit for bit: alone, in a batch, in another order."""
+    rng = np.random.default_rng(0)
+    plans = make_plans(
+        pp=rng.choice([1, 2, 4, 8], 300).tolist(),
+        ga=rng.choice([1, 4, 8], 300).tolist(),
+        vpp=rng.choice([1, 2], 300).tolist(),
+        overlap_pp=rng.choice([0, 1], 300).tolist(),
+    )
+    together = simulate(gpt7b, h100, plans)
+    backwards = simulate(gpt7b, h100, Plans(*(column[::-1].copy() for column in plans)))
+    assert together.metrics.tobytes() == backwards.metrics[:, ::-1].copy(order="C").tobytes()
+    for k in (0, 17, 299):
+        alone = simulate(gpt7b, h100, Plans(*(column[k : k + 1].copy() for column in plans)))
+        assert alone.metrics[:, 0].tobytes() == together.metrics[:, k].tobytes()
+
+
+def buckets(kind: int, size: float, bucket: float, table: HardwareTable, dp: int, nodes: int, per_node: int) -> list[float]:
+    count = max(1, int(np.ceil(size / bucket)))
+    cost = collective_s(
+        kind, size / count, dp, nodes, per_node,
+        table.nvlink_bandwidth[0], table.nvlink_latency[0], table.nic_bandwidth_per_gpu[0], table.nic_latency[0],
+    )  # fmt: skip
+    return [cost] * count
+
+
+@pytest.mark.parametrize("bucket", [2**24, 2**27, 2**30, 2**34])
+@pytest.mark.parametrize("nic", [1e9, 10e9, 100e9])
+@pytest.mark.parametrize(("pp", "vpp", "ga"), [(1, 1, 1), (4, 1, 4), (4, 3, 8)])
+def test_gradients_flow_bucket_by_bucket(gpt7b: Workload, bucket: int, nic: float, pp: int, vpp: int, ga: int) -> None:
+    """The closed form of the stream against a loop over its buckets, on the block times of the trace."""
+    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": nic})], None)
+    plan = {"tp": 4, "pp": pp, "vpp": vpp, "ga": ga, "overlap_grad": 1, "bucket_bytes": bucket}
+    events = trace(gpt7b, table, make_plans(**plan))
+    dp = 512 // (4 * pp)
+    barrier = 0.0
+    for stage in range(pp):
+        stream = 0.0
+        for chunk in reversed(range(vpp)):
+            last = (events.stage == stage) & (events.chunk == chunk) & (events.backward == 1) & (events.micro_batch == ga - 1)
+            start, end = events.start_s[last][0], events.end_s[last][0]
+            costs = buckets(REDUCE_SCATTER, 6488588288 / (pp * vpp), bucket, table, dp, dp // 2, 2)
+            for j, cost in enumerate(costs):
+                stream = max(stream, start + (j + 1) / len(costs) * (end - start)) + cost
+        barrier = max(barrier, stream, events.end_s[events.stage == stage].max())
+    found = one(gpt7b, table, **plan)
+    after = found["step_time_s"] - barrier
+    alone = one(gpt7b, table, **{**plan, "overlap_grad": 0})
+    gather_s = sum(buckets(ALL_GATHER, 3244294144 / pp / vpp, bucket, table, dp, dp // 2, 2)) * vpp
+    reduce_s = sum(buckets(REDUCE_SCATTER, 6488588288 / pp / vpp, bucket, table, dp, dp // 2, 2)) * vpp
+    assert alone["dp_total_s"] == pytest.approx(gather_s + reduce_s, rel=1e-9)
+    # what follows the barrier is the same with and without overlap
+    ends = max(events.end_s[events.stage == s].max() for s in range(pp))
+    assert alone["step_time_s"] - (ends + reduce_s) == pytest.approx(after, rel=1e-6)
+
+
+@pytest.mark.parametrize("nic", [0.5e9, 5e9, 100e9])
+def test_parameters_arrive_bucket_by_bucket(gpt7b: Workload, nic: float) -> None:
+    """One stage, one micro-batch: the forward's end against a loop over buckets and equal parts of the forward."""
+    bucket = 2**28
+    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": nic})], None)
+    plain = trace(gpt7b, table, make_plans(bucket_bytes=bucket))
+    gated = trace(gpt7b, table, make_plans(bucket_bytes=bucket, overlap_param=1))
+    forward_s = plain.end_s[0] - plain.start_s[0]
+    costs = buckets(ALL_GATHER, 3244294144, bucket, table, 128, 64, 2)
+    arrived = done = 0.0
+    for cost in costs:
+        arrived += cost
+        done = max(done, arrived) + forward_s / len(costs)
+    assert gated.end_s[0] == pytest.approx(done, rel=1e-9)
+
+
+def test_recompute_runs_the_forward_again(gpt7b: Workload, h100: HardwareTable) -> None:
+    """Full and every:k run each layer once more, block:k the first k of a stage, none nothing; the embedding never."""
+    layer_s = 355767e-9 + 449675e-9
+    for checkpointing, layers, again in ((0, 0, 0), (2, 0, 9), (4, 3, 9), (5, 4, 4), (5, 9, 9)):
+        found = one(gpt7b, h100, pp=4, ga=2, checkpointing=checkpointing, checkpoint_layers=layers)
+        assert found["compute_recompute_s"] == pytest.approx(2 * again * layer_s, rel=1e-12), (checkpointing, layers)
+    plain, full = one(gpt7b, h100, checkpointing=0), one(gpt7b, h100, checkpointing=2)
+    assert full["tp_total_s"] > plain["tp_total_s"]  # its collectives run again, too
+
+
+def test_model_state_is_eighteen_bytes_a_parameter_less_what_dp_shards(gpt7b: Workload, h100: HardwareTable) -> None:
+    parameters = 6488588288 / 4
+    found = simulate(gpt7b, h100, make_plans(pp=[1, 4], all_gpus=[512, 512]))
+    assert found.state_bytes[0] == pytest.approx(parameters * (6 + 12 / 128))
+    assert found.state_bytes[1] == pytest.approx(parameters / 4 * (6 + 12 / 32))
+
+
+ILLEGAL = {
+    "tp_pp_exceeds_gpus": {"tp": 16, "pp": 4, "all_gpus": 32},
+    "gpus_not_divisible": {"tp": 4, "pp": 3, "all_gpus": 128},
+    "global_batch_not_divisible": {"ga": 0},
+    "ep_not_dividing_dp": {"ep": 3},
+    "vpp_needs_pp": {"vpp": 2},
+    "vpp_needs_1f1b": {"vpp": 2, "pp": 2, "ga": 2, "schedule": 0},
+    "more_chunks_than_layers": {"pp": 32, "vpp": 2, "ga": 32},
+    "layers_not_divisible": {"pp": 8, "layer_split": 0},
+    "microbatches_not_multiple_of_pp": {"pp": 4, "vpp": 2, "ga": 6},
+    "vpp_needs_overlap_pp": {"pp": 4, "vpp": 2, "ga": 8, "overlap_pp": 0},
+    "no_experts": {"ep": 2},
+    "attention_unknown": {"checkpointing": 3},
+    "checkpoint_span_exceeds_stage": {"checkpointing": 5, "checkpoint_layers": 37},
+    "step_too_large": {"ga": 2**25},
+}
+
+
+@pytest.mark.parametrize("reason", ILLEGAL)
+def test_an_illegal_plan_has_its_reason_and_no_result(gpt7b: Workload, h100: HardwareTable, reason: str) -> None:
+    results = simulate(gpt7b, h100, make_plans(**ILLEGAL[reason]))
+    assert [REASONS[code] for code in results.reason] == [reason]
+    assert np.isnan(results.metrics).all()
+
+
+def test_state_that_does_not_fit_is_infeasible(llama: Workload, h100: HardwareTable) -> None:
+    results = simulate(llama, h100, make_plans(tp=1, pp=1, all_gpus=1024))
+    assert results.reason.tolist() == [REASON["model_state_exceeds_memory"]]
+
+
+def test_a_step_that_is_not_finite_is_failed_not_reported(gpt7b: Workload) -> None:
+    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": 1e-300, "nic_efficiency": 1e-10})], None)
+    results = simulate(gpt7b, table, make_plans())
+    assert results.reason.tolist() == [REASON["result_not_finite"]]
+
+
+def test_events_come_in_the_same_order_every_time(gpt7b: Workload, h100: HardwareTable) -> None:
+    """Ties included: the order is by start, then stage."""
+    plans = make_plans(pp=4, vpp=3, ga=8)
+    first, second = trace(gpt7b, h100, plans), trace(gpt7b, h100, plans)
+    for a, b in zip(first, second, strict=True):
+        assert a.tobytes() == b.tobytes()
+    keys = list(zip(first.start_s, first.stage, strict=True))
+    assert keys == sorted(keys)
+    assert len(keys) == 2 * 4 * 3 * 8
+
+
+@pytest.fixture
+def reference_run() -> Iterator[subprocess.Popen[str]]:
+    """The same plans in a process that runs the engine as plain Python."""
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from tests.conftest import GPT7B, make_plans\n"
+        "from tests.sim_core.test_simulator import SAMPLE\n"
+        "from sim_core import hardware_table, read_hardware, read_workload, simulate\n"
+        "w = read_workload(str(GPT7B), micro_batch=1)[0]\n"
+        "t = hardware_table([read_hardware('H100-SXM')], None)\n"
+        "r = simulate(w, t, make_plans(**SAMPLE))\n"
+        "print(r.reason.tolist(), r.metrics.tobytes().hex())\n"
+    )
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+
+
+SAMPLE: dict[str, int | list[int]] = {
+    "tp": [1, 4, 4, 8, 2, 16, 4],
+    "pp": [1, 4, 4, 2, 8, 1, 3],
+    "vpp": [1, 1, 3, 1, 1, 1, 1],
+    "ga": [2, 5, 8, 4, 8, 3, 2],
+    "schedule": [1, 0, 1, 1, 1, 1, 1],
+    "overlap_pp": [1, 1, 1, 0, 0, 1, 1],
+    "overlap_grad": [0, 1, 1, 1, 1, 1, 1],
+    "overlap_param": [1, 0, 1, 1, 1, 0, 1],
+    "checkpointing": [0, 2, 5, 0, 1, 4, 0],
+    "checkpoint_layers": [0, 0, 1, 0, 0, 2, 0],
+}
+
+
+def test_compiled_and_plain_python_agree_to_the_last_bit(
+    gpt7b: Workload, h100: HardwareTable, reference_run: subprocess.Popen[str]
+) -> None:
+    compiled = simulate(gpt7b, h100, make_plans(**SAMPLE))
+    told, _ = reference_run.communicate(timeout=120)
+    assert told.strip() == f"{compiled.reason.tolist()} {compiled.metrics.tobytes().hex()}"
