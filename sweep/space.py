@@ -199,6 +199,9 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     if count > MAX_VARIANTS:
         raise SpecError(f"the hardware axes make {count} variants, more than {MAX_VARIANTS}")
     keys = [name.removeprefix("hardware.") for name in numbers]
+    for key in keys:
+        if key in top:
+            raise SpecError(f"hardware.{key}: is both an axis and given; drop one")
     return [
         root.with_values({**top, **dict(zip(keys, values, strict=True))})
         for root in roots

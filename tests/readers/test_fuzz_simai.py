@@ -1,0 +1,200 @@
+"""No mutant of a valid SimAI text escapes: a FormatError that names a line, or a Workload, fast and in little memory."""
+
+from __future__ import annotations
+
+import random
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim_core import FormatError
+from sim_core.readers.simai import workload_from_simai
+from sim_core.readers.simai_text import read_simai_text
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "workloads"
+PATH = "some folder/mutant.txt"
+PEAK_BYTES = 10_000_000
+
+EXPERTS = b"""\
+HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 ep: 2 pp: 2 vpp: 1 ga: 2 all_gpus: 64 \
+checkpoints: 2 3 7 checkpoint_initiates: 2 6 10 pp_comm: 16777216
+14
+grad_gather\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tALLGATHER\t1048576\t100
+moe_grad_norm1\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tALLGATHER_DP_EP\t524288\t100
+moe_grad_norm2\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tREDUCESCATTER_DP_EP\t1048576\t100
+embedding_layer\t-1\t9000\tALLREDUCE\t65536\t1\tNONE\t0\t1000\tNONE\t0\t100
+attention_layer\t-1\t3000\tALLREDUCE\t65536\t2000\tALLREDUCE\t65536\t2500\tNONE\t0\t100
+moe_layer\t-1\t5000\tALLTOALL_EP\t65536\t6000\tALLTOALL_EP\t65536\t7000\tNONE\t0\t100
+final_norm\t-1\t50\tNONE\t0\t60\tNONE\t0\t70\tNONE\t0\t100
+embedding_layer\t-1\t9100\tALLREDUCE\t65536\t1\tNONE\t0\t1000\tNONE\t0\t100
+attention_layer\t-1\t3100\tALLREDUCE\t65536\t2000\tALLREDUCE\t65536\t2500\tNONE\t0\t100
+moe_layer\t-1\t5100\tALLTOALL_EP\t65536\t6000\tALLTOALL_EP\t65536\t7000\tNONE\t0\t100
+final_norm\t-1\t50\tNONE\t0\t60\tNONE\t0\t70\tNONE\t0\t100
+cross_entropy1\t-1\t1\tALLREDUCE\t4096\t1\tNONE\t0\t1\tNONE\t0\t100
+optimizer1\t-1\t1\tNONE\t0\t777\tNONE\t0\t1\tNONE\t0\t100
+optimizer2\t-1\t1\tALLREDUCE\t4\t1\tNONE\t0\t1\tNONE\t0\t100
+"""
+
+
+def shortened(name: str, records: int) -> bytes:
+    """The first `records` layer lines of an example, under a count that says so."""
+    lines = (EXAMPLES / name).read_bytes().splitlines()
+    return b"\n".join([lines[0], str(records).encode(), *lines[2 : 2 + records]]) + b"\n"
+
+
+SEEDS = (
+    shortened("gpt7b_tp4_dp128.simai.txt", 14),  # step records, embedding, three layers of two records
+    shortened("llama405b_tp8_pp16.simai.txt", 15),  # step records, embedding, two layers of four records
+    EXPERTS,
+)
+HOSTILE = (
+    *(b"-1", b"0", b"1", b"2", b"3", b"7", b"4096", b"1048576", b"4611686018427387904", b"9223372036854775807"),
+    *(b"9223372036854775808", b"-9223372036854775809", b"9" * 5000, b"1e9", b"0.5", b"1.0", b"+1", b"-0", b"0x1F", b"1_000"),
+    *(b"", b" ", b":", b"::", b"ep", b"ep:", b"pp:", b"pp_comm", b"checkpoints:", b"checkpoint_initiates:", b"vppp:"),
+    *(b"NaN", b"inf", b"-", b"NONE", b"none", b"NONE_EP", b"ALLTOALL_EP", b"ALLTOALL_EPX", b"ALLREDUCE_DP_EP", b"_EP"),
+    *(b"allreduce", b"DATA", b"MICRO", b"HYBRID_TRANSFORMER", b"HYBRID_TRANSFORMER_FWD_IN_BCKWD", b"a b", b"k" * 5000),
+    *(b"embedding_layer", b"attention_layer", b"final_norm", b"grad_gather", b"cross_entropy1", b"optimizer9"),
+    *(b"\x00", b"\xff", b"\r", b"\n", b"\x0b", b"\x1c", b"\x85", b"\x1b[2J", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xd9\xa3"),
+)
+KINDS = (
+    *("token to hostile", "token deleted", "token twice", "tokens swapped", "hostile between"),
+    *("bit flipped", "byte inserted", "byte deleted"),
+    *("line deleted", "line twice", "lines swapped", "cut"),
+)
+Mutation = tuple[str, int, int, bytes]
+"""Kind, two places (taken modulo what there is to choose from), hostile token."""
+
+MUTATIONS: st.SearchStrategy[list[Mutation]] = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 4095), st.integers(0, 4095), st.sampled_from(HOSTILE)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def mutated(data: bytes, mutation: Mutation) -> bytes:
+    kind, a, b, hostile = mutation
+    if not data:
+        return hostile
+    if "byte" in kind or "bit" in kind or kind == "cut":
+        place = a % len(data)
+        middle = {
+            "bit flipped": bytes([data[place] ^ 1 << b % 8]),
+            "byte inserted": bytes([b % 256, data[place]]),
+        }.get(kind, b"")
+        return data[:place] + middle + (b"" if kind == "cut" else data[place + 1 :])
+    lines = data.splitlines(keepends=True)
+    if "line" in kind:
+        _change(lines, kind, a, b, hostile)
+        return b"".join(lines)
+    # half of the token mutations go to the header, which is one line of many
+    at = 0 if b % 2 else a % len(lines)
+    words = re.split(rb"([ \t\r\n]+)", lines[at])
+    tokens = words[::2]
+    _change(tokens, kind, a, b // 2, hostile)
+    gaps = [*words[1::2], *[b" "] * len(tokens)]
+    lines[at] = b"".join(token + gap for token, gap in zip(tokens, gaps, strict=False)).rstrip(b" ")
+    return b"".join(lines)
+
+
+def _change(items: list[bytes], kind: str, a: int, b: int, hostile: bytes) -> None:
+    """The mutation of a list of tokens or lines, in place."""
+    a, b = a % len(items), b % len(items)
+    if kind.endswith("to hostile"):
+        items[b] = hostile
+    elif kind.endswith("deleted"):
+        del items[b]
+    elif kind.endswith("twice"):
+        items.insert(b, items[b])
+    elif kind.endswith("swapped"):
+        items[a], items[b] = items[b], items[a]
+    else:
+        items.insert(b, hostile)
+
+
+def mutant(seed: bytes, mutations: list[Mutation], recount: bool) -> bytes:
+    """`recount` puts the number of lines right again, else lines taken away hide all faults behind that one."""
+    data = seed
+    for mutation in mutations:
+        data = mutated(data, mutation)
+    lines = data.split(b"\n")
+    if recount and len(lines) > 2:
+        lines[1] = str(sum(bool(line.strip()) for line in lines[2:])).encode()
+    return b"\n".join(lines)
+
+
+def read(data: bytes) -> str:
+    """The message of the error, '' for a workload; whatever else is raised escapes into the test."""
+    try:
+        workload, warnings = workload_from_simai(read_simai_text(PATH, data), micro_batch=None, sequence=None, measured_on=None)
+    except FormatError as error:
+        assert str(error), "an error without a text"
+        return str(error)
+    assert re.fullmatch("[0-9a-f]{64}", workload.content)
+    assert workload.layers >= 1
+    for warning in warnings:
+        assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", warning)
+        assert len(warning.splitlines()) == 1
+    return ""
+
+
+def check(seed: bytes, mutations: list[Mutation], recount: bool) -> None:
+    message = read(mutant(seed, mutations, recount))
+    if message:
+        assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", message)
+        assert message.splitlines() == [message]
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=["gpt7b", "llama405b", "experts"])
+def test_seed_is_valid(seed: bytes) -> None:
+    """A broken seed would make every mutant fail for the same dull reason."""
+    assert read(seed) == ""
+
+
+@settings(max_examples=500, derandomize=True, database=None, deadline=2000)
+@given(seed=st.sampled_from(SEEDS), mutations=MUTATIONS, recount=st.booleans())
+def test_mutant_is_refused_by_line_or_read(seed: bytes, mutations: list[Mutation], recount: bool) -> None:
+    check(seed, mutations, recount)
+
+
+@pytest.mark.long
+@settings(max_examples=20_000, database=None, deadline=2000, print_blob=True)
+@given(seed=st.sampled_from(SEEDS), mutations=MUTATIONS, recount=st.booleans())
+def test_many_mutants_are_refused_by_line_or_read(seed: bytes, mutations: list[Mutation], recount: bool) -> None:
+    """New mutants each time, unlike the normal run."""
+    check(seed, mutations, recount)
+
+
+@settings(max_examples=200, derandomize=True, database=None, deadline=2000)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_refused_by_line(data: bytes) -> None:
+    message = read(data)
+    assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", message)
+    assert message.splitlines() == [message]
+
+
+def test_mutants_are_read_in_little_memory() -> None:
+    """Plain random numbers in place of hypothesis, whose own memory would be counted too."""
+    chance = random.Random(20)
+    outcomes: list[str] = []
+    read(EXPERTS)  # imports and caches of the first read are not a mutant's
+    tracemalloc.start()
+    try:
+        for k in range(60):
+            mutations = [
+                (chance.choice(KINDS), chance.randrange(4096), chance.randrange(4096), chance.choice(HOSTILE))
+                for _ in range(chance.randint(1, 3))
+            ]
+            data = mutant(SEEDS[k % len(SEEDS)], mutations, bool(k % 4))
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            outcomes.append(read(data))
+            assert tracemalloc.get_traced_memory()[1] - before < PEAK_BYTES, (k, mutations)
+    finally:
+        tracemalloc.stop()
+    # mutants that all fail, or all pass, or fail in one way only would show nothing
+    assert 5 < outcomes.count("") < 50
+    assert len(set(outcomes)) > 15

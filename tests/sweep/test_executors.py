@@ -1,0 +1,124 @@
+"""The contract of executors, run on each: all rows once, whatever dies; the guilty plan alone is failed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sweep.evaluate import Prepared
+from sweep.executors import Executor
+from sweep.executors.inline import InlineExecutor
+from sweep.executors.local import LocalExecutor
+from sweep.store import Slice, Store
+from sweep.work import SliceQueue, SliceTask
+from tests.sweep.conftest import rows
+from tests.sweep.tasks import DiskFull, KilledOnce, Poisoned, Raising
+
+
+def execute(executor: Executor, prepared: Prepared, directory: Path, kind: type[SliceTask] = SliceTask, **more: Any) -> pa.Table:
+    """Run a task over the whole job; returns all rows."""
+    directory.mkdir(exist_ok=True)
+    count = prepared.job.space.count
+    task = kind(job=prepared.job, directory=directory, provenance=json.dumps(prepared.provenance).encode(), **more)
+    queue = SliceQueue(gaps=deque([Slice(0, count)]), workers=executor.workers)
+    done = sum(receipt.part.rows for receipt in executor.run(task, queue))
+    assert done == count
+    return rows(directory)
+
+
+@pytest.fixture
+def undisturbed(prepared: Prepared, tmp_path: Path) -> pa.Table:
+    return execute(InlineExecutor(), prepared, tmp_path / "undisturbed")
+
+
+@pytest.fixture(params=["inline", "local-1", "local-3"])
+def executor(request: pytest.FixtureRequest) -> Executor:
+    kind, _, workers = request.param.partition("-")
+    return InlineExecutor() if kind == "inline" else LocalExecutor(int(workers))
+
+
+class TestContract:
+    """What any executor does."""
+
+    def test_every_row_once_and_bit_for_bit_the_same(
+        self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+    ) -> None:
+        table = execute(executor, prepared, tmp_path / "out")
+        assert table["plan"].to_pylist() == list(range(prepared.job.space.count))
+        assert table.equals(undisturbed)
+
+    def test_an_empty_queue_is_done_at_once(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
+        task = SliceTask(job=prepared.job, directory=tmp_path, provenance=b"{}")
+        assert list(executor.run(task, SliceQueue(gaps=deque(), workers=executor.workers))) == []
+
+    def test_a_full_disk_ends_the_run_with_its_error(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
+        with pytest.raises(OSError, match="No space left"):
+            execute(executor, prepared, tmp_path / "out", DiskFull)
+
+    def test_closing_it_stops_what_it_started(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
+        task = SliceTask(job=prepared.job, directory=tmp_path, provenance=b"{}")
+        count = prepared.job.space.count
+        receipts: Iterator[object] = executor.run(task, SliceQueue(gaps=deque([Slice(0, count)]), workers=executor.workers))
+        next(receipts)
+        receipts.close()  # type: ignore[attr-defined]
+        assert multiprocessing.active_children() == []
+
+
+class TestLosses:
+    """What an executor with processes of its own does when they die."""
+
+    @pytest.mark.parametrize("poison", [(0,), (7777, 7778)])
+    def test_the_guilty_plans_alone_are_failed(
+        self, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, poison: tuple[int, ...]
+    ) -> None:
+        table = execute(LocalExecutor(2), prepared, tmp_path / "out", Poisoned, poison=poison)
+        assert table["plan"].to_pylist() == undisturbed["plan"].to_pylist()
+        before, after = undisturbed.to_pylist(), table.to_pylist()
+        for k, (plain, found) in enumerate(zip(before, after, strict=True)):
+            if k in poison and plain["status"] == "ok":
+                assert (found["status"], found["reason"], found["step_time_s"]) == ("failed", "worker_lost", None)
+            else:
+                assert found == plain
+
+    def test_a_plan_that_raises_is_found_and_told(
+        self, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        guilty = next(k for k, status in enumerate(undisturbed["status"].to_pylist()) if status == "ok" and k > 5000)
+        table = execute(LocalExecutor(2), prepared, tmp_path / "out", Raising, position=guilty)
+        assert table["reason"].to_pylist()[guilty] == "worker_lost"
+        assert sum(status == "failed" for status in table["status"].to_pylist()) == 1
+        assert "a plan that nobody thought of" in capfd.readouterr().err
+
+    @pytest.mark.parametrize("times", [1, 4])
+    def test_a_worker_killed_from_outside_costs_nothing(
+        self, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, times: int
+    ) -> None:
+        (tmp_path / "marks").mkdir()
+        table = execute(LocalExecutor(2), prepared, tmp_path / "out", KilledOnce, marks=tmp_path / "marks", times=times)
+        assert table.equals(undisturbed)
+
+
+def test_the_queue_covers_every_position_once_whatever_is_lost() -> None:
+    """Losses at random: what is finished or given up tiles the range, and only single plans are given up."""
+    import random
+
+    rng = random.Random(7)
+    for _ in range(50):
+        queue = SliceQueue(gaps=deque([Slice(0, 5000), Slice(6000, 9001)]), workers=rng.randint(1, 5))
+        guilty = {rng.randrange(0, 5000) for _ in range(3)}
+        covered: list[int] = []
+        while (taken := queue.take()) is not None:
+            part, losses = taken
+            held = set(range(part.start, part.stop)) & guilty
+            if (held or rng.random() < 0.1) and queue.lost(part, losses):
+                continue
+            assert not held or part.rows == 1
+            covered.extend(range(part.start, part.stop))
+        assert sorted(covered) == [*range(5000), *range(6000, 9001)]

@@ -1,0 +1,120 @@
+"""Specs: what is accepted, and that every fault is one line with file, line, key, value and the nearest valid name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim_core import SpecError
+from sweep.evaluate import prepare
+from sweep.spec import load_spec
+from tests.sweep.conftest import SMALL, SpecWriter
+
+
+def test_aliases_of_the_simai_header_and_short_forms(write_spec: SpecWriter) -> None:
+    spec = load_spec(write_spec(axes={"model_parallel_NPU_group": [1, 2], "mbs": [1]}, fixed={"pp": 2, "gbs": 64}))
+    assert spec.axes == {"tp": [1, 2], "micro_batch": [1]}
+    assert spec.fixed == {"pp": 2, "global_batch": 64}
+
+
+def test_ladders(write_spec: SpecWriter) -> None:
+    axes = {"tp": {"powers_of_two": [2, 16]}, "pp": {"range": [1, 4]}, "ga": {"range": [4, 20, 8]}, "vpp, ep": [[1, 1], [2, 1]]}
+    assert load_spec(write_spec(axes=axes)).axes == {
+        "tp": [2, 4, 8, 16], "pp": [1, 2, 3, 4], "ga": [4, 12, 20], "vpp,ep": [[1, 1], [2, 1]],
+    }  # fmt: skip
+
+
+def test_set_overrides_any_key(write_spec: SpecWriter) -> None:
+    sets = ["axes.tp=[4]", "fixed.micro_batch=2", "axes.hardware.nic_bandwidth=[1e9]", "hardware.preset=H20-SXM",
+            "hardware.nvlink_latency=1 us", "workload.micro_batch=4", "sample.n=7"]  # fmt: skip
+    spec = load_spec(write_spec(), sets)
+    assert spec.axes["tp"] == [4]
+    assert spec.axes["hardware.nic_bandwidth"] == ["1e9"]  # YAML 1.1 reads it as text; a quantity all the same
+    assert spec.fixed["micro_batch"] == 2
+    assert spec.hardware == {"preset": "H20-SXM", "nvlink_latency": "1 us"}
+    assert spec.workload.micro_batch == 4
+    assert spec.sample and (spec.sample.n, spec.sample.seed) == (7, 0)
+
+
+def axes(**changes: Any) -> dict[str, Any]:
+    return {"axes": {**SMALL["axes"], **changes}}
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"axess": {}}, ":43: axess: unknown key, nearest valid: axes"),
+    ({"workload": {"path": "w.txt", "micro_bach": 1}}, ":4: workload.micro_bach: unknown key, nearest valid: micro_batch"),
+    ({"workload": {"micro_batch": 1}}, ":2: workload.path: missing"),
+    ({"workload": {"path": "w.txt", "micro_batch": 0}}, ":4: workload.micro_batch: found '0', it should be greater than or equal to 1"),
+    ({"workload": "nowhere.txt"}, "workload.path: No such file or directory: "),
+    (axes(tpp=[1]), ": axes.tpp: unknown name, nearest valid: tp, pp, vpp"),
+    (axes(tp=[]), ": axes.tp: found '[]', expected a list, a range or powers_of_two"),
+    (axes(tp=[0]), ": axes.tp: found '0', expected a whole number from 1 to 2^31 - 1"),
+    (axes(tp=[1.5]), ": axes.tp: found '1.5', expected a whole number"),
+    (axes(tp=["many"]), ": axes.tp: found 'many', expected a whole number"),
+    (axes(tp=[True]), ": axes.tp: found 'True', expected a whole number"),
+    (axes(tp=[2, 2]), ": axes.tp: a value stands twice in '[2, 2]'"),
+    (axes(tp={"powers": [1, 2]}), ": axes.tp: unknown ladder, nearest valid: powers_of_two"),
+    (axes(tp={"range": [4, 1]}), ": axes.tp: range [4, 1]: expected first <= last, step >= 1"),
+    (axes(tp={"range": [1]}), ": axes.tp: found '[1]', expected {range: [first, last, step]}"),
+    (axes(tp={"powers_of_two": [5, 7]}), ": axes.tp: no power of two lies in [5, 7]"),
+    (axes(schedule=["1F1B"]), ": axes.schedule: found '1F1B', nearest valid: 1f1b"),
+    (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:4"),
+    (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:4"),
+    (axes(overlap_tp=["yes please"]), ": axes.overlap_tp: found 'yes please', expected true or false"),
+    ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values a row"),
+    (axes(global_batch=[8]), ": ga and global_batch are both given"),
+    ({"fixed": {"tp": 1}}, ": fixed.tp: is an axis as well"),
+    ({"fixed": {"hardware": "H20-SXM"}}, ": fixed.hardware: fixed hardware belongs under `hardware:`"),
+    (axes(hardware=["H20-SXM"]), "hardware: is both an axis and given; drop one"),
+    ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H800-SXM"),
+    ({"hardware": {"preset": "H100-SXM", "nic_bandwith": 1}}, "hardware.nic_bandwith: unknown number, nearest valid: nic_bandwidth"),
+    ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "fast"}}, "nvlink_bandwidth: found 'fast', expected a number and a unit of B/s"),
+    ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": 0}}, "nvlink_bandwidth: found 0, expected a number above 0"),
+    ({"hardware": {"preset": "H100-SXM", "nic_bandwidth": 1}}, "hardware.nic_bandwidth: is both an axis and given; drop one"),
+    ({"hardware": None}, ": hardware: missing"),
+    ({"where": ["tpp > 1"]}, "where: 'tpp > 1': unknown column 'tpp', nearest valid: tp"),
+    ({"where": ["tp +"]}, "where: 'tp +': Parser Error: syntax error at or near"),
+    ({"where": ["tp + 1"]}, "where: 'tp + 1': found a value of type int64, expected true or false"),
+    ({"where": ["max(tp) > 1"]}, "where: 'max(tp) > 1': Binder Error: WHERE clause cannot contain aggregates!"),
+    ({"sample": {"n": 10**9}}, "sample.n: found 1000000000, but the space has only 11520 plans"),
+    ({"name": "a/b"}, ":1: name: found 'a/b'"),
+    ({"objectives": [{"least": "tp"}]}, ": objectives.0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FAULTS)
+def test_a_fault_is_one_line_that_says_where_and_what(write_spec: SpecWriter, changes: dict[str, Any], message: str) -> None:
+    path = write_spec(**changes)
+    with pytest.raises(SpecError) as caught:
+        prepare(load_spec(path), path.parent)
+    text = str(caught.value)
+    assert message in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found 'None', expected keys such as workload"),
+        ("- a", "expected keys such as workload"),
+        ("a: [", ":1: not valid YAML"),
+        ("a: 1\na: 2\n", "not valid YAML: key 'a' stands twice (line 2)"),
+        ("\x00", "not valid YAML"),
+        ("a: &x [*x]", "YAML"),
+    ],
+)
+def test_a_document_that_is_no_spec(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("assignment", ["axes.tp", "=1", "axes.tp=[1", ""])
+def test_a_set_that_is_no_assignment(write_spec: SpecWriter, assignment: str) -> None:
+    with pytest.raises(SpecError, match="--set"):
+        load_spec(write_spec(), [assignment])

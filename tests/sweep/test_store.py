@@ -1,0 +1,118 @@
+"""The store: whole slices or none, what is missing, damage found, one writer at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim_core import SpecError
+from sweep.evaluate import Prepared, evaluate
+from sweep.store import Slice, Store, write_slice
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "out").mkdir()
+    return Store(directory=tmp_path / "out")
+
+
+def put(store: Store, prepared: Prepared, *parts: tuple[int, int]) -> None:
+    provenance = json.dumps(prepared.provenance).encode()
+    for start, stop in parts:
+        write_slice(store.directory, Slice(start, stop), evaluate(prepared.job, np.arange(start, stop)), provenance)
+
+
+def test_what_is_missing_are_the_gaps(store: Store, prepared: Prepared) -> None:
+    assert store.missing(100) == [Slice(0, 100)]
+    put(store, prepared, (10, 20), (20, 35), (60, 61))
+    assert store.missing(100) == [Slice(0, 10), Slice(35, 60), Slice(61, 100)]
+    put(store, prepared, (0, 10), (35, 60), (61, 100))
+    assert store.missing(100) == []
+
+
+def test_slices_of_another_size_that_overlap_are_left_out_then_dropped(store: Store, prepared: Prepared) -> None:
+    put(store, prepared, (0, 50), (30, 60), (50, 80))
+    assert store.slices() == [Slice(0, 50), Slice(50, 80)]
+    assert store.drop_damaged(prepared.job.identity) == []
+    assert sorted(path.name for path in store.directory.glob("*.parquet")) == sorted(path.name for path in store.files())
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "noise", "foreign", "short"])
+def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: Prepared, damage: str) -> None:
+    put(store, prepared, (0, 50), (50, 80))
+    path = store.directory / Slice(50, 80).file_name
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "noise":
+        path.write_bytes(b"\xff" * 4000)
+    elif damage == "foreign":
+        other = json.dumps({**prepared.provenance, "sweep": "another"}).encode()
+        write_slice(store.directory, Slice(50, 80), evaluate(prepared.job, np.arange(50, 80)), other)
+    else:
+        put(store, prepared, (50, 79))
+        (store.directory / Slice(50, 79).file_name).rename(path)
+    assert store.drop_damaged(prepared.job.identity) == [path.name]
+    assert store.missing(80) == [Slice(50, 80)]
+
+
+def test_a_write_that_fails_leaves_nothing(store: Store, prepared: Prepared) -> None:
+    batch = evaluate(prepared.job, np.arange(5))
+    with pytest.raises(OSError, match="No such file"):
+        write_slice(store.directory / "gone", Slice(0, 5), batch, b"{}")
+    (store.directory / Slice(0, 5).file_name).mkdir()  # the rename fails, after the write
+    with pytest.raises(OSError, match="directory"):
+        write_slice(store.directory, Slice(0, 5), batch, b"{}")
+    assert [path.name for path in store.directory.iterdir()] == [Slice(0, 5).file_name]
+
+
+def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Prepared) -> None:
+    with store.opened(prepared.provenance):
+        put(store, prepared, (0, 5))
+    for key, why in (("model", "another version of the simulator"), ("workload", "another workload"), ("x", "other axes")):
+        other = {**prepared.provenance, "sweep": "another", key: "another"}
+        with pytest.raises(SpecError, match=why), store.opened(other):
+            pass
+    assert store.slices() == [Slice(0, 5)]
+    with store.opened({**prepared.provenance, "sweep": "another"}, fresh=True):
+        assert store.slices() == []
+
+
+def test_one_writer_at_a_time_and_a_dead_one_does_not_count(store: Store, prepared: Prepared) -> None:
+    code = (
+        "import sys; from pathlib import Path; from sweep.store import Store\n"
+        f"with Store(directory=Path({str(store.directory)!r})).opened({{'sweep': {prepared.provenance['sweep']!r}}}):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(SpecError, match="another run is writing here"), store.opened(prepared.provenance):
+            pass
+        other.kill()
+        other.wait()
+        with store.opened(prepared.provenance):
+            pass
+
+
+def test_leftovers_of_killed_writers_are_cleared(store: Store, prepared: Prepared) -> None:
+    (store.directory / ".part-000000000000-000000000005.parquet.123").write_bytes(b"half")
+    with store.opened(prepared.provenance):
+        assert not list(store.directory.glob(".part-*"))
+
+
+def test_a_file_says_by_itself_what_it_was_made_from(store: Store, prepared: Prepared) -> None:
+    import pyarrow.parquet as pq
+
+    put(store, prepared, (0, 5))
+    told = json.loads(pq.read_metadata(store.files()[0]).metadata[b"sweep.provenance"])
+    assert told["spec"]["axes"]["tp"] == [1, 2, 4, 8, 16]
+    assert told["model"] == prepared.provenance["model"]
+    assert told["hardware"][0]["name"] == "H100-SXM"
+    assert any("memory" in note for note in told["notes"])
