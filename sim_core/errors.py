@@ -25,14 +25,15 @@ class SpecError(SimError):
 
 
 def shown(text: object, limit: int = 60) -> str:
-    """`text` in quotes for a message, on one line and cut to `limit` characters."""
-    quoted = repr(text if isinstance(text, str) else str(text))
+    """`text` in quotes for a message: one line of ASCII (look-alikes show), cut to `limit` characters."""
+    quoted = ascii(text if isinstance(text, str) else str(text))
     return quoted if len(quoted) <= limit else quoted[: limit - 4] + "...'"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that names the valid words nearest to `name`, or all of them when they are few; '' if there are none."""
     words = sorted(set(valid))
+    name = name[:100]
     close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:
         return f"nearest valid: {', '.join(close)}"

@@ -39,6 +39,8 @@ from sim_core.workload import (
 )
 
 EMBEDDING: Final = "embedding_layer"
+MAX_LAYER_TABLE: Final = 300_000
+"""Kinds of layers x layers of the model: what a table of running counts may hold (2 MB)."""
 _BEFORE = re.compile(r"(grad_gather|grad_param_comm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z")
 _AFTER = re.compile(r"(cross_entropy|optimizer)[0-9]*\Z")
 _LAST_STAGE = re.compile(r"final_")
@@ -70,7 +72,7 @@ def workload_from_simai(
     rerun = _rerun_counts(header, len(text.order))
     compute_s = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]].mean(0) * NS
     mean_rerun = rerun[sections.repetitions].mean(0)
-    units, unit_of_layer, first, last = _units(text, sections, layer_starts, compute_s)
+    units, unit_of_layer, first, last = _units(text, sections, layer_starts, compute_s, warnings)
     occurrences = _occurrences(units, unit_of_layer, layer_starts)
     pieces, names = _pieces(text, sections, units, occurrences, compute_s, mean_rerun)
     layers = len(layer_starts) * header.pp
@@ -143,6 +145,7 @@ def _sections(text: SimaiText, warnings: list[str]) -> _Sections:
     if any("NONE" in r.collective and any(b for c, b in zip(r.collective, r.comm_bytes, strict=True) if c == "NONE")
            for r in text.records):  # fmt: skip
         warnings.append(f"{text.path}:{text.line_of[0]}: bytes beside a collective NONE are not sent")
+    _warn_of_records_in_odd_places(text, line_names, begin, repetitions[0], warnings)
     first = [line_names[k] for k in repetitions[0]]
     head = int(first[0] == EMBEDDING)
     tail = 0
@@ -153,12 +156,22 @@ def _sections(text: SimaiText, warnings: list[str]) -> _Sections:
     return _Sections(before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
 
 
+def _warn_of_records_in_odd_places(
+    text: SimaiText, names: list[str], begin: int, repetition: Ints, warnings: list[str]
+) -> None:
+    """A layer before the first micro-batch, or a once-a-step record inside one, is read as what stands there: say so."""
+    early = next((k for k in range(begin) if not _BEFORE.match(names[k])), None)
+    inside = next((int(k) for k in repetition if _BEFORE.match(names[k]) or _AFTER.match(names[k])), None)
+    if early is not None:
+        warnings.append(f"{text.path}:{text.line_of[early]}: record {names[early]} before the first layers: taken once a step")
+    if inside is not None:
+        warnings.append(f"{text.path}:{text.line_of[inside]}: record {names[inside]} among the layers: taken as part of one")
+
+
 def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
     """Layer lines of each micro-batch; all must hold the same records (times may differ)."""
     shape_ids: dict[object, int] = {}
-    shape_of = np.array(
-        [shape_ids.setdefault((r.name, r.collective, r.suffix, r.comm_bytes), len(shape_ids)) for r in text.records]
-    )
+    shape_of = np.array([shape_ids.setdefault(_shape(record), len(shape_ids)) for record in text.records])
     shapes = shape_of[text.order]
     size = bounds[1] - bounds[0]
     for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
@@ -199,20 +212,23 @@ def _layer_starts(text: SimaiText, sections: _Sections) -> list[int]:
     return [sections.head + k for k, name in enumerate(names) if name == names[0]]
 
 
-def _units(text: SimaiText, sections: _Sections, starts: list[int], compute_s: Floats) -> tuple[list[range], Ints, int, int]:
+def _units(
+    text: SimaiText, sections: _Sections, starts: list[int], compute_s: Floats, warnings: list[str]
+) -> tuple[list[range], Ints, int, int]:
     """Distinct layers as ranges of positions in a repetition, the unit of each layer, the first and last stage's units."""
     size = sections.repetitions.shape[1]
     stop = size - sections.tail
-    ids: dict[object, int] = {}
-    units: list[range] = []
-    unit_of_layer = np.empty(len(starts), np.int64)
-    shapes = [text.records[text.order[k]] for k in sections.repetitions[0]]
-    for layer, (begin, end) in enumerate(zip(starts, [*starts[1:], stop], strict=True)):
-        key = tuple((r.name, r.collective, r.suffix, r.comm_bytes) for r in shapes[begin:end])
-        unit = ids.setdefault((key, compute_s[begin:end].tobytes()), len(units))
-        if unit == len(units):
-            units.append(range(begin, end))
-        unit_of_layer[layer] = unit
+    layers = len(starts) * text.header.pp
+    units, unit_of_layer = _alike(text, sections, starts, stop, compute_s)
+    if len(units) * layers > MAX_LAYER_TABLE:
+        units, unit_of_layer = _alike(text, sections, starts, stop, None)
+        warnings.append(
+            f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ in times alone are averaged"
+        )
+    if len(units) * layers > MAX_LAYER_TABLE:
+        found = f"{layers} layers of {len(units)} kinds (pp {text.header.pp} stages of {len(starts)})"
+        expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
+        raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found=found, expected=expected)
     first = last = -1
     if sections.head:
         first = len(units)
@@ -221,6 +237,28 @@ def _units(text: SimaiText, sections: _Sections, starts: list[int], compute_s: F
         last = len(units)
         units.append(range(stop, size))
     return units, unit_of_layer, first, last
+
+
+def _alike(
+    text: SimaiText, sections: _Sections, starts: list[int], stop: int, compute_s: Floats | None
+) -> tuple[list[range], Ints]:
+    """Units of layers that hold the same records (and times, if given), as positions of their first; the unit of each layer."""
+    ids: dict[object, int] = {}
+    units: list[range] = []
+    unit_of_layer = np.empty(len(starts), np.int64)
+    shapes = [_shape(text.records[text.order[k]]) for k in sections.repetitions[0]]
+    for layer, (begin, end) in enumerate(itertools.pairwise([*starts, stop])):
+        times = compute_s[begin:end].tobytes() if compute_s is not None else b""
+        unit = ids.setdefault((tuple(shapes[begin:end]), times), len(units))
+        if unit == len(units):
+            units.append(range(begin, end))
+        unit_of_layer[layer] = unit
+    return units, unit_of_layer
+
+
+def _shape(record: Record) -> tuple[object, ...]:
+    """What two records have in common that differ in times alone."""
+    return record.name, record.collective, record.suffix, record.comm_bytes
 
 
 def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
@@ -258,7 +296,7 @@ def _pieces(
     again = [float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions]
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
-        compute_s=compute_s[[k for _, k in positions]],
+        compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
         comm_kind=np.array([[COLLECTIVES.index(c) for c in r.collective] for r in records], np.int64),
         comm_group=group,
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
@@ -267,6 +305,12 @@ def _pieces(
         attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
     )
     return pieces, tuple(r.name for r in records)
+
+
+def _mean(rows: Floats) -> Floats:
+    """Mean over the rows; equal rows give that row, to the last bit."""
+    mean: Floats = rows[0] if (rows == rows[0]).all() else rows.mean(axis=0)
+    return mean
 
 
 def _group(suffix: str, phase: int) -> int:

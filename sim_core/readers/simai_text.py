@@ -45,7 +45,10 @@ COLUMNS: Final = (
 )
 _INT64_MAX: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:?\Z", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_BOM: Final = b"\xef\xbb\xbf"
+_NAME_LENGTH: Final = 100
 
 
 class Header(NamedTuple):
@@ -109,11 +112,18 @@ def read_simai_text(path: str, data: bytes | None = None) -> SimaiText:
 
 def _lines(path: str, data: bytes) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers; a byte-order mark, CRLF and no final newline are accepted."""
+    data = data.removeprefix(_BOM)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise FormatError(path, line, "not text", found=f"byte 0x{data[error.start]:02x}", expected="UTF-8") from None
+    control = _CONTROL.search(text)
+    if control:
+        line = text.count("\n", 0, control.start()) + 1
+        raise FormatError(path, line, "control character", found=shown(control[0]), expected="text")
+    if "\r" in text and "\n" not in text:
+        raise FormatError(path, 1, "line ends", found="CR alone", expected="LF or CRLF")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise FormatError(path, 1, "the file is empty", expected=f"a header that begins with {RERUN_POLICY}")
@@ -125,10 +135,10 @@ def _integer(text: str, fail: Callable[[str, str], FormatError], *, least: int) 
     expected = f"a whole number of at least {least}"
     if not _INTEGER.match(text):
         raise fail(shown(text), expected)
-    if len(text) > 20 or abs(int(text)) > _INT64_MAX:
-        raise fail(shown(text), "a number below 2^63")
+    if len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX:
+        raise fail(shown(text), expected if text.startswith("-") else "a number below 2^63")
     if int(text) < least:
-        raise fail(text, expected)
+        raise fail(shown(text), expected)
     return int(text)
 
 
@@ -139,6 +149,7 @@ class _Header:
         self.path, self.line, self.tokens = path, line, text.split()
         self.values: dict[str, int] = {}
         self.lists: dict[str, tuple[int, ...]] = {}
+        self.unknown: list[str] = []
         self.warnings: list[str] = []
 
     def fail(self, what: str, *, found: str = "", expected: str = "") -> FormatError:
@@ -164,6 +175,8 @@ class _Header:
         token = self.tokens[position]
         key = token.removesuffix(":")
         if not _KEY.match(token):
+            if self.unknown:
+                raise self.fail(f"unknown key `{self.unknown[-1]}` ({nearest(self.unknown[-1], HEADER_KEYS)})")
             raise self.fail("a header key was due", found=shown(token), expected="`key: value`")
         if token == key and key != "pp_comm":  # generators are known to leave this one colon out
             raise self.fail("key without a colon", found=shown(token), expected=f"`{key}:`")
@@ -175,6 +188,7 @@ class _Header:
         if key in LIST_KEYS:
             return self._ids(key, value, position + 2)
         if key not in HEADER_KEYS:
+            self.unknown.append(key)
             self.warnings.append(f"{self.path}:{self.line}: unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})")
             return position + 2
         self.values[key] = self._value(key, value)
@@ -193,7 +207,7 @@ class _Header:
         """`N id...`: the ids follow the count."""
         count = self._number(f"count of `{key}`", text, least=0)
         ids = self.tokens[start : start + count]
-        short = next((k for k, token in enumerate(ids) if not _INTEGER.match(token)), len(ids))
+        short = next((k for k, token in enumerate(ids) if token.endswith(":")), len(ids))
         if short < count:
             raise self.fail(f"`{key}` has too few ids", found=f"{short} of {count}", expected=f"{count} layer ids")
         self.lists[key] = tuple(self._number(f"id of `{key}`", token, least=0) for token in ids)
@@ -207,7 +221,9 @@ class _Header:
         needed += list(LIST_KEYS) if policy == RERUN_POLICY else []
         missing = [key for key in needed if key not in self.values and key not in self.lists]
         if missing:
-            raise self.fail(f"header key `{missing[0]}:` is missing", expected=" ".join(f"{k}:" for k in needed))
+            unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
+            expected = " ".join(f"{k}:" for k in needed)
+            raise self.fail(f"header key `{missing[0]}:` is missing", found=unknown, expected=expected)
         v = self.values
         tp, pp, ep, gpus = v["model_parallel_NPU_group"], v["pp"], v["ep"], v["all_gpus"]
         if gpus % (tp * pp):
@@ -215,6 +231,8 @@ class _Header:
             raise self.fail(f"model_parallel_NPU_group({tp}) * pp({pp}) = {tp * pp} {how} all_gpus({gpus})")
         if gpus // (tp * pp) % ep:
             raise self.fail(f"ep({ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
+        if policy == POLICY and any(self.lists.values()):
+            self.warnings.append(f"{self.path}:{self.line}: {POLICY} re-runs nothing: the checkpoint ids have no effect")
         if "vpp" not in v:
             self.warnings.append(f"{self.path}:{self.line}: the header has no `vpp:`, taken as 1")
         return Header(
@@ -225,8 +243,8 @@ class _Header:
             vpp=v.get("vpp", 1),
             ga=v["ga"],
             all_gpus=gpus,
-            checkpoints=self.lists.get("checkpoints", ()),
-            checkpoint_initiates=self.lists.get("checkpoint_initiates", ()),
+            checkpoints=tuple(sorted(set(self.lists.get("checkpoints", ())))),
+            checkpoint_initiates=tuple(sorted(set(self.lists.get("checkpoint_initiates", ())))),
             pp_comm=v.get("pp_comm", 0),
         )
 
@@ -271,14 +289,21 @@ def _record(path: str, line: int, raw: str) -> Record:
 
         return _integer(fields[column], fail, least=least)
 
-    kinds = [_collective(path, line, column, fields[column]) for column in (3, 6, 9)]
+    if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
+        raise FormatError(path, line, "column 1 (name)", found=shown(fields[0]), expected="up to 100 printable characters")
+    dependency = number(1, -1)
+    phases = []
+    for column in (2, 5, 8):
+        compute_ns = number(column, 0)
+        phases.append((compute_ns, _collective(path, line, column + 1, fields[column + 1]), number(column + 2, 0)))
+    (fwd_ns, fwd_comm, fwd_bytes), (ig_ns, ig_comm, ig_bytes), (wg_ns, wg_comm, wg_bytes) = phases
     return Record(
         name=fields[0],
-        dependency=number(1, -1),
-        compute_ns=(number(2, 0), number(5, 0), number(8, 0)),
-        collective=(kinds[0][0], kinds[1][0], kinds[2][0]),
-        suffix=(kinds[0][1], kinds[1][1], kinds[2][1]),
-        comm_bytes=(number(4, 0), number(7, 0), number(10, 0)),
+        dependency=dependency,
+        compute_ns=(fwd_ns, ig_ns, wg_ns),
+        collective=(fwd_comm[0], ig_comm[0], wg_comm[0]),
+        suffix=(fwd_comm[1], ig_comm[1], wg_comm[1]),
+        comm_bytes=(fwd_bytes, ig_bytes, wg_bytes),
         update=number(11, 0),
     )
 
@@ -290,11 +315,12 @@ def _collective(path: str, line: int, column: int, text: str) -> tuple[str, str]
     if kind in COLLECTIVES and not (kind == "NONE" and suffix):
         return kind, suffix
     what = f"column {column + 1} ({COLUMNS[column]})"
-    valid = [k + s for k in COLLECTIVES[1:] for s in ("", *SUFFIXES)] + ["NONE"]
     stem, _, rest = text.partition("_")
     if stem in COLLECTIVES[1:]:
         raise FormatError(path, line, f"{what}: unknown group", found=shown("_" + rest), expected="none, _EP or _DP_EP")
-    raise FormatError(path, line, f"{what}: unknown collective", found=shown(text), expected=nearest(text.upper(), valid))
+    hint = nearest(text.upper(), COLLECTIVES)
+    found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+    raise FormatError(path, line, f"{what}: unknown collective", found=found, expected=" ".join(COLLECTIVES))
 
 
 def _check_ids(path: str, line: int, header: Header, records: int) -> None:

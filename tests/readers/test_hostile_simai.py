@@ -120,4 +120,4 @@ def test_line_numbers_count_blank_lines(tmp_path: Path) -> None:
     path.write_text("\n\r\n" + PLAIN.replace("\n", "\n\n").replace("\t777\t", "\t-777\t"), encoding="utf-8", newline="")
     with pytest.raises(FormatError) as caught:
         read_workload(str(path))
-    assert str(caught.value).startswith(f"{path}:19: column 6 (ig_ns): found -777")
+    assert str(caught.value).startswith(f"{path}:19: column 6 (ig_ns): found '-777'")

@@ -16,13 +16,15 @@ from sweep.evaluate import Prepared
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
-from sweep.store import Slice, Store
+from sweep.store import Slice
 from sweep.work import SliceQueue, SliceTask
 from tests.sweep.conftest import rows
 from tests.sweep.tasks import DiskFull, KilledOnce, Poisoned, Raising
 
 
-def execute(executor: Executor, prepared: Prepared, directory: Path, kind: type[SliceTask] = SliceTask, **more: Any) -> pa.Table:
+def execute(
+    executor: Executor, prepared: Prepared, directory: Path, kind: type[SliceTask] = SliceTask, **more: Any
+) -> pa.Table:
     """Run a task over the whole job; returns all rows."""
     directory.mkdir(exist_ok=True)
     count = prepared.job.space.count

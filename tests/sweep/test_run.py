@@ -62,17 +62,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def is_worker(pid: int) -> bool:
+    """Whether `pid` lives and is a worker (not Python's resource tracker, not a process that got its number)."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def workers_of(pid: int) -> list[int]:
-    """Worker processes of a run (not Python's resource tracker)."""
-    found = []
-    for child in children(pid):
-        try:
-            line = Path(f"/proc/{child}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"spawn_main" in line:
-            found.append(child)
-    return found
+    """Worker processes of a run."""
+    return [child for child in children(pid) if is_worker(child)]
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             for pid in workers:  # they end with their driver
-                while Path(f"/proc/{pid}").exists() and b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                while is_worker(pid):
                     os.sched_yield()
     call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
@@ -143,7 +143,7 @@ def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     assert process.returncode == code, told
     assert "the same command goes on from there" in told
     assert "Traceback" not in told
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in workers if is_worker(pid)]
     there = sum(part.rows for part in Store(directory=out).slices())
     assert 0 < there < undisturbed.num_rows
     assert f"({there:,} were there already)" in call("run", spec, "--out", out, "--top", 0)

@@ -58,7 +58,10 @@ def test_hardware_axes_pick_the_variant_with_their_values(gpt7b: Workload) -> No
     )
     space, variants = build_space(spec, gpt7b, ROOT)
     plans = to_plans(space.decode(np.arange(space.size)), space)
-    told = [(variants[row].name, variants[row].value("nic_bandwidth"), int(tp)) for row, tp in zip(plans.hardware, plans.tp, strict=True)]
+    told = [
+        (variants[row].name, variants[row].value("nic_bandwidth"), int(tp))
+        for row, tp in zip(plans.hardware, plans.tp, strict=True)
+    ]
     assert told == [(name, nic, tp) for nic in (10e9, 20e9) for tp in (1, 2) for name in ("H20-SXM", "A100-80G-SXM")]
 
 

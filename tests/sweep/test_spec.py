@@ -46,7 +46,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"axess": {}}, ":43: axess: unknown key, nearest valid: axes"),
     ({"workload": {"path": "w.txt", "micro_bach": 1}}, ":4: workload.micro_bach: unknown key, nearest valid: micro_batch"),
     ({"workload": {"micro_batch": 1}}, ":2: workload.path: missing"),
-    ({"workload": {"path": "w.txt", "micro_batch": 0}}, ":4: workload.micro_batch: found '0', it should be greater than or equal to 1"),
+    (
+        {"workload": {"path": "w.txt", "micro_batch": 0}},
+        ":4: workload.micro_batch: found '0', it should be greater than or equal to 1",
+    ),
     ({"workload": "nowhere.txt"}, "workload.path: No such file or directory: "),
     (axes(tpp=[1]), ": axes.tpp: unknown name, nearest valid: tp, pp, vpp"),
     (axes(tp=[]), ": axes.tp: found '[]', expected a list, a range or powers_of_two"),
@@ -69,8 +72,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"fixed": {"hardware": "H20-SXM"}}, ": fixed.hardware: fixed hardware belongs under `hardware:`"),
     (axes(hardware=["H20-SXM"]), "hardware: is both an axis and given; drop one"),
     ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H800-SXM"),
-    ({"hardware": {"preset": "H100-SXM", "nic_bandwith": 1}}, "hardware.nic_bandwith: unknown number, nearest valid: nic_bandwidth"),
-    ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "fast"}}, "nvlink_bandwidth: found 'fast', expected a number and a unit of B/s"),
+    (
+        {"hardware": {"preset": "H100-SXM", "nic_bandwith": 1}},
+        "hardware.nic_bandwith: unknown number, nearest valid: nic_bandwidth",
+    ),
+    (
+        {"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "fast"}},
+        "nvlink_bandwidth: found 'fast', expected a number and a unit of B/s",
+    ),
     ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": 0}}, "nvlink_bandwidth: found 0, expected a number above 0"),
     ({"hardware": {"preset": "H100-SXM", "nic_bandwidth": 1}}, "hardware.nic_bandwidth: is both an axis and given; drop one"),
     ({"hardware": None}, ": hardware: missing"),

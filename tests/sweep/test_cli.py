@@ -1,0 +1,85 @@
+"""The command line: exit codes, one-line errors, inspect and hardware screens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import GPT7B, LLAMA405B
+from tests.sweep.conftest import SpecWriter
+
+
+def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_inspect_says_what_a_file_holds() -> None:
+    told = sweep("inspect", GPT7B, LLAMA405B)
+    assert told.returncode == 0
+    for text in (
+        "tp 4, pp 1, vpp 1, ep 1, dp 128, 512 GPUs, micro-batch 1, ga 1",
+        "layers        36, of which 36 a stage",
+        "parameters    1.622 G a rank, 6.489 G in 4 ranks",
+        "embedding_layer      x 1       73.4% of the compute",
+        "layers        128, of which 8 a stage",
+        "parameters    3.201 G a rank, 409.7 G in 128 ranks",
+        "the header has no `vpp:`, taken as 1",
+    ):
+        assert text in told.stdout
+    table = [line.split() for line in told.stdout.splitlines()]
+    assert ["DP", "reduce-scatter", "a", "step", "1", "12.8", "GB"] in table
+    assert ["TP", "all-reduce", "a", "micro-batch", "73", "1.225", "GB"] in table
+
+
+def test_inspect_of_a_broken_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    path.write_text(GPT7B.read_text().replace("ALLREDUCE\t16777216", "ALLREDUCE\t-1", 1))
+    told = sweep("inspect", path)
+    assert told.returncode == 1
+    assert told.stderr == f"error: {path}:7: column 8 (ig_bytes): found '-1', expected a whole number of at least 0\n"
+    assert told.stdout == ""
+
+
+def test_hardware_lists_presets_and_sources() -> None:
+    listed = sweep("hardware").stdout
+    for name in ("A100-80G-SXM", "A100-40G-SXM", "A800-80G-SXM", "H100-SXM", "H800-SXM", "H20-SXM", "B200-SXM"):
+        assert name in listed
+    assert "NVIDIA/nccl src/graph/tuning.cc" in sweep("hardware", "H100-SXM").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("inspect", "gone.txt"), "error: gone.txt: No such file or directory\n"),
+        (("run", "gone.yaml"), "error: gone.yaml: No such file or directory\n"),
+        (("rank", "gone"), "error: gone: no results of a sweep lie here\n"),
+        (("hardware", "V100"), "error: unknown hardware preset 'V100', nearest valid: H100-SXM"),
+    ],
+)
+def test_a_fault_of_the_user_is_one_line_and_exit_code_1(arguments: tuple[str, ...], message: str) -> None:
+    told = sweep(*arguments)
+    assert told.returncode == 1
+    assert told.stderr.startswith(message)
+    assert told.stderr.count("\n") == 1
+
+
+def test_failed_plans_are_told_by_the_exit_code(write_spec: SpecWriter, tmp_path: Path) -> None:
+    """A fabric so slow that the step overflows: rows are failed, the others are kept."""
+    axes = {"hardware.nic_bandwidth": ["1e-300", "100 Gb/s"], "tp": [4], "all_gpus": [512]}
+    spec = write_spec(axes=axes, where=None, hardware={"preset": "H100-SXM", "nic_efficiency": 1e-10})
+    told = sweep("run", spec, "--out", tmp_path / "out", "--workers", 0)
+    assert told.returncode == 3
+    assert "1 plans failed." in told.stdout
+    assert "1  result_not_finite  (the step time is not a finite number)" in told.stdout
+
+
+def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> None:
+    told = sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 1)
+    assert told.returncode == 0
+    assert "\x1b" not in told.stdout
+    assert "\r" not in told.stdout
+    assert f"Results: {tmp_path / 'out'}" in told.stdout

@@ -1,0 +1,139 @@
+"""Ranking against sorting in Python; ties, groups, conditions, formats, and what is said of the rest."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from sim_core import PARTS, SpecError
+from sweep.evaluate import prepare
+from sweep.executors.inline import InlineExecutor
+from sweep.rank import rank
+from sweep.run import run_sweep
+from sweep.spec import load_spec
+from sweep.store import Store
+from tests.conftest import EXAMPLES
+from tests.sweep.conftest import rows
+
+ROWS = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A sample of the GPT-7B example."""
+    out = tmp_path_factory.mktemp("results")
+    spec = EXAMPLES / "gpt7b.yaml"
+    prepared = prepare(load_spec(spec, ["sample.n=6000"]), spec.parent)
+    run_sweep(prepared, Store(directory=out), InlineExecutor())
+    yield out
+
+
+@pytest.fixture(scope="module")
+def table(results: Path) -> ROWS:
+    return rows(results).to_pylist()
+
+
+def plans(found: Any) -> list[int]:
+    return found.rows["plan"].to_pylist()
+
+
+def test_the_best_come_first_and_ties_go_to_the_lower_number(results: Path, table: ROWS) -> None:
+    ok = [row for row in table if row["status"] == "ok"]
+    expected = [row["plan"] for row in sorted(ok, key=lambda row: (row["step_time_s"], row["plan"]))]
+    assert plans(rank(results, by="step_time", top=50)) == expected[:50]
+    highest = [row["plan"] for row in sorted(ok, key=lambda row: (-row["samples_per_s"], row["plan"]))]
+    assert plans(rank(results, by="samples_per_s", top=50)) == highest[:50]
+    tied = [row["plan"] for row in sorted(ok, key=lambda row: (row["pp"], row["plan"]))]
+    assert plans(rank(results, by="pp", top=200)) == tied[:200]
+
+
+def test_the_spec_s_objective_is_the_default(results: Path) -> None:
+    found = rank(results, top=1)
+    assert (found.by, found.descending) == ("gpu_s_per_sample", False)
+
+
+def test_groups_and_conditions(results: Path, table: ROWS) -> None:
+    kept = [r for r in table if r["status"] == "ok" and r["all_gpus"] <= 512 and r["checkpointing"] == "none"]
+    kept.sort(key=lambda r: (r["all_gpus"], r["step_time_s"], r["plan"]))
+    expected = [r["plan"] for _, group in groupby(kept, lambda r: r["all_gpus"]) for r in list(group)[:3]]
+    found = rank(results, by="step_time", top=3, per=["all_gpus"], where="all_gpus <= 512 and checkpointing = 'none'")
+    assert plans(found) == expected
+    assert found.rows["rank"].to_pylist() == [1, 2, 3] * (len(expected) // 3)
+
+
+def test_every_row_is_ranked_or_told_why_not(results: Path, table: ROWS) -> None:
+    found = rank(results, where="tp > 1")
+    assert found.total == len(table) == found.ranked + found.filtered + sum(found.reasons.values())
+    assert found.reasons == dict(Counter(row["reason"] for row in table if row["status"] != "ok"))
+    assert found.filtered == sum(row["status"] == "ok" and row["tp"] == 1 for row in table)
+    assert found.held["hardware"] == "H100-SXM"
+    assert "tp" in found.varying
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": "stp_time"}, "unknown column 'stp_time', nearest valid: step_time_s"),
+        ({"per": ["gpus"]}, "unknown column 'gpus', nearest valid: all_gpus"),
+        ({"columns": ["tpp"]}, "unknown column 'tpp', nearest valid: tp"),
+        ({"where": "all_gpu < 3"}, "--where 'all_gpu < 3': unknown column 'all_gpu', nearest valid: all_gpus"),
+        ({"where": "tp +"}, "--where 'tp +': Parser Error"),
+        ({"where": "tp"}, "--where 'tp': found a value of type BIGINT, expected a condition"),
+    ],
+)
+def test_faults_name_the_nearest_column(results: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        rank(results, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(SpecError, match="no results of a sweep lie here"):
+            rank(path)
+
+
+def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
+    options = ("rank", results, "--by", "step_time", "--top", 7, "--columns", "tp,pp,step_time,hardware")
+    as_csv = list(csv.DictReader(io.StringIO(sweep(*options, "--format", "csv").stdout)))
+    as_json = json.loads(sweep(*options, "--format", "json").stdout)["rows"]
+    assert sweep(*options, "--format", "parquet", "-o", tmp_path / "r.parquet").returncode == 0
+    as_parquet = pq.read_table(tmp_path / "r.parquet").to_pylist()
+    expected = rank(results, by="step_time", top=7, columns=["tp", "pp", "step_time", "hardware"]).rows.to_pylist()
+    assert as_json == as_parquet == expected
+    assert [{k: str(v) for k, v in row.items()} for row in expected] == as_csv
+    assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
+    refused = sweep(*options, "--format", "parquet")
+    assert (refused.returncode, refused.stderr) == (1, "error: --format parquet: needs --output FILE\n")
+
+
+def test_the_table_shows_shares_of_the_step_that_add_up(results: Path) -> None:
+    told = sweep("rank", results, "--top", 3).stdout
+    assert "gpu-s/sample" in told
+    assert "bubble%" in told or "fwd%" in told
+    assert "of 6,000 plans ranked, lowest gpu_s_per_sample first." in told
+    assert "\x1b" not in told
+
+
+def test_one_line_of_duckdb_reads_the_result(results: Path) -> None:
+    parts = " + ".join(PARTS)
+    query = f"SELECT max(abs({parts} - step_time_s) / step_time_s) FROM '{results}/*.parquet' WHERE status = 'ok'"
+    assert duckdb.sql(query).fetchall()[0][0] < 1e-9
