@@ -64,7 +64,7 @@ def run(
     sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; store nothing.")] = False,
     fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="Rows of the ranked table at the end.")] = 10,
+    top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (of each group); 0: none.")] = None,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = _console()
@@ -125,7 +125,7 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
         )
 
 
-def _conclude(progress: Progress, directory: Path, executor: Executor, top: int, console: Console) -> None:
+def _conclude(progress: Progress, directory: Path, executor: Executor, top: int | None, console: Console) -> None:
     resumed = f" ({progress.resumed:,} were there already)" if progress.resumed else ""
     if progress.done:
         plural = "s" * (executor.workers != 1)
@@ -136,7 +136,7 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int,
         )
     else:
         console.print(f"Nothing to do: all {progress.total:,} plans are there.", highlight=False)
-    if top:
+    if top != 0:
         show.ranking_table(rank(directory, top=top), console)
     console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", highlight=False, soft_wrap=True)
     failed = failures(progress.reasons)
@@ -149,9 +149,11 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int,
 def rank_command(
     directory: Annotated[Path, typer.Argument(help="Folder of results.")],
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows (of each group).")] = 20,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 of each group.")] = None,
     where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
-    per: Annotated[list[str] | None, typer.Option(help="Rank inside groups of this column; may be repeated.")] = None,
+    per: Annotated[
+        list[str] | None, typer.Option(help="Rank inside groups of this column; '' for no groups. Default: the spec's.")
+    ] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated.")] = None,
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest or lowest first.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.table,
@@ -163,7 +165,7 @@ def rank_command(
         by=by,
         top=top,
         where=where,
-        per=[name for part in per or [] for name in part.split(",")],
+        per=None if per is None else [name for part in per for name in part.split(",") if name],
         columns=columns.split(",") if columns else (),
         descending=descending,
     )

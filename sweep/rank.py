@@ -14,6 +14,7 @@ import pyarrow as pa
 from sim_core import PARTS, SpecError, nearest
 from sweep.store import Store
 
+TOP, GROUP_TOP = 20, 1
 HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s")
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
@@ -37,13 +38,15 @@ def rank(
     directory: Path,
     *,
     by: str | None = None,
-    top: int = 20,
+    top: int | None = None,
     where: str | None = None,
-    per: Sequence[str] = (),
+    per: Sequence[str] | None = None,
     columns: Sequence[str] = (),
     descending: bool | None = None,
 ) -> Ranking:
-    """Rank the results in `directory`. `by` defaults to the spec's first objective. Ties go to the lower plan number.
+    """Rank the results in `directory`. Ties go to the lower plan number.
+
+    `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 of each group.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -57,7 +60,10 @@ def rank(
         connection.register("results", relation)
         schema = dict(zip(relation.columns, map(str, relation.types), strict=True))
         by, descending = _order(by, descending, provenance or {}, schema)
+        if per is None:
+            per = (provenance or {}).get("spec", {}).get("per", [])
         per = [column(name, schema) for name in per]
+        top = top or (GROUP_TOP if per else TOP)
         shown = [column(name, schema) for name in columns]
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)

@@ -74,7 +74,10 @@ def _objective(given: object) -> object:
 
 
 class SweepSpec(_Model):
-    """A whole spec. `axes` maps a field (or several, comma-separated: zipped) to its values, slowest first."""
+    """A whole spec. `axes` maps a field (or several, comma-separated: zipped) to its values, slowest first.
+
+    `objectives` and `per` say how the result is ranked: by the first objective, inside groups of the `per` columns.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     workload: Annotated[WorkloadSpec, _from_text("path")]
@@ -85,6 +88,7 @@ class SweepSpec(_Model):
     objectives: tuple[Annotated[Objective, BeforeValidator(_objective)], ...] = (
         Objective(column="step_time", direction="minimize"),
     )
+    per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     sample: Sample | None = None
 
     @model_validator(mode="before")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,17 @@ def test_every_number_of_a_preset_has_its_source(name: str) -> None:
             assert number.source != "given in the spec"
 
 
+def test_the_readme_shows_what_the_main_job_prints(tmp_path: Path) -> None:
+    """Every line of the real output but those with a time or a path."""
+    command = [sys.executable, "-m", "sweep", "run", str(EXAMPLES / "gpt7b.yaml"), "--out", str(tmp_path / "out")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    varying = ("Engine ready", "Compiling the engine", "Results:")
+    for line in told.splitlines():
+        if not line.startswith(varying) and "plans/s" not in line:
+            assert line.rstrip() in readme, line
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_example_prepares(path: Path) -> None:
     assert prepare(load_spec(path), path.parent).job.space.size >= 1000
@@ -32,8 +46,6 @@ def test_every_example_prepares(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/architecture.md", "docs/moving.md"])
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:
-    import re
-
     path = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"

@@ -1,0 +1,156 @@
+"""The measured claims (`make bench`): medians of several rounds, printed with what they are held against.
+
+Every figure is taken on this machine, in this state of the code. Nothing here is asserted: speed is a measurement.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from sim_core.engine import allocate, run
+from sim_core.schedule import fill_order
+from sweep.evaluate import evaluate, prepare
+from sweep.spec import load_spec
+from sweep.store import Slice
+from sweep.work import SliceTask
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "gpt7b.yaml"
+ROUNDS = 5
+
+
+def median_s(action: Callable[[], object]) -> float:
+    """Median seconds of an action over ROUNDS rounds, after one that is not counted."""
+    action()
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+def engine_rate(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) -> float:
+    """Block events a second of the engine alone: the order is filled and run, durations are given."""
+    blocks = 2 * pp * vpp * ga
+    program, times = allocate(blocks, pp, pp * vpp)
+    program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
+    program.message_s[:] = 0.1
+    repeat = max(1, 2_000_000 // blocks)
+
+    def go() -> None:
+        for _ in range(repeat):
+            fill_order(schedule, pp, vpp, ga, program.order)
+            run(program, pp, vpp, ga, overlapped, times)
+
+    return repeat * blocks / median_s(go)
+
+
+def engine_rows() -> list[tuple[str, str, str]]:
+    """The engine on each schedule."""
+    cases = (
+        ("1F1B, pp 8, 64 micro-batches", 1, 8, 1, 64, True),
+        ("1F1B, pp 8, 64 micro-batches, blocking sends", 1, 8, 1, 64, False),
+        ("interleaved, pp 8 x vpp 3, 64 micro-batches", 1, 8, 3, 64, True),
+        ("GPipe, pp 8, 64 micro-batches", 0, 8, 1, 64, True),
+        ("1F1B, pp 32, 256 micro-batches", 1, 32, 1, 256, True),
+    )
+    return [(f"engine: {name}", f"{engine_rate(*case) / 1e6:.0f} M block events/s", ">= 30 M") for name, *case in cases]
+
+
+def worker_rows() -> list[tuple[str, str, str]]:
+    """Plans a second of one worker, from plan numbers to the Parquet file."""
+    job = prepare(load_spec(EXAMPLE), EXAMPLE.parent).job
+    part = Slice(60_000, 100_000)
+    legal = sum(reason == "" for reason in evaluate(job, np.arange(part.start, part.stop)).column("reason").to_pylist())
+    with tempfile.TemporaryDirectory() as folder:
+        task = SliceTask(job=job, directory=Path(folder), provenance=b"{}")
+        seconds = median_s(lambda: task(part))
+    return [
+        ("one worker, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", ">= 20,000"),
+        (f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", f"{legal / seconds:,.0f} plans/s", ""),
+    ]
+
+
+def sweep_once(*options: str) -> tuple[float, str]:
+    """Wall seconds and output of a whole `sweep run` of the example into a fresh folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "sweep", "run", str(EXAMPLE), "--out", f"{folder}/out", "--top", "3", *options]
+        begun = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return time.perf_counter() - begun, done.stdout
+
+
+def whole_rows() -> list[tuple[str, str, str]]:
+    """The example from the command line: wall time as a user sees it."""
+    seconds = []
+    for _ in range(3):
+        wall_s, told = sweep_once("--workers", "2")
+        seconds.append(wall_s)
+    line = next(line for line in told.splitlines() if "plans in" in line)
+    return [
+        ("examples/gpt7b.yaml, whole command, 2 workers", f"{statistics.median(seconds):.1f} s", "< 60 s"),
+        ("  " + line, "", ""),
+    ]
+
+
+DRIVER = """
+import tempfile
+from pathlib import Path
+from sweep.evaluate import prepare
+from sweep.executors.local import LocalExecutor
+from sweep.run import run_sweep, warm_up
+from sweep.spec import load_spec
+from sweep.store import Store
+if __name__ == "__main__":
+    spec = Path("{spec}")
+    sets = ["axes.tp=[4]", "axes.pp=[1,2]", "axes.vpp=[1]", "axes.ga=[1,2]", "where=[]"]
+    sets += ["axes.micro_batch={{range: [1, 50000]}}", "sample.n={plans}"]
+    prepared = prepare(load_spec(spec, sets), spec.parent)
+    warm_up(prepared.job)
+    with tempfile.TemporaryDirectory() as out:
+        progress = run_sweep(prepared, Store(directory=Path(out)), LocalExecutor(2))
+    status = Path("/proc/self/status").read_text()
+    print(progress.done, next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+def driver_memory(plans: int) -> float:
+    """Peak resident memory (MB) of the driver process alone, for a sample of `plans` plans."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "driver.py"
+        script.write_text(DRIVER.format(spec=EXAMPLE, plans=plans), encoding="utf-8")
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=ROOT)
+    count, peak_kb = done.stdout.split()
+    if int(count) != plans:
+        raise SystemExit(f"{count} of {plans} plans were simulated")
+    return int(peak_kb) / 1024
+
+
+def memory_rows() -> list[tuple[str, str, str]]:
+    """The driver's peak memory at growing numbers of plans."""
+    return [
+        (f"driver's peak memory, {n:,} plans", f"{driver_memory(n):.0f} MB", "flat") for n in (100_000, 1_000_000, 4_000_000)
+    ]
+
+
+def main() -> None:
+    """Print every figure beside the bar it is held against."""
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    for group in (engine_rows, worker_rows, whole_rows, memory_rows):
+        for what, found, bar in group():
+            print(f"{what:72} {found:>24}  {bar}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
