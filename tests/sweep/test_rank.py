@@ -52,16 +52,18 @@ def plans(found: Any) -> list[int]:
 def test_the_best_come_first_and_ties_go_to_the_lower_number(results: Path, table: ROWS) -> None:
     ok = [row for row in table if row["status"] == "ok"]
     expected = [row["plan"] for row in sorted(ok, key=lambda row: (row["step_time_s"], row["plan"]))]
-    assert plans(rank(results, by="step_time", top=50)) == expected[:50]
+    assert plans(rank(results, by="step_time", top=50, per=[])) == expected[:50]
     highest = [row["plan"] for row in sorted(ok, key=lambda row: (-row["samples_per_s"], row["plan"]))]
-    assert plans(rank(results, by="samples_per_s", top=50)) == highest[:50]
+    assert plans(rank(results, by="samples_per_s", top=50, per=[])) == highest[:50]
     tied = [row["plan"] for row in sorted(ok, key=lambda row: (row["pp"], row["plan"]))]
-    assert plans(rank(results, by="pp", top=200)) == tied[:200]
+    assert plans(rank(results, by="pp", top=200, per=[])) == tied[:200]
 
 
-def test_the_spec_s_objective_is_the_default(results: Path) -> None:
-    found = rank(results, top=1)
+def test_the_spec_s_objective_and_groups_are_the_default(results: Path, table: ROWS) -> None:
+    found = rank(results)
     assert (found.by, found.descending) == ("gpu_s_per_sample", False)
+    sizes = sorted({row["all_gpus"] for row in table if row["status"] == "ok"})
+    assert found.rows["all_gpus"].to_pylist() == sizes  # the best of each
 
 
 def test_groups_and_conditions(results: Path, table: ROWS) -> None:
@@ -112,12 +114,12 @@ def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
-    options = ("rank", results, "--by", "step_time", "--top", 7, "--columns", "tp,pp,step_time,hardware")
+    options = ("rank", results, "--by", "step_time", "--top", 7, "--per", "", "--columns", "tp,pp,step_time,hardware")
     as_csv = list(csv.DictReader(io.StringIO(sweep(*options, "--format", "csv").stdout)))
     as_json = json.loads(sweep(*options, "--format", "json").stdout)["rows"]
     assert sweep(*options, "--format", "parquet", "-o", tmp_path / "r.parquet").returncode == 0
     as_parquet = pq.read_table(tmp_path / "r.parquet").to_pylist()
-    expected = rank(results, by="step_time", top=7, columns=["tp", "pp", "step_time", "hardware"]).rows.to_pylist()
+    expected = rank(results, by="step_time", top=7, per=[], columns=["tp", "pp", "step_time", "hardware"]).rows.to_pylist()
     assert as_json == as_parquet == expected
     assert [{k: str(v) for k, v in row.items()} for row in expected] == as_csv
     assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
