@@ -22,6 +22,7 @@ from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
     CHECKPOINTING,
     EXPLANATIONS,
+    FIDELITIES,
     FIRST_FAILURE,
     REASON,
     REASONS,
@@ -29,9 +30,10 @@ from sim_core.plan import (  # noqa: E402
     SPLITS,
     STATUSES,
     Plans,
+    slice_plans,
 )
 from sim_core.readers import read_workload  # noqa: E402
-from sim_core.simulator import Events, Results, legality, simulate, trace  # noqa: E402
+from sim_core.simulator import Events, Results, legality, simai_breakdown, simulate, trace  # noqa: E402
 from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402
@@ -39,6 +41,7 @@ from sim_core.workload import BasePlan, Workload  # noqa: E402
 __all__ = [
     "CHECKPOINTING",
     "EXPLANATIONS",
+    "FIDELITIES",
     "FIRST_FAILURE",
     "HARDWARE_KEYS",
     "METRICS",
@@ -71,7 +74,9 @@ __all__ = [
     "read_hardware",
     "read_workload",
     "shown",
+    "simai_breakdown",
     "simulate",
+    "slice_plans",
     "short",
     "source_hash",
     "summarize",

@@ -182,6 +182,8 @@ class HardwareTable(NamedTuple):
     gpus_per_node: Ints
     nvlink_bandwidth: Floats  # reached by large collectives, per GPU and direction
     nvlink_latency: Floats
+    nics_per_node: Ints
+    nic_bandwidth: Floats  # reached, of one NIC
     nic_bandwidth_per_gpu: Floats  # reached, when all GPUs of a node send at once
     nic_latency: Floats
 
@@ -200,6 +202,8 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None) -
         gpus_per_node=gpus.astype(np.int64),
         nvlink_bandwidth=column("nvlink_bandwidth") * column("nvlink_efficiency"),
         nvlink_latency=column("nvlink_latency"),
+        nics_per_node=column("nics_per_node").astype(np.int64),
+        nic_bandwidth=column("nic_bandwidth") * column("nic_efficiency"),
         nic_bandwidth_per_gpu=column("nic_bandwidth") * column("nic_efficiency") * column("nics_per_node") / gpus,
         nic_latency=column("nic_latency"),
     )

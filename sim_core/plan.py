@@ -16,6 +16,10 @@ Floats = npt.NDArray[np.float64]
 SCHEDULES: Final = ("gpipe", "1f1b")
 GPIPE, ONE_F_ONE_B = 0, 1
 
+FIDELITIES: Final = ("event", "simai")
+EVENT, SIMAI = 0, 1
+"""The event engine, or the cost model of SimAI-Analytical (simai_model.py)."""
+
 SPLITS: Final = ("even", "balanced")
 EVEN, BALANCED = 0, 1
 
@@ -45,6 +49,7 @@ REASONS: Final = (
     "attention_unknown",
     "checkpoint_span_exceeds_stage",
     "model_state_exceeds_memory",
+    "nics_fewer_than_ranks",
     "step_too_large",
     "result_not_finite",
     "worker_lost",
@@ -71,6 +76,7 @@ EXPLANATIONS: Final = {
     "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "model_state_exceeds_memory": "weights, gradients and optimizer alone are more than the device's memory",
+    "nics_fewer_than_ranks": "simai: a group that crosses nodes has less than one NIC to itself",
     "step_too_large": "more than 2^24 blocks in a step",
     "result_not_finite": "the step time is not a finite number",
     "worker_lost": "the process that simulated this plan died, also when it had this plan alone",
@@ -83,7 +89,7 @@ MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
 
 
 class Plans(NamedTuple):
-    """Plans as columns, all int64 of one length."""
+    """Plans as columns of one length."""
 
     tp: Ints
     pp: Ints
@@ -103,10 +109,24 @@ class Plans(NamedTuple):
     overlap_param: Ints
     bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
     hardware: Ints  # row of the HardwareTable
+    fidelity: Ints  # index into FIDELITIES
+    dp_overlap_ratio: Floats  # 0 to 1: what fidelity simai takes as hidden of DP, TP, EP communication
+    tp_overlap_ratio: Floats
+    ep_overlap_ratio: Floats
+    pp_overlap_ratio: Floats  # above 0 to 1
+
+
+def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:
+    """Some rows of the plans, as columns of their own."""
+    return Plans(**{name: np.ascontiguousarray(column[rows]) for name, column in plans._asdict().items()})
 
 
 def check(workload: Workload, plans: Plans) -> Ints:
-    """The reason code of each plan, 0 where it is legal; the first of REASONS that applies."""
+    """The reason code of each plan, 0 where it is legal; the first of REASONS that applies.
+
+    The cost model of fidelity simai has no schedule, so that the rules of schedules do not bind it.
+    """
+    event = plans.fidelity == EVENT
     model_parallel = plans.tp * plans.pp
     dp = np.maximum(plans.all_gpus // model_parallel, 1)
     chunks = plans.pp * plans.vpp
@@ -118,18 +138,18 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
         "global_batch_not_divisible": plans.ga == 0,
         "ep_not_dividing_dp": dp % plans.ep != 0,
-        "vpp_needs_pp": interleaved & (plans.pp == 1),
-        "vpp_needs_1f1b": interleaved & (plans.schedule != ONE_F_ONE_B),
-        "more_chunks_than_layers": chunks > layers,
-        "layers_not_divisible": (plans.layer_split == EVEN) & (layers % chunks != 0),
-        "microbatches_not_multiple_of_pp": interleaved & (plans.ga % plans.pp != 0),
-        "vpp_needs_overlap_pp": interleaved & (plans.overlap_pp == 0),
+        "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
+        "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
+        "more_chunks_than_layers": event & (chunks > layers),
+        "layers_not_divisible": event & (plans.layer_split == EVEN) & (layers % chunks != 0),
+        "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
+        "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
-        "pp_message_unknown": (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
+        "pp_message_unknown": event & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > -(-layers // chunks)),
-        "step_too_large": 2.0 * chunks * plans.ga > MAX_BLOCKS,
+        "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))

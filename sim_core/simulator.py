@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine import Program, Times, allocate, run
+from sim_core.errors import SpecError
 from sim_core.hardware import HardwareTable
 from sim_core.jit import kernel
 from sim_core.lower import (
@@ -26,8 +27,11 @@ from sim_core.lower import (
     reduce_gradients,
 )
 from sim_core.memory import model_state_bytes
-from sim_core.plan import REASON, Plans, check
+from sim_core.moving import N_RULES
+from sim_core.plan import EVENT, EXPLANATIONS, REASON, REASONS, SIMAI, Plans, check, slice_plans
 from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
+from sim_core.simai_model import SIMAI_PARTS, simai_one, simai_rows
+from sim_core.simai_tables import bus_tables
 from sim_core.workload import Arrays, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -59,12 +63,16 @@ class Events(NamedTuple):
 
 
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
-    """Simulate all `plans` with the event engine. A plan that cannot run has a reason code instead of a result."""
+    """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result."""
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
-    legal = np.flatnonzero(reason == 0)
-    if len(legal):
-        _simulate_rows(workload.arrays, hardware, plans, legal, reason, metrics)
+    by_event = np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))
+    by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
+    if len(by_event):
+        _simulate_rows(workload.arrays, hardware, plans, by_event, reason, metrics)
+    if len(by_simai):
+        no_nic = REASON["nics_fewer_than_ranks"]
+        simai_rows(workload.arrays, hardware, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
     return Results(reason, metrics, state_bytes)
 
 
@@ -77,9 +85,20 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     return reason, state_bytes
 
 
+def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
+    """Nanoseconds of the parts that SimAI-Analytical prints, of one plan, whatever its memory. Raises SpecError."""
+    reason = int(check(workload, plans)[row])
+    sums = np.zeros(len(SIMAI_PARTS))
+    if reason == 0 and not simai_one(workload.arrays, hardware, bus_tables(), plans, row, np.empty(N_RULES), sums):
+        reason = REASON["nics_fewer_than_ranks"]
+    if reason:
+        raise SpecError(f"{REASONS[reason]}: {EXPLANATIONS[REASONS[reason]]}")
+    return dict(zip(SIMAI_PARTS, sums.tolist(), strict=True))
+
+
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
     """The events of one legal plan."""
-    one = Plans(*(column[row : row + 1].copy() for column in plans))
+    one = slice_plans(plans, slice(row, row + 1))
     blocks = int(2 * one.pp[0] * one.vpp[0] * one.ga[0])
     program, times, low = _scratch(workload.arrays, one, np.zeros(1, np.int64))
     sums = np.zeros(len(METRICS))

@@ -68,6 +68,7 @@ class StepPieces(NamedTuple):
     """Work done once a step, a row a collective or computation."""
 
     role: Ints  # [n]
+    phase: Ints  # [n] column that it was recorded in: FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
     compute_s: Floats  # [n]
     compute_rule: Ints  # [n]
     comm_kind: Ints  # [n]
@@ -87,6 +88,8 @@ class Arrays(NamedTuple):
     last_unit: int  # the same on the last stage, after the layers
     p2p_bytes: float  # of one pipeline send by one rank; 0: none known
     p2p_rule: int
+    pp_comm_bytes: float  # the same as the file states it; 0: not stated
+    micro_batches: float  # recorded; `base.ga` where the recording is whole
 
 
 @dataclass(frozen=True, kw_only=True)

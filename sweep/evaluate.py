@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import (
+    FIDELITIES,
     FIRST_FAILURE,
     HARDWARE_KEYS,
     METRICS,
@@ -35,15 +36,15 @@ from sim_core import (
     read_hardware,
     read_workload,
     simulate,
+    slice_plans,
     source_hash,
 )
-from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, build_space, number_axes, to_plans
+from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, build_space, number_axes, ratio_columns, to_plans
 from sweep.spec import SweepSpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-FIDELITY: Final = "event"
 PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
@@ -69,6 +70,7 @@ class Job:
         fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
         fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, "checkpointing")]
         fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
+        fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(self.space)]
         fields += [pa.field("hardware", _WORD, nullable=False)]
         fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(self.space.labels)]
         fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
@@ -146,7 +148,7 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     digest.update(json.dumps([variant.name for variant in variants]).encode())
     for column in table:
         digest.update(column.tobytes())
-    digest.update(f"{workload.content} {source_hash()} {FIDELITY}".encode())
+    digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
 
 
@@ -157,7 +159,7 @@ def evaluate(job: Job, positions: Ints, lost: int | None = None) -> pa.RecordBat
     plans = to_plans(columns, job.space)
     described = _describe(job, columns, plans, numbers)
     excluded = ~_where(job, described)
-    legal = plans if not excluded.any() else Plans(*(column[~excluded] for column in plans))
+    legal = plans if not excluded.any() else slice_plans(plans, ~excluded)
     reason = np.full(len(numbers), REASON["excluded_by_where"], np.int64)
     metrics = np.full((len(METRICS), len(numbers)), np.nan)
     state_bytes = np.full(len(numbers), np.nan)
@@ -178,6 +180,8 @@ def _describe(job: Job, columns: Mapping[str, Ints], plans: Plans, numbers: Ints
     described |= {name: _words(given[name], words) for name, words in WORD_COLUMNS.items()}
     described["checkpointing"] = _words(columns["checkpointing"], job.space.labels["checkpointing"])
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
+    described |= {name: pa.array(given[name]) for name in ratio_columns(job.space)}
+    described["fidelity"] = _words(plans.fidelity, FIDELITIES)
     described["hardware"] = _words(columns.get("hardware", np.zeros_like(numbers)), job.hardware_names)
     for label in number_axes(job.space.labels):
         unit = HARDWARE_KEYS[column_name(label)][1]
@@ -237,7 +241,6 @@ def _batch(job: Job, described: dict[str, pa.Array], plans: Plans, reason: Ints,
     values["tokens_per_s"] = values["samples_per_s"] * (job.workload.sequence or np.nan)
     values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples
     arrays = dict(described)
-    arrays["fidelity"] = _words(np.zeros_like(reason), (FIDELITY,))
     arrays["status"] = _words(status, STATUSES)
     arrays["reason"] = _words(reason, REASONS)
     arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}

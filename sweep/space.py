@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sim_core import (
     CHECKPOINTING,
+    FIDELITIES,
     SCHEDULES,
     SPLITS,
     Hardware,
@@ -28,7 +29,7 @@ from sim_core import (
     preset_names,
     read_hardware,
 )
-from sweep.spec import FIELDS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.spec import FIELDS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,6 +46,11 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "overlap_grad": True,
     "overlap_param": True,
     "bucket_bytes": 0,
+    "fidelity": "event",
+    "dp_overlap_ratio": 0.0,
+    "tp_overlap_ratio": 0.0,
+    "ep_overlap_ratio": 0.0,
+    "pp_overlap_ratio": 1.0,
 }
 """What is held where neither an axis, a fixed value nor the workload's own plan says otherwise."""
 
@@ -149,7 +155,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     """The integer columns behind the values of one field."""
     if name in WORDS:
         return {name: np.array([WORDS[name].index(str(v)) for v in values], np.int64)}
-    if name == "checkpointing" or name.startswith("hardware"):
+    if name == "checkpointing" or name in RATIOS or name.startswith("hardware"):
         labels[name] = tuple(dict.fromkeys(values))
         return {name: np.array([labels[name].index(v) for v in values], np.int64)}
     return {name: np.array([int(v) for v in values], np.int64)}
@@ -161,6 +167,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
     own = workload.base._asdict()
+    simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
     for name in FIELDS:
         if name in named or name in values:
             continue
@@ -172,6 +179,8 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
             defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
             continue
         values[name] = own[name] if name in own else DEFAULTS[name]
+        if name in RATIOS and not simai:
+            continue
         defaults.append(f"{name}: {str(values[name]).lower()}{' (of the workload file)' if name in own else ''}")
     held: dict[str, int] = {}
     for name, value in values.items():
@@ -232,15 +241,24 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     kinds = [str(label).partition(":") for label in space.labels["checkpointing"]]
     kind = np.array([CHECKPOINTING.index(name) for name, _, _ in kinds], np.int64)[columns["checkpointing"]]
     spans = np.array([int(k or 0) for _, _, k in kinds], np.int64)[columns["checkpointing"]]
-    derived = {
+    derived: dict[str, npt.NDArray[Any]] = {
         "all_gpus": all_gpus,
         "ga": ga,
         "hardware": hardware,
         "checkpointing": kind,
         "checkpoint_layers": spans,
+        **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in RATIOS},
         "overlap_pp": columns.get("overlap_pp", (columns["vpp"] > 1).astype(np.int64)),
     }
-    return Plans(*(derived.get(name, columns.get(name, zeros)) for name in Plans._fields))
+    return Plans(**{name: derived.get(name, columns.get(name, zeros)) for name in Plans._fields})
+
+
+def ratio_columns(space: Space) -> tuple[str, ...]:
+    """The overlap ratios, if some plan is simulated in fidelity simai: the event engine does not know them."""
+    fidelities = space.decode(np.arange(1))["fidelity"].tolist() if space.size else []
+    for axis in space.axes:
+        fidelities += axis.codes.get("fidelity", np.zeros(0, np.int64)).tolist()
+    return RATIOS if FIDELITIES.index("simai") in fidelities else ()
 
 
 WORD_COLUMNS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from sim_core import CHECKPOINTING, HARDWARE_KEYS, SCHEDULES, SPLITS, SpecError, nearest, shown
+from sim_core import CHECKPOINTING, FIDELITIES, HARDWARE_KEYS, SCHEDULES, SPLITS, SpecError, nearest, shown
 from sweep.document import apply_sets, fault, read_document
 
 ALIASES: Final = {
@@ -24,8 +24,9 @@ ALIASES: Final = {
 
 NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
-WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}
-FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES)
+RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
+WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS, "fidelity": FIDELITIES}
+FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES, *RATIOS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 
 _CHECKPOINTING = re.compile(r"(none|file|full|selective)|(every|block):([1-9][0-9]{0,5})\Z")
@@ -98,12 +99,18 @@ class SweepSpec(_Model):
         if not isinstance(document, Mapping):
             return document
         expanded = dict(document)
-        if isinstance(document.get("axes"), Mapping):
-            expanded["axes"] = _axes(document["axes"])
-        if isinstance(document.get("fixed"), Mapping):
+        if "fidelity" in expanded:  # at the top of a spec, too
+            fidelity = expanded.pop("fidelity")
+            section = "axes" if isinstance(fidelity, list) else "fixed"
+            held = expanded.get(section) or {}
+            if isinstance(held, Mapping):
+                expanded[section] = {**held, "fidelity": fidelity}
+        if isinstance(expanded.get("axes"), Mapping):
+            expanded["axes"] = _axes(expanded["axes"])
+        if isinstance(expanded.get("fixed"), Mapping):
             expanded["fixed"] = {
                 name: check_value(name, value, f"fixed.{key}")
-                for key, value in document["fixed"].items()
+                for key, value in expanded["fixed"].items()
                 for name in (_field_name(key, "fixed"),)
             }
         return expanded
@@ -191,6 +198,8 @@ def check_value(name: str, value: object, where: str) -> Value:
         if not isinstance(value, bool):
             raise ValueError(f"{where}: found {shown(value)}, expected true or false")
         return value
+    if name in RATIOS:
+        return _ratio(name, value, where)
     if name in WORDS:
         if value not in WORDS[name]:
             raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
@@ -203,6 +212,13 @@ def check_value(name: str, value: object, where: str) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
     return value
+
+
+def _ratio(name: str, value: object, where: str) -> float:
+    zero = name != "pp_overlap_ratio"  # the tool divides by this one
+    if isinstance(value, int | float) and not isinstance(value, bool) and (0 < value <= 1 or (zero and value == 0)):
+        return float(value)
+    raise ValueError(f"{where}: found {shown(value)}, expected a number {'from' if zero else 'above'} 0 to 1")
 
 
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:

@@ -87,6 +87,8 @@ def workload_from_simai(
         last_unit=last,
         p2p_bytes=p2p_bytes,
         p2p_rule=p2p_rule,
+        pp_comm_bytes=float(header.pp_comm),
+        micro_batches=float(len(sections.repetitions)),
     )
     workload = Workload(
         kind="simai",
@@ -322,28 +324,29 @@ def _group(suffix: str, phase: int) -> int:
 
 def _step_pieces(records: Sequence[Record]) -> StepPieces:
     """The once-a-step records; each becomes a row for its compute and one for each of its collectives."""
-    rows: list[tuple[int, float, int, int, int, float, int]] = []
+    rows: list[tuple[int, int, float, int, int, int, float, int]] = []
     for record in records:
         rule = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
         compute_s = sum(record.compute_ns) * NS
         if compute_s > 0:
-            rows.append((AFTER_GRADIENTS, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
+            rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
         for phase in range(3):
             kind = COLLECTIVES.index(record.collective[phase])
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
             group = _group(record.suffix[phase], phase)
             role, comm_rule = _role_and_rule(record.name, kind, group)
-            rows.append((role, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rule))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
+            rows.append((role, phase, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rule))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 8
     return StepPieces(
         role=np.array(columns[0], np.int64),
-        compute_s=np.array(columns[1], np.float64),
-        compute_rule=np.array(columns[2], np.int64),
-        comm_kind=np.array(columns[3], np.int64),
-        comm_group=np.array(columns[4], np.int64),
-        comm_bytes=np.array(columns[5], np.float64),
-        comm_rule=np.array(columns[6], np.int64),
+        phase=np.array(columns[1], np.int64),
+        compute_s=np.array(columns[2], np.float64),
+        compute_rule=np.array(columns[3], np.int64),
+        comm_kind=np.array(columns[4], np.int64),
+        comm_group=np.array(columns[5], np.int64),
+        comm_bytes=np.array(columns[6], np.float64),
+        comm_rule=np.array(columns[7], np.int64),
     )
 
 
