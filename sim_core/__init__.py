@@ -37,6 +37,7 @@ from sim_core.simulator import Events, Results, legality, simai_breakdown, simul
 from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402
+from sim_core.writer import export_simai  # noqa: E402
 
 __all__ = [
     "CHECKPOINTING",
@@ -64,6 +65,7 @@ __all__ = [
     "Traffic",
     "Workload",
     "cache_dir",
+    "export_simai",
     "hardware_table",
     "is_compiled",
     "legality",

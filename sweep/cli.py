@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from rich.console import Console
@@ -20,9 +21,11 @@ from sweep.evaluate import Prepared, prepare
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
+from sweep.fidelity import compare_fidelity
 from sweep.progress import shown
 from sweep.rank import rank
 from sweep.run import Progress, dry_run, failures, run_sweep, warm_up
+from sweep.single import prepare_plan, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store
 
@@ -32,11 +35,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+WIDE = 250
 EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 130, 143
 
 
 class Terminated(BaseException):
     """SIGTERM: ends a run as Ctrl-C does."""
+
+
+class Fidelity(StrEnum):
+    """How a plan is simulated."""
+
+    event = "event"
+    simai = "simai"
+
+
+class ExportForm(StrEnum):
+    """Formats of `export`."""
+
+    simai = "simai"
 
 
 class Form(StrEnum):
@@ -51,7 +68,7 @@ class Form(StrEnum):
 def _console() -> Console:
     """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
     console = Console()
-    return console if console.is_terminal else Console(width=250, no_color=True)
+    return console if console.is_terminal else Console(width=WIDE, no_color=True)
 
 
 @app.command()
@@ -158,8 +175,12 @@ def rank_command(
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest or lowest first.")] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.table,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+    compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree, widest first.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
+    if compare:
+        _compare(directory, top, where, form, output)
+        return
     ranking = rank(
         directory,
         by=by,
@@ -169,16 +190,73 @@ def rank_command(
         columns=columns.split(",") if columns else (),
         descending=descending,
     )
+    if form is not Form.table:
+        _write_rows(ranking.rows, form, output)
+    elif output is None:
+        show.ranking_table(ranking, _console())
+    else:
+        with output.open("w", encoding="utf-8") as file:
+            show.ranking_table(ranking, Console(file=file, width=WIDE))
+
+
+def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
+    """Rows as csv, json or parquet, with all digits."""
     if form is Form.parquet:
         if output is None:
             raise SpecError("--format parquet: needs --output FILE")
-        pq.write_table(ranking.rows, output)
-    elif form is Form.table:
-        show.ranking_table(ranking, Console(file=output.open("w"), width=250) if output else _console())
+        pq.write_table(rows, output)
     elif output is None:
-        sys.stdout.write(show.ranking_text(ranking, form.value) + "\n")
+        sys.stdout.write(show.rows_text(rows, form.value) + "\n")
     else:
-        output.write_text(show.ranking_text(ranking, form.value) + "\n", encoding="utf-8")
+        output.write_text(show.rows_text(rows, form.value) + "\n", encoding="utf-8")
+
+
+def _compare(directory: Path, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
+    found = compare_fidelity(directory, top=top or 20, where=where)
+    if form is Form.table:
+        show.disagreement(found, _console())
+    else:
+        _write_rows(found.rows, form, output)
+
+
+@app.command()
+def simulate(
+    file: Annotated[Path, typer.Argument(help="Workload file.")],
+    hardware: Annotated[str, typer.Option(help="Preset or YAML file.")] = "H100-SXM",
+    fidelity: Annotated[Fidelity, typer.Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Micro-batch that the file was made with.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the file's plan: tp=8, hardware.nic_bandwidth=...")
+    ] = None,
+) -> None:
+    """Simulate one plan (the file's own, unless changed) and print where its time goes."""
+    console = _console()
+    prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, sets or [])
+    for text in prepared.warnings:
+        console.print(f"warning: {text}", highlight=False, soft_wrap=True)
+    if fidelity is Fidelity.simai:
+        show.tool_breakdown(tool_breakdown(prepared), console)
+    row = row_of(prepared)
+    show.plan_row(row, prepared.notes, console, parts=fidelity is Fidelity.event)
+    if row["status"] == "failed" or (row["status"] == "infeasible" and fidelity is Fidelity.event):
+        raise typer.Exit(EXIT_FAILED_PLANS)
+
+
+@app.command()
+def export(
+    spec: Annotated[Path, typer.Argument(help="The sweep that the plan is of.")],
+    plan: Annotated[int, typer.Option(min=0, help="Its number, as in the results.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: standard output.")] = None,
+    form: Annotated[ExportForm, typer.Option("--format", help="Format of the text.")] = ExportForm.simai,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Overrides that the sweep was run with.")] = None,
+) -> None:
+    """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
+    loaded = load_spec(spec, sets or [])
+    text = simai_text(prepare(loaded, spec.parent), spec.parent / loaded.workload.path, plan)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
 
 
 @app.command()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,6 +86,11 @@ class Prepared:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     provenance: dict[str, Any]
+
+    def without_sample(self) -> Prepared:
+        """The same with every plan of the space, so that positions are plan numbers."""
+        space = replace(self.job.space, sample=None)
+        return replace(self, job=replace(self.job, space=space))
 
 
 def column_name(label: str) -> str:

@@ -8,11 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from sim_core import EXPLANATIONS, HARDWARE_KEYS, PARTS, Hardware, Summary, Workload, short, summarize
+from sweep.fidelity import Disagreement
 from sweep.rank import Ranking
 
 SHORT_PART: Final = {
@@ -94,17 +96,73 @@ def cell(name: str, value: Any) -> str:
     return str(value)
 
 
-def ranking_text(ranking: Ranking, form: str) -> str:
-    """The ranked rows as csv or json, all digits."""
-    rows = ranking.rows.to_pylist()
+def rows_text(table: pa.Table, form: str) -> str:
+    """Rows as csv, or json (a list of objects), all digits."""
+    rows = table.to_pylist()
     if form == "json":
-        return json.dumps({"by": ranking.by, "ranked": ranking.ranked, "total": ranking.total,
-                           "not_ranked": ranking.reasons, "rows": rows}, indent=1)  # fmt: skip
+        return json.dumps(rows, indent=1)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(ranking.rows.column_names)
+    writer.writerow(table.column_names)
     writer.writerows(row.values() for row in rows)
     return out.getvalue().rstrip("\n")
+
+
+def tool_breakdown(parts: Mapping[str, float], console: Console) -> None:
+    """Print what SimAI-Analytical prints of a plan, in microseconds."""
+    compute = sum(parts[name] for name in ("compute_forward", "compute_backward", "recompute", "step_compute"))
+    exposed = sum(parts[name] for name in ("tp_exposed", "ep_exposed", "dp_exposed"))
+    total = compute + exposed + parts["bubble"] + parts["pipeline"]
+    lines = {
+        "DP communication": parts["dp"],
+        "DP_EP communication": parts["dp_ep"],
+        "TP communication": parts["tp"],
+        "EP communication": parts["ep"],
+        "PP communication": parts["pipeline"],
+        "exposed communication": exposed,
+        "bubble": parts["bubble"],
+        "compute": compute,
+        "total": total,
+    }
+    console.print("SimAI-Analytical's cost model, us and share of the total:", highlight=False)
+    for name, nanoseconds in lines.items():
+        console.print(f"  {name:22} {nanoseconds / 1000:>14.0f}  {nanoseconds / total if total else 0:>6.1%}", highlight=False)
+
+
+def plan_row(row: Mapping[str, Any], notes: Sequence[str], console: Console, *, parts: bool) -> None:
+    """Print one result row: the plan, its status, and the parts of its step."""
+    plan = ["tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware"]
+    console.print("plan: " + ", ".join(f"{name} {row[name]}" for name in plan), highlight=False, soft_wrap=True)
+    if row["status"] != "ok":
+        console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", highlight=False, soft_wrap=True)
+    elif parts:
+        console.print(f"step time {short(row['step_time_s'], 's')}, the mean over the stages of", highlight=False)
+        for name in PARTS:
+            hidden = f"of {short(row[total], 's')}" if (total := name.replace("exposed", "total")) != name else ""
+            console.print(
+                f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}",
+                highlight=False,
+            )
+    for note in notes:
+        console.print(f"  note: {note}", highlight=False, soft_wrap=True)
+
+
+def disagreement(found: Disagreement, console: Console) -> None:
+    """Print where the fidelities disagree."""
+    console.print(
+        f"{found.pairs:,} plans in both fidelities. simai / event: median {found.median:.3f}, 5 to 95 % {found.low:.3f} to "
+        f"{found.high:.3f}. Rank correlation {found.rank_correlation:.3f}; in both best {found.best}: {found.best_in_common}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print("Widest apart; parts are simai - event:")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = [name for name in found.rows.column_names if name not in PARTS or any(found.rows[name].to_pylist())]
+    for name in names:
+        table.add_column(SHORT_PART.get(name, _SHORT_COLUMN.get(name, name)), justify="right", no_wrap=True)
+    for row in found.rows.to_pylist():
+        table.add_row(*(cell(name, row[name]) for name in names))
+    console.print(table)
 
 
 def workload_screen(path: str, workload: Workload, console: Console) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from sim_core import moving
 from sim_core.errors import FormatError
+from sim_core.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
 from sim_core.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
 from sim_core.units import NS, short
 from sim_core.workload import (
@@ -38,24 +38,9 @@ from sim_core.workload import (
     layers_by_unit,
 )
 
-EMBEDDING: Final = "embedding_layer"
 MAX_LAYER_TABLE: Final = 300_000
 """Kinds of layers x layers of the model: what a table of running counts may hold (2 MB)."""
-_BEFORE = re.compile(r"(grad_gather|grad_param_comm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z")
-_AFTER = re.compile(r"(cross_entropy|optimizer)[0-9]*\Z")
-_LAST_STAGE = re.compile(r"final_")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sections:
-    """Line ranges of a file: once-a-step records, then equal repetitions (micro-batches), then once-a-step records."""
-
-    before: range
-    repetitions: Ints  # [repetitions, records of one] layer lines
-    after: range
-    head: int  # records of a repetition before its layers (the embedding)
-    tail: int  # records of a repetition after its layers
 
 
 def workload_from_simai(
@@ -66,16 +51,16 @@ def workload_from_simai(
     Raises FormatError where the lines do not form micro-batches of layers.
     """
     warnings = list(text.warnings)
-    sections = _sections(text, warnings)
-    layer_starts = _layer_starts(text, sections)
+    sections = sections_of(text, warnings)
+    starts = layer_starts(text, sections)
     header = text.header
     rerun = _rerun_counts(header, len(text.order))
     compute_s = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]].mean(0) * NS
     mean_rerun = rerun[sections.repetitions].mean(0)
-    units, unit_of_layer, first, last = _units(text, sections, layer_starts, compute_s, warnings)
-    occurrences = _occurrences(units, unit_of_layer, layer_starts)
+    units, unit_of_layer, first, last = _units(text, sections, starts, compute_s, warnings)
+    occurrences = _occurrences(units, unit_of_layer, starts)
     pieces, names = _pieces(text, sections, units, occurrences, compute_s, mean_rerun)
-    layers = len(layer_starts) * header.pp
+    layers = len(starts) * header.pp
     step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)])
     p2p_bytes, p2p_rule, notes = _p2p(header, pieces)
     arrays = Arrays(
@@ -99,7 +84,7 @@ def workload_from_simai(
         sequence=sequence,
         measured_on=measured_on,
         has_experts=_has_experts(pieces, step),
-        notes=(*notes, *_notes(header, micro_batch, len(layer_starts))),
+        notes=(*notes, *_notes(header, micro_batch, len(starts))),
     )
     return workload, tuple(warnings)
 
@@ -121,101 +106,8 @@ def _notes(header: Header, micro_batch: int | None, layers: int) -> list[str]:
     return notes
 
 
-def _sections(text: SimaiText, warnings: list[str]) -> _Sections:
-    """Cut the lines into the parts of a step."""
-    names = [record.name for record in text.records]
-    line_names = [names[k] for k in text.order]
-    total = len(line_names)
-    starts = [k for k, name in enumerate(line_names) if name == EMBEDDING]
-    end = total
-    while end > 0 and _AFTER.match(line_names[end - 1]):
-        end -= 1
-    if starts:
-        begin = starts[0]
-    else:
-        begin = next((k for k, name in enumerate(line_names) if not _BEFORE.match(name)), total)
-        starts = [begin]
-        warnings.append(f"{text.path}:{text.line_of[0]}: no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
-    if begin >= end:
-        raise FormatError(text.path, int(text.line_of[-1]), "no layers", expected="layers after the step records")
-    repetitions = _repetitions(text, [*starts, end])
-    if len(repetitions) > text.header.ga:
-        warnings.append(
-            f"{text.path}:{text.line_of[0]}: the file holds {len(repetitions)} micro-batches but its header says "
-            f"ga: {text.header.ga}; one micro-batch is their mean"
-        )
-    if any("NONE" in r.collective and any(b for c, b in zip(r.collective, r.comm_bytes, strict=True) if c == "NONE")
-           for r in text.records):  # fmt: skip
-        warnings.append(f"{text.path}:{text.line_of[0]}: bytes beside a collective NONE are not sent")
-    _warn_of_records_in_odd_places(text, line_names, begin, repetitions[0], warnings)
-    first = [line_names[k] for k in repetitions[0]]
-    head = int(first[0] == EMBEDDING)
-    tail = 0
-    while tail < len(first) - head and _LAST_STAGE.match(first[-1 - tail]):
-        tail += 1
-    if head + tail >= len(first):
-        raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
-    return _Sections(before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
-
-
-def _warn_of_records_in_odd_places(
-    text: SimaiText, names: list[str], begin: int, repetition: Ints, warnings: list[str]
-) -> None:
-    """A layer before the first micro-batch, or a once-a-step record inside one, is read as what stands there: say so."""
-    early = next((k for k in range(begin) if not _BEFORE.match(names[k])), None)
-    inside = next((int(k) for k in repetition if _BEFORE.match(names[k]) or _AFTER.match(names[k])), None)
-    if early is not None:
-        warnings.append(f"{text.path}:{text.line_of[early]}: record {names[early]} before the first layers: taken once a step")
-    if inside is not None:
-        warnings.append(f"{text.path}:{text.line_of[inside]}: record {names[inside]} among the layers: taken as part of one")
-
-
-def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
-    """Layer lines of each micro-batch; all must hold the same records (times may differ)."""
-    shape_ids: dict[object, int] = {}
-    shape_of = np.array([shape_ids.setdefault(_shape(record), len(shape_ids)) for record in text.records])
-    shapes = shape_of[text.order]
-    size = bounds[1] - bounds[0]
-    for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
-        if end - begin != size:
-            where = int(text.line_of[end - 1])
-            raise FormatError(
-                text.path,
-                where,
-                f"records of micro-batch {number}",
-                found=str(end - begin),
-                expected=f"{size} as in the first",
-            )
-        differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
-        if len(differs):
-            k = int(differs[0])
-            here, first = (text.records[text.order[b + k]] for b in (begin, bounds[0]))
-            raise FormatError(
-                text.path, int(text.line_of[begin + k]), f"record {k + 1} of micro-batch {number}",
-                found=_told(here), expected=f"{_told(first)} as in the first",
-            )  # fmt: skip
-    return np.arange(bounds[0], bounds[-1], dtype=np.int64).reshape(-1, size)
-
-
-def _told(record: Record) -> str:
-    columns = zip(record.collective, record.suffix, record.comm_bytes, strict=True)
-    return " ".join([record.name, *(f"{c}{s} {b}" for c, s, b in columns)])
-
-
-def _layer_starts(text: SimaiText, sections: _Sections) -> list[int]:
-    """Where in a repetition each layer begins: by the shortest period of the names, else at each return of the first name."""
-    lines = sections.repetitions[0]
-    stop = len(lines) - sections.tail
-    names = [text.records[text.order[k]].name for k in lines[sections.head : stop]]
-    count = len(names)
-    for period in range(1, count // 2 + 1):
-        if count % period == 0 and names[period:] == names[:-period]:
-            return list(range(sections.head, stop, period))
-    return [sections.head + k for k, name in enumerate(names) if name == names[0]]
-
-
 def _units(
-    text: SimaiText, sections: _Sections, starts: list[int], compute_s: Floats, warnings: list[str]
+    text: SimaiText, sections: Sections, starts: list[int], compute_s: Floats, warnings: list[str]
 ) -> tuple[list[range], Ints, int, int]:
     """Distinct layers as ranges of positions in a repetition, the unit of each layer, the first and last stage's units."""
     size = sections.repetitions.shape[1]
@@ -242,13 +134,13 @@ def _units(
 
 
 def _alike(
-    text: SimaiText, sections: _Sections, starts: list[int], stop: int, compute_s: Floats | None
+    text: SimaiText, sections: Sections, starts: list[int], stop: int, compute_s: Floats | None
 ) -> tuple[list[range], Ints]:
     """Units of layers that hold the same records (and times, if given), as positions of their first; the unit of each layer."""
     ids: dict[object, int] = {}
     units: list[range] = []
     unit_of_layer = np.empty(len(starts), np.int64)
-    shapes = [_shape(text.records[text.order[k]]) for k in sections.repetitions[0]]
+    shapes = [shape_of(text.records[text.order[k]]) for k in sections.repetitions[0]]
     for layer, (begin, end) in enumerate(itertools.pairwise([*starts, stop])):
         times = compute_s[begin:end].tobytes() if compute_s is not None else b""
         unit = ids.setdefault((tuple(shapes[begin:end]), times), len(units))
@@ -256,11 +148,6 @@ def _alike(
             units.append(range(begin, end))
         unit_of_layer[layer] = unit
     return units, unit_of_layer
-
-
-def _shape(record: Record) -> tuple[object, ...]:
-    """What two records have in common that differ in times alone."""
-    return record.name, record.collective, record.suffix, record.comm_bytes
 
 
 def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
@@ -284,7 +171,7 @@ def _rerun_counts(header: Header, lines: int) -> Floats:
 
 def _pieces(
     text: SimaiText,
-    sections: _Sections,
+    sections: Sections,
     units: list[range],
     occurrences: list[list[int]],
     compute_s: Floats,
@@ -294,7 +181,6 @@ def _pieces(
     positions = [(unit, k) for unit, span in enumerate(units) for k in span]
     records = [text.records[text.order[sections.repetitions[0, k]]] for _, k in positions]
     group = np.array([[_group(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
-    rule = np.array([moving.ACTIVATION, moving.SHARDED_ACTIVATION, moving.PARAMETERS, moving.EXPERT_PARAMETERS])[group]
     again = [float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions]
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
@@ -302,7 +188,7 @@ def _pieces(
         comm_kind=np.array([[COLLECTIVES.index(c) for c in r.collective] for r in records], np.int64),
         comm_group=group,
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
-        comm_rule=rule.astype(np.int64),
+        comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
         rerun=np.array(again, np.float64),
         attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
     )
@@ -326,7 +212,7 @@ def _step_pieces(records: Sequence[Record]) -> StepPieces:
     """The once-a-step records; each becomes a row for its compute and one for each of its collectives."""
     rows: list[tuple[int, int, float, int, int, int, float, int]] = []
     for record in records:
-        rule = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
+        rule, comm_rules = rules_of(record, in_layer=False)
         compute_s = sum(record.compute_ns) * NS
         if compute_s > 0:
             rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
@@ -335,8 +221,10 @@ def _step_pieces(records: Sequence[Record]) -> StepPieces:
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
             group = _group(record.suffix[phase], phase)
-            role, comm_rule = _role_and_rule(record.name, kind, group)
-            rows.append((role, phase, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rule))
+            role = AFTER_GRADIENTS
+            if group in (DP, DP_EP):
+                role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
+            rows.append((role, phase, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rules[phase]))
     columns = list(zip(*rows, strict=True)) if rows else [()] * 8
     return StepPieces(
         role=np.array(columns[0], np.int64),
@@ -350,13 +238,27 @@ def _step_pieces(records: Sequence[Record]) -> StepPieces:
     )
 
 
-def _role_and_rule(name: str, kind: int, group: int) -> tuple[int, int]:
-    if group in (DP, DP_EP):
-        rule = moving.PARAMETERS if group == DP else moving.EXPERT_PARAMETERS
-        return (GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS), rule
-    if name == "layernorm":  # its size is the rank's parameters, in 2 bytes each
-        return AFTER_GRADIENTS, moving.PARAMETERS
-    return AFTER_GRADIENTS, moving.ACTIVATION if name.startswith("cross_entropy") else moving.FIXED
+_RULE_OF_GROUP: Final = {
+    TP: moving.ACTIVATION,
+    EP: moving.SHARDED_ACTIVATION,
+    DP: moving.PARAMETERS,
+    DP_EP: moving.EXPERT_PARAMETERS,
+}
+
+
+def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, int]]:
+    """Moving rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
+    groups = [_group(record.suffix[phase], phase) for phase in range(3)]
+    comm = [_RULE_OF_GROUP[group] for group in groups]
+    if in_layer:
+        return moving.COMPUTE, (comm[0], comm[1], comm[2])
+    if record.name == "layernorm":  # its size is the rank's parameters, in 2 bytes each
+        on_tp = moving.PARAMETERS
+    else:
+        on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
+    comm = [rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True)]
+    compute = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
+    return compute, (comm[0], comm[1], comm[2])
 
 
 def _has_experts(pieces: Pieces, step: StepPieces) -> bool:
