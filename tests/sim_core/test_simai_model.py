@@ -1,0 +1,327 @@
+"""Fidelity simai: the tool's totals on both seeds, every branch against a second implementation, our deliberate differences.
+
+The second implementation works line by line on the text with Python's integers, as the tool does; it shares no code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from sim_core import (
+    METRICS,
+    PARTS,
+    REASONS,
+    Hardware,
+    HardwareTable,
+    SpecError,
+    Workload,
+    hardware_table,
+    read_hardware,
+    read_workload,
+    simai_breakdown,
+    simulate,
+)
+from tests.aicb import gpt_text, write
+from tests.conftest import GPT7B, LLAMA405B, ROOT, make_plans
+
+SMALL = {2: 10000, 4: 12000, 8: 15000, 16: 66000, 32: 135000, 64: 200000, 128: 320000}
+GIB = 2**30
+
+
+class NoNic(Exception):
+    """A group that crosses nodes without a NIC."""
+
+
+def tables() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "sim_core" / "tables" / "simai_busbw.yaml").read_text())
+    return document
+
+
+class Tool:
+    """The tool's model, line by line, for one text and one machine; times in ns."""
+
+    def __init__(self, path: Path | str, *, gpus: int, nv: float, nic: float, per_server: int = 8, nics: int = 8) -> None:
+        lines = Path(path).read_text().splitlines()
+        words = lines[0].split()
+        head = {k.rstrip(":"): v for k, v in itertools.pairwise(words) if k.endswith(":")}
+        self.tp, self.ep, self.pp = int(head["model_parallel_NPU_group"]), int(head["ep"]), int(head["pp"])
+        self.vpp, self.ga = int(head.get("vpp", 1)), int(head["ga"])
+        self.pp_comm = float(head.get("pp_comm", 0))
+        self.dp = gpus // (self.tp * self.pp)
+        self.nv, self.nic, self.P, self.K = nv, nic, per_server, nics
+        self.rows = [line.split() for line in lines[2:]]
+        at = words.index("checkpoints:")
+        self.stored = [int(w) for w in words[at + 2 : at + 2 + int(words[at + 1])]]
+        at = words.index("checkpoint_initiates:")
+        self.initiates = [int(w) for w in words[at + 2 : at + 2 + int(words[at + 1])]]
+        self.tables = tables()
+
+    def lookup(self, table: str, size: int, column: int) -> float:
+        rows = [(row[0], row[1 + column]) for row in self.tables[table]["rows"]]
+        full = rows[-1][1]
+        if size <= rows[0][0]:
+            return float(rows[0][1] / full)
+        for (s0, v0), (s1, v1) in itertools.pairwise(rows):
+            if s0 <= size <= s1:
+                return float((v0 + (v1 - v0) * (size - s0) / (s1 - s0)) / full)
+        return 1.0
+
+    def collective(self, text: str, size: int, phase: int) -> tuple[str, int]:
+        """(group, ns)."""
+        if text == "NONE":
+            return "", 0
+        kind = text.split("_")[0]
+        if phase == 2:
+            group = "DP_EP" if text.endswith("_DP_EP") else "DP"
+        else:
+            group = "EP" if text.endswith("_EP") and not text.endswith("_DP_EP") else "TP"
+        n = {"TP": self.tp, "EP": self.ep, "DP": self.dp, "DP_EP": self.dp // self.ep}[group]
+        if phase == 0 and 0 < size < 4096:
+            size = 4096
+        if n <= 1:
+            return group, 0
+        if 1 < size < 2**20:
+            return group, SMALL.get(n, 0)
+        P, K, TP = self.P, self.K, self.tp
+        if group == "TP":
+            nodes, g, k = (1, TP, K) if TP <= P else (TP // P, P, K)
+        elif group == "EP":
+            if TP * n <= P:
+                nodes, g, k = 1, P // TP, K
+            else:
+                nodes, g, k = TP * n // P, max(P // TP, 1), (K // P if TP > P else K // TP)
+        elif group == "DP":
+            nodes, g, k = (n, P // TP, K // TP) if TP <= P else (n, 1, K // P)
+        else:
+            nodes, g, k = (n, P // (TP * self.ep), K // (TP * self.ep)) if TP * self.ep <= P else (n, 1, K // P)
+        if k < 1:
+            raise NoNic(group)
+        by_nvlink = False
+        if nodes == 1:
+            bw = self.nv
+        elif g == 1:
+            bw = self.nic * k
+        elif self.nic * k > self.nv:
+            by_nvlink = self.nv * g / (g - 1) < self.nic * k
+            bw = min(self.nv * g / (g - 1), self.nic * k)
+        else:
+            bw = self.nic * k
+        ratio = 1.0
+        if kind == "ALLTOALL":
+            if nodes > 1:
+                bw = self.nic * k / g * (nodes * g - 1) / ((nodes - 1) * g)
+            if group == "EP":
+                column = 0 if TP * n <= P else 5 if TP >= P else [1, 2, 4, 8, 16].index(TP * n // P)
+                ratio = self.lookup("all_to_all", size, column)
+            elif group == "TP":
+                ratio = self.lookup("all_to_all", size, [1, 2, 4, 8, 16].index(max(TP // P, 1)))
+        elif kind in ("ALLGATHER", "REDUCESCATTER") and group == "TP":
+            column = [1, 2, 4, 8, 16, 32, 64, 128].index(1 if TP < P else TP // P)
+            ratio = self.lookup("nvlink" if by_nvlink else "nic", size, column)
+        return group, math.trunc(size / GIB / (ratio * bw) * 1e9 * (2 if kind == "ALLREDUCE" else 1) * (n - 1) / n)
+
+    def run(self, dp_o: float = 0, tp_o: float = 0, ep_o: float = 0, pp_o: float = 1) -> dict[str, float]:
+        found = dict.fromkeys(("TP", "EP", "DP", "DP_EP", "compute", "exposed", "bubble", "pipeline"), 0.0)
+        bubble = 0.0
+        for row in self.rows:
+            times = [int(row[c]) for c in (2, 5, 8)]
+            costs = [self.collective(row[c], int(row[c + 1]), phase) for phase, c in enumerate((3, 6, 9))]
+            for group, ns in costs:
+                if group:
+                    found[group] += ns
+            hidden = ep_o if costs[0][0] == "EP" else tp_o
+            found["compute"] += sum(times)
+            found["exposed"] += costs[2][1] * (1 - dp_o) + (costs[0][1] + costs[1][1]) * (1 - hidden)
+            if row[0] != "embedding_layer":
+                bubble += sum(times) + costs[0][1] + costs[1][1]
+        for initiate in self.initiates:
+            start = max(c for c in self.stored if c <= initiate)
+            found["compute"] += sum(int(self.rows[k][2]) for k in range(start, initiate))
+        found["bubble"] = (self.pp - 1) / (self.ga * self.vpp) * bubble
+        found["pipeline"] = 2 * self.vpp * self.ga * self.pp_comm / GIB / pp_o * 1e9 * (1 - pp_o)
+        found["total"] = sum(found[name] for name in ("compute", "exposed", "bubble", "pipeline"))
+        return found
+
+
+def machine(nv: float = 360, nic: float = 48.5, per_server: int = 8, nics: int = 8) -> Hardware:
+    """A machine by the numbers that the tool is given."""
+    return read_hardware("H100-SXM").with_values(
+        {
+            "nvlink_bandwidth": nv * 1e9, "nvlink_efficiency": 1, "nic_bandwidth": nic * 1e9, "nic_efficiency": 1,
+            "gpus_per_node": per_server, "nics_per_node": nics, "memory": 1e15,
+        }
+    )  # fmt: skip
+
+
+def ours(workload: Workload, table: HardwareTable, **plan: float) -> dict[str, float]:
+    """Our breakdown in the tool's terms, ns; and the same from the result row."""
+    base = workload.base._asdict()
+    plans = make_plans(**{**base, "fidelity": 1, "checkpointing": 1, **plan})
+    parts = simai_breakdown(workload, table, plans)
+    found = {
+        "TP": parts["tp"], "EP": parts["ep"], "DP": parts["dp"], "DP_EP": parts["dp_ep"],
+        "compute": parts["compute_forward"] + parts["compute_backward"] + parts["recompute"] + parts["step_compute"],
+        "exposed": parts["tp_exposed"] + parts["ep_exposed"] + parts["dp_exposed"],
+        "bubble": parts["bubble"], "pipeline": parts["pipeline"],
+    }  # fmt: skip
+    found["total"] = sum(found[name] for name in ("compute", "exposed", "bubble", "pipeline"))
+    results = simulate(workload, table, plans)
+    row = dict(zip(METRICS, results.metrics[:, 0].tolist(), strict=True))
+    assert row["step_time_s"] == pytest.approx(found["total"] * 1e-9, rel=1e-12)
+    assert sum(row[name] for name in PARTS) == pytest.approx(row["step_time_s"], rel=1e-12)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "gpus", "reference_us"),
+    [
+        (GPT7B, 512, {"DP": 92718, "DP_EP": 0, "TP": 17407, "EP": 0, "bubble": 0, "compute": 370800,
+                      "exposed": 110125, "total": 480926}),
+        (LLAMA405B, 1024, {"DP": 322654, "DP_EP": 0, "TP": 290054, "EP": 0, "bubble": 6946315, "compute": 7213232,
+                           "exposed": 612708, "total": 14772256}),
+    ],
+)  # fmt: skip
+def test_the_totals_of_the_tool_on_both_seeds(path: Path, gpus: int, reference_us: dict[str, int]) -> None:
+    """Reference: SimAI-Analytical, Release build, nv 360, nic 48.5, 8 GPUs and 8 NICs a server (docs/fidelity.md)."""
+    workload, _ = read_workload(str(path))
+    found = ours(workload, hardware_table([read_hardware("H100-SXM")], None), all_gpus=gpus)
+    for name, microseconds in reference_us.items():
+        assert found[name] / 1000 == pytest.approx(microseconds, abs=1), name
+
+
+MACHINES = [
+    {},
+    {"nics": 4},
+    {"nv": 150, "nic": 48.5},
+    {"nv": 90, "nic": 48.5, "nics": 4},
+    {"per_server": 4, "nics": 4},
+    {"nv": 500, "nic": 12.5, "per_server": 16, "nics": 16},
+]
+TEXTS: list[dict[str, Any]] = [
+    {"tp": 1, "pp": 1, "all_gpus": 64},
+    {"tp": 4, "pp": 2, "all_gpus": 64, "ga": 3},
+    {"tp": 8, "pp": 4, "all_gpus": 128, "ga": 4, "sequence_parallel": True, "tokens_bytes": 2**27},
+    {"tp": 16, "pp": 2, "all_gpus": 128, "ga": 2, "sequence_parallel": True, "tokens_bytes": 2**26 + 2**24},
+    {"tp": 32, "pp": 1, "all_gpus": 128, "ga": 1, "sequence_parallel": True, "tokens_bytes": 2**24},
+    {"tp": 2, "pp": 2, "all_gpus": 64, "ga": 2, "experts": 2**30, "ep": 2, "tokens_bytes": 2**25},
+    {"tp": 2, "pp": 1, "all_gpus": 64, "ga": 2, "experts": 2**30, "ep": 8, "tokens_bytes": 2**28, "sequence_parallel": True},
+    {"tp": 8, "pp": 1, "all_gpus": 64, "ga": 2, "experts": 2**30, "ep": 4, "tokens_bytes": 2**28},
+    {"tp": 16, "pp": 1, "all_gpus": 128, "ga": 1, "experts": 2**30, "ep": 2, "tokens_bytes": 2**30},
+    {"tp": 4, "pp": 1, "all_gpus": 64, "tokens_bytes": 2**35, "sequence_parallel": True},
+    {"tp": 4, "pp": 1, "all_gpus": 12, "tokens_bytes": 2**19},
+    {"tp": 4, "pp": 1, "all_gpus": 64, "tokens_bytes": 512, "parameters": 2**10},
+    {"tp": 4, "pp": 2, "all_gpus": 32, "ga": 4, "repetitions": 1},
+]
+OVERLAPS = [{}, {"dp_o": 0.5, "tp_o": 0.25, "ep_o": 0.75, "pp_o": 0.5}]
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("given", MACHINES)
+def test_every_branch_agrees_with_the_second_implementation(
+    tmp_path: Path, text: dict[str, Any], given: dict[str, Any], overlap: dict[str, float]
+) -> None:
+    path = write(tmp_path, gpt_text(**text).replace("pp_comm: 0", "pp_comm: 50331648"))
+    workload, _ = read_workload(path)
+    table = hardware_table([machine(**given)], None)
+    ratios = {f"{name}verlap_ratio": value for name, value in overlap.items()}
+    tool = Tool(path, gpus=text["all_gpus"], **{"nv": 360, "nic": 48.5, **given})
+    try:
+        expected = tool.run(**overlap)
+    except NoNic:
+        with pytest.raises(SpecError, match="nics_fewer_than_ranks"):
+            ours(workload, table, **ratios)
+        return
+    found = ours(workload, table, **ratios)
+    for name, nanoseconds in expected.items():
+        assert found[name] == pytest.approx(nanoseconds, rel=1e-9, abs=1.0), name
+
+
+def test_the_branches_are_all_there() -> None:
+    """The grid above has valid and invalid machines: it is not all errors, nor does it miss them."""
+    kinds = set()
+    for text, given in itertools.product(TEXTS, MACHINES):
+        tp, nics = text["tp"], given.get("nics", 8)
+        kinds.add("few" if tp <= given.get("per_server", 8) and nics // tp < 1 else "enough")
+    assert kinds == {"few", "enough"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "initiates"),
+    [((5,), (9,)), ((5, 7, 9), (6, 8, 10)), ((0, 6), (12, 20)), ((5, 5), (9, 9)), ((6,), (6,))],
+)
+def test_checkpoint_lists_with_several_ids(tmp_path: Path, stored: tuple[int, ...], initiates: tuple[int, ...]) -> None:
+    ids = f"checkpoints: {len(stored)} {' '.join(map(str, stored))} "
+    ids += f"checkpoint_initiates: {len(initiates)} {' '.join(map(str, initiates))}"
+    text = gpt_text(tp=4, pp=1, all_gpus=32, ga=2).replace("checkpoints: 0 checkpoint_initiates: 0", ids)
+    path = write(tmp_path, text)
+    tool = Tool(path, gpus=32, nv=360, nic=48.5)
+    tool.stored, tool.initiates = sorted(set(stored)), sorted(set(initiates))  # an id that stands twice counts once
+    expected = tool.run()
+    found = ours(read_workload(path)[0], hardware_table([machine()], None))
+    # step records have 1 ns each; those inside a re-run range are not in ours
+    assert found["compute"] == pytest.approx(expected["compute"], abs=10)
+    assert found["total"] == pytest.approx(expected["total"], abs=10)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 8, 16, 32, 64])
+def test_small_messages_cost_the_table(tmp_path: Path, nodes: int) -> None:
+    dp = 2 * nodes
+    path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=dp, parameters=2**16))
+    found = ours(read_workload(path)[0], hardware_table([machine()], None))
+    assert found["DP"] == 2 * SMALL[dp]
+
+
+class TestDeliberateDifferences:
+    """Where the original is defective: docs/fidelity.md names each."""
+
+    def test_tp_1_with_a_tp_collective_costs_nothing(self, tmp_path: Path) -> None:
+        """The tool: 9.2e15 us."""
+        path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8))
+        assert ours(read_workload(path)[0], hardware_table([machine()], None))["TP"] == 0
+
+    def test_sizes_keep_all_their_digits(self, tmp_path: Path) -> None:
+        """The tool passes them through float32: 2^30 + 32 is 2^30 there."""
+        times = []
+        for size in (2**30, 2**30 + 32):
+            path = write(tmp_path, gpt_text(tp=2, pp=1, all_gpus=2, layers=2, tokens_bytes=size), f"{size}.txt")
+            times.append(ours(read_workload(path)[0], hardware_table([machine(nv=0.001)], None))["TP"])
+        assert times[1] > times[0]
+
+    def test_a_header_without_vpp_is_1_and_said_once(self, tmp_path: Path) -> None:
+        """The tool: uninitialised memory, often NaN."""
+        text = gpt_text(tp=4, pp=4, all_gpus=64, ga=2)
+        plain, _ = read_workload(write(tmp_path, text))
+        without, warnings = read_workload(write(tmp_path, text.replace("vpp: 1 ", "")))
+        assert [w for w in warnings if "vpp" in w] == [f"{tmp_path / 'w.txt'}:1: the header has no `vpp:`, taken as 1"]
+        table = hardware_table([machine()], None)
+        assert ours(plain, table) == ours(without, table)
+
+    def test_all_ids_of_a_list_count(self, tmp_path: Path) -> None:
+        """The tool uses the first only."""
+        rerun = []
+        for ids in ("checkpoints: 1 6 checkpoint_initiates: 1 7", "checkpoints: 2 6 8 checkpoint_initiates: 2 7 9"):
+            text = gpt_text(tp=1, pp=1, all_gpus=8).replace("checkpoints: 0 checkpoint_initiates: 0", ids)
+            rerun.append(ours(read_workload(write(tmp_path, text))[0], hardware_table([machine()], None))["compute"])
+        assert rerun[1] - rerun[0] == pytest.approx(960_000)
+
+
+def test_a_machine_without_enough_nics_is_infeasible_not_a_crash(gpt7b: Workload) -> None:
+    table = hardware_table([machine(nics=2)], None)
+    results = simulate(gpt7b, table, make_plans(fidelity=1))
+    assert [REASONS[code] for code in results.reason] == ["nics_fewer_than_ranks"]
+    assert np.isnan(results.metrics).all()
+
+
+def test_schedules_do_not_bind_the_cost_model(llama: Workload, h100: HardwareTable) -> None:
+    """vpp 8 with 6 micro-batches over 16 stages: no schedule interleaves that, the tool prints a number all the same."""
+    plans = make_plans(tp=8, pp=16, vpp=8, all_gpus=1024, ga=6, fidelity=[0, 1])
+    reasons = [REASONS[code] for code in simulate(llama, h100, plans).reason]
+    assert reasons == ["microbatches_not_multiple_of_pp", ""]

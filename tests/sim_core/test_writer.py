@@ -1,0 +1,77 @@
+"""The writer: what is read comes back; a moved plan reads back as the plan it was moved to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim_core import METRICS, HardwareTable, SpecError, export_simai, read_workload, simulate
+from sim_core.readers.simai_text import read_simai_text
+from sim_core.writer import write_simai_text
+from tests.aicb import gpt_text, write
+from tests.conftest import GPT7B, LLAMA405B, make_plans
+
+
+@pytest.mark.parametrize("path", [GPT7B, LLAMA405B])
+def test_a_file_reads_back_as_it_was(path: Path, tmp_path: Path) -> None:
+    text = read_simai_text(str(path))
+    again = read_simai_text(write(tmp_path, write_simai_text(text.header, [text.records[k] for k in text.order])))
+    assert (again.header, again.records, again.order.tolist()) == (text.header, text.records, text.order.tolist())
+
+
+@pytest.mark.parametrize("path", [GPT7B, LLAMA405B])
+def test_the_own_plan_is_the_file_line_by_line(path: Path) -> None:
+    workload, _ = read_workload(str(path))
+    plans = make_plans(**{**workload.base._asdict(), "checkpointing": 1})
+    exported = [line.split() for line in export_simai(str(path), workload, plans).splitlines()[1:]]
+    assert exported == [line.split() for line in path.read_text().splitlines()[1:]]
+
+
+@pytest.mark.parametrize("fidelity", [0, 1])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"tp": 2, "pp": 1, "all_gpus": 64, "ga": 4},
+        {"tp": 8, "pp": 4, "all_gpus": 128, "ga": 8, "micro_batch": 2},
+        {"tp": 4, "pp": 2, "all_gpus": 128, "ga": 1, "ep": 4},
+    ],
+)
+def test_a_moved_plan_gives_the_same_step_from_its_own_text(
+    tmp_path: Path, h100: HardwareTable, plan: dict[str, int], fidelity: int
+) -> None:
+    """Sweep result of a plan == result of the exported text under that plan, but for rounding to whole ns and bytes."""
+    path = write(tmp_path, gpt_text(tp=4, pp=2, all_gpus=32, ga=2, experts=2**28, sequence_parallel=True))
+    workload, _ = read_workload(path, micro_batch=1)
+    plans = make_plans(**plan, fidelity=fidelity)
+    there = write(tmp_path, export_simai(path, workload, plans), "there.txt")
+    moved, _ = read_workload(there, micro_batch=plan.get("micro_batch", 1))
+    here, read = simulate(workload, h100, plans), simulate(moved, h100, plans)
+    for name, a, b in zip(METRICS, here.metrics[:, 0], read.metrics[:, 0], strict=True):
+        assert a == pytest.approx(b, rel=1e-5, abs=1e-7), name
+
+
+@pytest.mark.parametrize(
+    ("checkpointing", "layers", "again"), [(0, 0, 0.0), (2, 0, 0.5), (4, 2, 0.75), (4, 4, 0.875), (5, 3, 0.375)]
+)
+def test_recompute_is_said_in_checkpoint_ids(tmp_path: Path, checkpointing: int, layers: int, again: float) -> None:
+    """Four layers of two records: an id list re-runs a span up to its last record, which the format leaves out."""
+    path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, layers=4, ga=2))
+    workload, _ = read_workload(path, micro_batch=1)
+    plans = make_plans(tp=1, all_gpus=8, ga=2, checkpointing=checkpointing, checkpoint_layers=layers)
+    text = read_simai_text(write(tmp_path, export_simai(path, workload, plans), "there.txt"))
+    lines = 2 * 4 * 2
+    rerun = sum(i - max(c for c in text.header.checkpoints if c <= i) for i in text.header.checkpoint_initiates)
+    assert rerun / lines == again
+
+
+def test_what_the_format_cannot_say_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, layers=4))
+    workload, _ = read_workload(path)
+    for plan, message in (
+        ({"pp": 3, "all_gpus": 9}, "pp 3 does not divide 4 layers"),
+        ({"checkpointing": 3}, "selective cannot be said"),
+        ({"ga": 10**6}, "more than 2000000 lines"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            export_simai(path, workload, make_plans(**{"tp": 1, "all_gpus": 8, **plan}))

@@ -1,0 +1,107 @@
+"""Two fidelities of one sweep, one plan on its own, and export: from the command line and against the rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim_core import SpecError
+from sweep.fidelity import compare_fidelity
+from tests.conftest import GPT7B, LLAMA405B
+from tests.sweep.conftest import SpecWriter, rows
+
+
+def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def both(write_spec: SpecWriter, tmp_path: Path) -> Path:
+    axes = {"fidelity": ["event", "simai"], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "all_gpus": [128, 512], "ga": [1, 8]}
+    spec = write_spec(axes=axes, where=None, fixed={"dp_overlap_ratio": 0.5})
+    done = sweep("run", spec, "--out", tmp_path / "out", "--workers", 0)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "out"
+
+
+def test_rows_are_paired_by_plan(both: Path) -> None:
+    table = rows(both).to_pylist()
+    found = compare_fidelity(both, top=1000, where=None)
+    keys = ("tp", "pp", "all_gpus", "ga")
+    event = {tuple(r[k] for k in keys): r for r in table if r["fidelity"] == "event" and r["status"] == "ok"}
+    simai = {tuple(r[k] for k in keys): r for r in table if r["fidelity"] == "simai" and r["status"] == "ok"}
+    assert found.pairs == len(set(event) & set(simai)) > 30
+    for row in found.rows.to_pylist():
+        key = tuple(row[k] for k in keys)
+        assert row["ratio"] == pytest.approx(simai[key]["step_time_s"] / event[key]["step_time_s"])
+    assert {row["dp_overlap_ratio"] for row in table} == {0.5}
+    assert -1 <= found.rank_correlation <= 1
+    assert found.low <= found.median <= found.high
+
+
+def test_the_command_shows_where_they_disagree(both: Path) -> None:
+    told = sweep("rank", both, "--compare-fidelity", "--top", 3)
+    assert told.returncode == 0
+    assert "simai / event: median" in told.stdout
+    listed = json.loads(sweep("rank", both, "--compare-fidelity", "--top", 3, "--format", "json").stdout)
+    assert len(listed) == 3
+    assert sweep("rank", both, "--compare-fidelity", "--where", "tpp > 1").returncode == 1
+
+
+def test_a_sweep_of_one_fidelity_has_nothing_to_compare(write_spec: SpecWriter, tmp_path: Path) -> None:
+    assert sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
+    with pytest.raises(SpecError, match="no plan has a row of both fidelities"):
+        compare_fidelity(tmp_path / "out", top=3, where=None)
+    assert "dp_overlap_ratio" not in rows(tmp_path / "out").column_names
+
+
+@pytest.mark.parametrize("where", ["fidelity", "fixed.fidelity", "axes.fidelity"])
+def test_fidelity_is_a_key_a_fixed_value_or_an_axis(write_spec: SpecWriter, tmp_path: Path, where: str) -> None:
+    value = "[simai]" if where.startswith("axes") else "simai"
+    told = sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 0, "--top", 0, "--set", f"{where}={value}")
+    assert told.returncode == 0, told.stderr
+    assert set(rows(tmp_path / "out")["fidelity"].to_pylist()) == {"simai"}
+
+
+@pytest.mark.parametrize(("path", "total"), [(GPT7B, "480926"), (LLAMA405B, "14772256")])
+def test_simulate_prints_the_tool_s_breakdown(path: Path, total: str) -> None:
+    told = sweep("simulate", path, "--fidelity", "simai", "--hardware", "H100-SXM")
+    assert told.returncode == 0
+    assert ["total", total, "100.0%"] in [line.split() for line in told.stdout.splitlines()]
+
+
+def test_simulate_changes_the_plan_and_names_what_cannot_run() -> None:
+    told = sweep("simulate", GPT7B, "--set", "tp=8", "--set", "hardware.nic_bandwidth=100 Gb/s")
+    assert told.returncode == 0
+    assert "tp 8, pp 1" in told.stdout
+    assert "step time" in told.stdout
+    refused = sweep("simulate", GPT7B, "--set", "pp=5")
+    assert refused.returncode == 3
+    assert "infeasible: gpus_not_divisible" in refused.stdout
+    wrong = sweep("simulate", GPT7B, "--set", "tpp=8")
+    assert (wrong.returncode, wrong.stderr) == (1, "error: --set: fixed.tpp: unknown name, nearest valid: tp, pp, vpp\n")
+
+
+def test_an_exported_plan_simulates_to_its_row(write_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = write_spec(axes={"tp": [4, 8], "pp": [1, 2], "ga": [1, 4]}, where=None, fixed={"fidelity": "simai"})
+    assert sweep("run", spec, "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
+    for row in rows(tmp_path / "out").to_pylist():
+        out = tmp_path / "plan.txt"
+        assert sweep("export", spec, "--plan", row["plan"], "-o", out).returncode == 0
+        told = sweep("simulate", out, "--fidelity", "simai", "--hardware", "H100-SXM").stdout
+        total = next(line.split()[1] for line in told.splitlines() if line.startswith("  total"))
+        assert int(total) == pytest.approx(row["step_time_s"] * 1e6, abs=2)
+
+
+def test_export_of_a_plan_that_is_not_there_or_cannot_run(write_spec: SpecWriter) -> None:
+    spec = write_spec()
+    beyond = sweep("export", spec, "--plan", 10**6)
+    assert (beyond.returncode, beyond.stderr) == (1, "error: --plan 1000000: the space has the plans 0 to 11519\n")
+    told = sweep("export", spec, "--plan", 11_519)
+    assert told.returncode == 1
+    assert told.stderr.startswith("error: plan 11519 is infeasible: ")
