@@ -31,10 +31,10 @@ def shown(text: object, limit: int = 60) -> str:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint that names the valid words nearest to `name`, or all of them when they are few; '' if there are none."""
+    """A hint that names the valid words nearest to `name`, or all of them where none is near; '' if there are none."""
     words = sorted(set(valid))
     name = name[:100]
     close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:
         return f"nearest valid: {', '.join(close)}"
-    return f"valid: {', '.join(words[:30])}" if words else ""
+    return f"valid: {', '.join(words)}" if words else ""

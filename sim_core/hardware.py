@@ -12,7 +12,7 @@ import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sim_core.errors import SpecError, nearest
+from sim_core.errors import SpecError, nearest, shown
 from sim_core.units import quantity
 
 Floats = npt.NDArray[np.float64]
@@ -35,13 +35,16 @@ def _number(unit: str) -> Any:
     def convert(given: object) -> Sourced:
         if isinstance(given, Sourced):
             return given
-        mapping = given if isinstance(given, Mapping) else {"value": given, "source": "given in the spec"}
+        mapping = given if isinstance(given, Mapping) else {"value": given, "source": "given without a source"}
         if set(mapping) != {"value", "source"}:
             raise ValueError(f"found keys {', '.join(map(str, mapping))}, expected value and source")
         try:
-            return Sourced(value=quantity(mapping["value"], unit), source=str(mapping["source"]))
+            value = quantity(mapping["value"], unit)
         except SpecError as error:
             raise ValueError(str(error)) from None
+        if value < 0:
+            raise ValueError(f"found {shown(mapping['value'])}, expected no negative number")
+        return Sourced(value=value, source=str(mapping["source"]))
 
     return BeforeValidator(convert)
 
@@ -101,7 +104,7 @@ class Hardware(_Model):
 
     def with_values(self, values: Mapping[str, object]) -> Hardware:
         """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
-        document = self.model_dump()
+        document: dict[str, Any] = {"name": self.name} | {name: dict(getattr(self, name)) for name in _SECTIONS}
         for key, value in values.items():
             if key not in KEYS:
                 raise SpecError(f"hardware.{key}: unknown number, {nearest(key, KEYS)}")
@@ -172,6 +175,16 @@ def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
     return parse_hardware(document, str(path))
+
+
+def hardware_yaml(hardware: Hardware) -> str:
+    """A YAML file that `read_hardware` reads back."""
+    document: dict[str, Any] = {"name": hardware.name}
+    for key, (section, unit) in KEYS.items():
+        number = getattr(getattr(hardware, section), key)
+        value = f"{number.value!r} {unit}" if unit else number.value
+        document.setdefault(section, {})[key] = {"value": value, "source": number.source}
+    return yaml.safe_dump(document, sort_keys=False, width=1000)
 
 
 class HardwareTable(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,11 +31,23 @@ def source_hash() -> str:
 
 @cache
 def cache_dir() -> Path:
-    """Where compiled kernels lie: `$NUMBA_CACHE_DIR`, else `$XDG_CACHE_HOME` or `~/.cache`, below it the source hash."""
-    base = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "training-plan-sweep"
-    )
-    return Path(base) / source_hash()
+    """Where compiled kernels lie, below it the source hash: the first place of these that can be written.
+
+    `$NUMBA_CACHE_DIR`, `$XDG_CACHE_HOME` or `~/.cache`, the folder for temporary files.
+    """
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "training-plan-sweep"
+    places = [Path(given)] if given else []
+    places += [home, Path(tempfile.gettempdir()) / f"training-plan-sweep-{os.getuid()}"]
+    for place in places:
+        folder = place / source_hash()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="training-plan-sweep-"))
 
 
 def is_compiled() -> bool:

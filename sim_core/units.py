@@ -19,21 +19,27 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "FLOP/s": {p + "FLOP/s": f for p, f in _PREFIX.items() if f >= 1},
     "": {"": 1.0},
 }
+_EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s"}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
 def quantity(value: object, unit: str) -> float:
-    """`value` in SI. A plain number is SI already; text is a number and a unit of the dimension `unit`.
+    """`value` in SI: text of a number and a unit of the dimension `unit`, or, where that is ``, a plain number.
 
-    `unit` is one of `s`, `B`, `B/s`, `FLOP/s` and `` (a plain number). Raises SpecError.
+    `unit` is one of `s`, `B`, `B/s`, `FLOP/s` and ``. A number without its unit is refused: 400 may be meant as Gb/s.
+    Raises SpecError.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise SpecError(f"found {shown(value)}, expected a number{f' with a unit of {unit}' if unit else ''}")
+    if unit and not isinstance(value, str):
+        raise SpecError(f"found {shown(value)}, expected a number with its unit, such as {shown(f'{value} {_EXAMPLE[unit]}')}")
     if isinstance(value, str):
         match = _NUMBER.match(value)
         if not match:
             raise SpecError(f"found {shown(value)}, expected a number and a unit of {unit or 'nothing'}")
-        factors = {"": 1.0} | _DIMENSIONS[unit]
+        factors = _DIMENSIONS[unit]
+        if unit and not match[2]:
+            raise SpecError(f"found {shown(value)}, expected a number with its unit, such as '{match[1]} {_EXAMPLE[unit]}'")
         if match[2] not in factors:
             raise SpecError(f"unknown unit {shown(match[2])} in {shown(value)}, {nearest(match[2], _DIMENSIONS[unit])}")
         value = float(match[1]) * factors[match[2]]

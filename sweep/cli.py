@@ -15,7 +15,17 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
-from sim_core import SimError, SpecError, cache_dir, is_compiled, preset_names, read_hardware, read_workload, short
+from sim_core import (
+    SimError,
+    SpecError,
+    cache_dir,
+    hardware_yaml,
+    is_compiled,
+    preset_names,
+    read_hardware,
+    read_workload,
+    short,
+)
 from sweep import show
 from sweep.evaluate import Prepared, prepare
 from sweep.executors import Executor
@@ -36,7 +46,7 @@ app = typer.Typer(
     add_completion=False,
 )
 WIDE = 250
-EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 130, 143
+EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 4, 130, 143
 
 
 class Terminated(BaseException):
@@ -86,13 +96,14 @@ def run(
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = _console()
     loaded = load_spec(spec, sets or [])
-    prepared = prepare(loaded, spec.parent)
+    prepared = _prepare(loaded, spec)
     count = workers if workers is not None else len(os.sched_getaffinity(0))
     _introduce(loaded, prepared, console)
     if only_plan:
         _dry_run(prepared, max(count, 1), console)
         return
     directory = out or Path("results") / f"{loaded.name}-{prepared.job.identity[:8]}"
+    Store(directory=directory).check(prepared.provenance, fresh=fresh)
     executor: Executor = LocalExecutor(count) if count else InlineExecutor()
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -101,6 +112,13 @@ def run(
         console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
     _conclude(progress, directory, executor, top, console)
+
+
+def _prepare(loaded: SweepSpec, spec: Path) -> Prepared:
+    try:
+        return prepare(loaded, spec.parent)
+    except SpecError as error:
+        raise SpecError(f"{spec}: {error}") from None
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -126,7 +144,7 @@ def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
     rate = 1 / found.seconds_per_plan
     console.print(
         f"About {rate:,.0f} plans/s a worker: {count:,} plans take about {short(count / rate / workers, 's')} "
-        f"with {workers} worker{'s' * (workers != 1)}. Nothing was stored.",
+        f"with {workers} worker{'s' * (workers != 1)}, and 1 to 3 s to start. Nothing was stored.",
         highlight=False,
     )
 
@@ -156,6 +174,9 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
     if top != 0:
         show.ranking_table(rank(directory, top=top), console)
     console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", highlight=False, soft_wrap=True)
+    if progress.done and not progress.reasons[""] and not progress.resumed:
+        console.print("No plan can run.", highlight=False)
+        raise typer.Exit(EXIT_NO_PLAN)
     failed = failures(progress.reasons)
     if failed:
         console.print(f"{failed:,} plans failed.", highlight=False)
@@ -173,11 +194,14 @@ def rank_command(
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated.")] = None,
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest or lowest first.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="How to print it.")] = Form.table,
+    form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree, widest first.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
+    if form is None:
+        suffix = output.suffix.removeprefix(".") if output else ""
+        form = Form(suffix) if suffix in list(Form) else Form.table
     if compare:
         _compare(directory, top, where, form, output)
         return
@@ -252,7 +276,7 @@ def export(
 ) -> None:
     """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
     loaded = load_spec(spec, sets or [])
-    text = simai_text(prepare(loaded, spec.parent), spec.parent / loaded.workload.path, plan)
+    text = simai_text(_prepare(loaded, spec), spec.parent / loaded.workload.path, plan)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -276,8 +300,12 @@ def inspect(
 @app.command()
 def hardware(
     name: Annotated[str | None, typer.Argument(help="Preset or YAML file; none: list the presets.")] = None,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="As a YAML file to change and use.")] = False,
 ) -> None:
     """List the hardware presets, or the numbers of one with their sources."""
+    if name and as_yaml:
+        sys.stdout.write(hardware_yaml(read_hardware(name)))
+        return
     console = _console()
     show.hardware(read_hardware(name) if name else None, [read_hardware(preset) for preset in preset_names()], console)
 
@@ -286,6 +314,8 @@ def main() -> None:
     """Entry point: a fault of the input is one line on standard error and exit code 1."""
     try:
         app()
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
     except SimError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(EXIT_INPUT) from None

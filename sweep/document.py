@@ -25,8 +25,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
         if not isinstance(key, Hashable) or key in seen:
-            line = key_node.start_mark.line + 1
-            raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} stands twice (line {line})")
+            raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} stands twice", key_node.start_mark)
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
@@ -48,6 +47,8 @@ def read_document(path: Path) -> tuple[Document, dict[tuple[str, ...], int]]:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
         raise SpecError(f"{path}{f':{mark.line + 1}' if mark else ''}: not valid YAML: {problem}") from None
+    if document is None:
+        raise SpecError(f"{path}: the file is empty, expected keys such as workload, hardware, axes")
     if not isinstance(document, dict):
         raise SpecError(f"{path}: found {shown(document)}, expected keys such as workload, hardware, axes")
     lines: dict[tuple[str, ...], int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -117,6 +117,13 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     ]
     if measured_on is None:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if spec.sample and spec.sample.n > space.size:
+        notes.append(f"sample.n: {spec.sample.n} is more than the space has: all {space.size} plans are taken")
+    changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
+    if changed:
+        notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
+    if workload.sequence is None:
+        notes.append("tokens_per_s is not known (set workload.sequence)")
     identity = _identity(spec, workload, variants, table, space)
     names = tuple(dict.fromkeys(variant.name for variant in variants))
     job = Job(
@@ -128,6 +135,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         identity=identity,
     )
     _check_where(job)
+    _check_ranking(spec, job)
     provenance = {
         "sweep": identity,
         "name": spec.name,
@@ -231,11 +239,48 @@ def _check_where(job: Job) -> None:
                 raise SpecError(f"where: {expression!r}: found a value of type {kept.type}, expected true or false")
 
 
+def _check_ranking(spec: SweepSpec, job: Job) -> None:
+    """The columns of `objectives` and `per` must be there, and known, before anything runs."""
+    for key, names in (("objectives", [objective.column for objective in spec.objectives]), ("per", spec.per)):
+        for name in names:
+            try:
+                found = result_column(name, job.schema.names)
+            except SpecError as error:
+                raise SpecError(f"{key}: {error}") from None
+            if found == "tokens_per_s" and job.workload.sequence is None:
+                raise SpecError(f"{key}: tokens_per_s needs workload.sequence, the tokens of a sample")
+
+
+SHORT_NAMES: Final = {
+    "step": "step_time_s",
+    "gpus": "all_gpus",
+    "mbs": "micro_batch",
+    "batch": "global_batch",
+    "ckpt": "checkpointing",
+    "samples/s": "samples_per_s",
+    "tokens/s": "tokens_per_s",
+    "gpu-s/sample": "gpu_s_per_sample",
+}
+"""Heads of the ranked table -> columns; both are understood wherever a column is named."""
+
+
+def result_column(name: str, columns: Sequence[str]) -> str:
+    """The result column that `name` means; a head of the table and a name without `_s` are understood. Raises SpecError."""
+    short = SHORT_NAMES.get(name.strip(), name.strip().removeprefix("hardware."))
+    for candidate in (short, f"{short}_s"):
+        if candidate in columns:
+            return candidate
+    raise SpecError(f"unknown column {name!r}, {nearest(short, columns)}")
+
+
 def _one_line(error: duckdb.Error, columns: Mapping[str, object]) -> str:
     """The database's message in one line, with the nearest column instead of its own candidates."""
     text = str(error).splitlines()[0]
     unknown = re.search(r'column "([^"]*)" not found', text)
-    return f"unknown column {unknown[1]!r}, {nearest(unknown[1], columns)}" if unknown else text
+    if not unknown:
+        return text
+    later = " (it is known after the run: sweep rank --where)" if unknown[1] in MEASURES else ""
+    return f"unknown column {unknown[1]!r}{later}, {nearest(unknown[1], columns)}"
 
 
 def _batch(job: Job, described: dict[str, pa.Array], plans: Plans, reason: Ints, values: dict[str, Floats]) -> pa.RecordBatch:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
+from sweep.evaluate import result_column
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
@@ -28,6 +30,9 @@ class Ranking:
     descending: bool
     ranked: int
     total: int
+    missing: int  # rows that the sweep will still have
+    mixed_batches: bool  # ranked by step time, though a group holds several global batches
+    notes: tuple[str, ...]  # of the run, those that bear on the ranking
     filtered: int  # ok, but `where` is false
     reasons: dict[str, int]  # not ranked, by reason
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
@@ -55,16 +60,17 @@ def rank(
     files = store.files() if provenance is not None else []
     if not files:
         raise SpecError(f"{directory}: no results of a sweep lie here")
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, _told(directory, where):
         relation = connection.read_parquet([str(path) for path in files])
         connection.register("results", relation)
         schema = dict(zip(relation.columns, map(str, relation.types), strict=True))
-        by, descending = _order(by, descending, provenance or {}, schema)
+        ordered_by = _order(by, descending, provenance or {}, schema)
+        by, descending = ordered_by[0]
         if per is None:
             per = (provenance or {}).get("spec", {}).get("per", [])
-        per = [column(name, schema) for name in per]
+        per = [result_column(name, list(schema)) for name in per]
         top = top or (GROUP_TOP if per else TOP)
-        shown = [column(name, schema) for name in columns]
+        shown = [result_column(name, list(schema)) for name in columns]
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
         if where:
@@ -76,7 +82,7 @@ def rank(
         select = shown or [*varying, *_result_columns(by, schema)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
-        order = f"{_quoted(by)} {'DESC' if descending else 'ASC'}, plan"
+        order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
         rows = connection.sql(
             f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
@@ -88,6 +94,9 @@ def rank(
         descending=descending,
         ranked=ranked,
         total=total,
+        missing=max(int((provenance or {}).get("rows", total)) - total, 0),
+        mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
+        notes=tuple(note for note in (provenance or {}).get("notes", ()) if note.startswith("memory:")),
         filtered=total - ranked - sum(reasons.values()),
         reasons=reasons,
         varying=tuple(varying),
@@ -95,13 +104,16 @@ def rank(
     )
 
 
-def column(name: str, schema: dict[str, str]) -> str:
-    """The result column that `name` means; the unit's suffix may be left out. Raises SpecError."""
-    short = name.strip().removeprefix("hardware.")
-    for candidate in (short, f"{short}_s"):
-        if candidate in schema:
-            return candidate
-    raise SpecError(f"unknown column {name!r}, {nearest(short, schema)}")
+@contextmanager
+def _told(directory: Path, where: str | None) -> Iterator[None]:
+    """The database's errors in one line: a condition that fails on a value, a file that cannot be read."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error).splitlines()[0]
+        if where and isinstance(error, duckdb.ConversionException):
+            raise SpecError(f"--where {where!r}: {text}") from None
+        raise SpecError(f"{directory}: cannot be read ({text}); `sweep run` computes damaged slices again") from None
 
 
 def _quoted(name: str) -> str:
@@ -112,14 +124,17 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
     return int(connection.execute(query).fetchall()[0][0])
 
 
-def _order(by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]) -> tuple[str, bool]:
-    """The column to rank by, and whether more is better."""
+def _order(
+    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
+) -> list[tuple[str, bool]]:
+    """The columns to rank by, and of each whether more is better: the given one, or the spec's objectives in turn."""
     if by is None:
-        objective = provenance.get("spec", {}).get("objectives", [{"column": "step_time", "direction": "minimize"}])[0]
-        by = str(objective["column"])
-        descending = objective["direction"] == "maximize" if descending is None else descending
-    by = column(by, schema)
-    return by, by in HIGHER_IS_BETTER if descending is None else descending
+        objectives = provenance.get("spec", {}).get("objectives", [])
+        order = [(result_column(str(o["column"]), list(schema)), o["direction"] == "maximize") for o in objectives]
+        if order:
+            return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
+    name = result_column(by or "gpu_s_per_sample", list(schema))
+    return [(name, name in HIGHER_IS_BETTER if descending is None else descending)]
 
 
 def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import EXPLANATIONS, HARDWARE_KEYS, PARTS, Hardware, Summary, Workload, short, summarize
+from sweep.evaluate import SHORT_NAMES
 from sweep.fidelity import Disagreement
 from sweep.rank import Ranking
 
@@ -28,16 +29,8 @@ SHORT_PART: Final = {
     "bubble_s": "bubble",
     "optimizer_s": "optim",
 }
-_SHORT_COLUMN: Final = {
-    "micro_batch": "mbs",
-    "global_batch": "batch",
-    "all_gpus": "gpus",
-    "checkpointing": "ckpt",
-    "samples_per_s": "samples/s",
-    "gpu_s_per_sample": "gpu-s/sample",
-    "tokens_per_s": "tokens/s",
-    "step_time_s": "step",
-}
+_SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
+TABLE_WIDTH: Final = 250
 
 
 def ranking_table(ranking: Ranking, console: Console) -> None:
@@ -56,14 +49,35 @@ def ranking_table(ranking: Ranking, console: Console) -> None:
         cells = [cell(name, row[name]) for name in plain]
         cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if split else []
         table.add_row(*cells)
-    console.print(table)
+    if ranking.missing:
+        computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
+        console.print(f"Incomplete: {computed}; the same `sweep run` goes on.", highlight=False)
+    if rows.num_rows:
+        _print_table(table, console)
+    else:
+        console.print("No plan is left to rank.")
     direction = "highest" if ranking.descending else "lowest"
     console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.", highlight=False)
-    if ranking.held:
-        console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), highlight=False)
+    if ranking.mixed_batches:
+        console.print(
+            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares alike",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for note in ranking.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    if ranking.held and ranking.ranked:
+        console.print(
+            "All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), highlight=False, soft_wrap=True
+        )
     left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
     if left_out:
         reasons(left_out, console, "Not ranked")
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """Whole, however narrow the terminal: a cell that is cut off helps nobody."""
+    console.print(table, width=max(console.width, TABLE_WIDTH), crop=False, no_wrap=True, overflow="ignore", soft_wrap=True)
 
 
 def reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
@@ -162,7 +176,7 @@ def disagreement(found: Disagreement, console: Console) -> None:
         table.add_column(SHORT_PART.get(name, _SHORT_COLUMN.get(name, name)), justify="right", no_wrap=True)
     for row in found.rows.to_pylist():
         table.add_row(*(cell(name, row[name]) for name in names))
-    console.print(table)
+    _print_table(table, console)
 
 
 def workload_screen(path: str, workload: Workload, console: Console) -> None:
@@ -197,7 +211,7 @@ def workload_screen(path: str, workload: Workload, console: Console) -> None:
             f"{row.count:g}",
             short(row.bytes, "B"),
         )
-    console.print(table)
+    _print_table(table, console)
     for note in workload.notes:
         console.print(f"  note: {note}", highlight=False, soft_wrap=True)
 
@@ -237,5 +251,5 @@ def hardware(one: Hardware | None, presets: Sequence[Hardware], console: Console
         table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
     for preset in presets:
         table.add_row(preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns))
-    console.print(table)
+    _print_table(table, console)
     console.print("Bandwidths are per GPU or NIC and direction. `sweep hardware NAME` shows all numbers with their sources.")

@@ -143,9 +143,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
     held, defaults = _held(spec, workload, labels)
     sample = None
     if spec.sample:
-        if spec.sample.n > size:
-            raise SpecError(f"sample.n: found {spec.sample.n}, but the space has only {size} plans")
-        sample = (spec.sample.n, spec.sample.seed)
+        sample = (min(spec.sample.n, size), spec.sample.seed)
     variants = _variants(spec, labels, base)
     space = Space(axes=tuple(axes), held=held, labels=labels, size=size, sample=sample, defaults=tuple(defaults))
     return space, variants
@@ -192,10 +190,10 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     """One Hardware for every combination of the hardware axes' values, the preset slowest, then as in `labels`."""
     top = dict(spec.hardware)
     named = [str(name) for name in labels.get("hardware", ())]
+    if named and (set(top) & {"preset", "name", "device", "node", "fabric"}):
+        raise SpecError("hardware: is an axis and given as well; drop one (`--set hardware=null` drops the given one)")
     inline = {"name", "device", "node", "fabric"} <= set(top)
     if named:
-        if "preset" in top or inline:
-            raise SpecError("hardware: is both an axis and given; drop one")
         roots = [read_hardware(name, base) for name in named]
     elif inline:
         roots = [parse_hardware({k: top.pop(k) for k in ("name", "device", "node", "fabric")}, "hardware")]
@@ -203,6 +201,9 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
         roots = [read_hardware(str(top.pop("preset")), base)]
     else:
         raise SpecError(f"hardware: no preset is named; valid: {', '.join(preset_names())}, or a path")
+    if len({root.name for root in roots}) < len(roots):
+        twice = next(root.name for k, root in enumerate(roots) if root.name in [other.name for other in roots[:k]])
+        raise SpecError(f"axes.hardware: two entries are named {twice!r}; change `name:` in one of the files")
     numbers = number_axes(labels)
     count = len(roots) * math.prod(len(labels[name]) for name in numbers)
     if count > MAX_VARIANTS:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from sim_core import CHECKPOINTING, FIDELITIES, HARDWARE_KEYS, SCHEDULES, SPLITS, SpecError, nearest, shown
+from sim_core import CHECKPOINTING, FIDELITIES, HARDWARE_KEYS, SCHEDULES, SPLITS, SpecError, nearest, quantity, shown
 from sweep.document import apply_sets, fault, read_document
 
 ALIASES: Final = {
@@ -42,6 +42,11 @@ class _Model(BaseModel):
 
 def _from_text(key: str) -> Any:
     return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
+
+
+def _hardware(given: object) -> object:
+    """A preset's name or path as text; nothing where an axis names it."""
+    return {} if given is None else {"preset": given} if isinstance(given, str) else given
 
 
 class WorkloadSpec(_Model):
@@ -77,17 +82,17 @@ def _objective(given: object) -> object:
 class SweepSpec(_Model):
     """A whole spec. `axes` maps a field (or several, comma-separated: zipped) to its values, slowest first.
 
-    `objectives` and `per` say how the result is ranked: by the first objective, inside groups of the `per` columns.
+    `objectives` and `per` say how the result is ranked: by the first objective, ties by the next, inside groups of `per`.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     workload: Annotated[WorkloadSpec, _from_text("path")]
-    hardware: Annotated[dict[str, Any], _from_text("preset")] = Field(default_factory=dict)
+    hardware: Annotated[dict[str, Any], BeforeValidator(_hardware)] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     fixed: dict[str, Any] = Field(default_factory=dict)
     where: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
-    objectives: tuple[Annotated[Objective, BeforeValidator(_objective)], ...] = (
-        Objective(column="step_time", direction="minimize"),
+    objectives: Annotated[tuple[Annotated[Objective, BeforeValidator(_objective)], ...], Field(min_length=1)] = (
+        Objective(column="gpu_s_per_sample", direction="minimize"),
     )
     per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     sample: Sample | None = None
@@ -119,8 +124,6 @@ class SweepSpec(_Model):
     def _consistent(self) -> SweepSpec:
         named = [name for key in self.axes for name in key.split(",")]
         for name in named:
-            if named.count(name) > 1:
-                raise ValueError(f"axes.{name}: stands in two axes")
             if name in self.fixed:
                 raise ValueError(f"fixed.{name}: is an axis as well")
         for a, b in _EXCLUSIVE:
@@ -147,6 +150,9 @@ def _axes(given: Mapping[object, object]) -> dict[str, list[Any]]:
     for key, values in given.items():
         names = [_field_name(part.strip(), "axes") for part in str(key).split(",")]
         listed = _ladder(key, values)
+        taken = [name for name in names if any(name in other.split(",") for other in axes)]
+        if taken:
+            raise ValueError(f"axes.{key}: {taken[0]} stands in two axes")
         if len(names) > 1:
             axes[",".join(names)] = [_zipped(key, names, row) for row in listed]
         else:
@@ -165,7 +171,9 @@ def _zipped(key: object, names: Sequence[str], row: object) -> list[Value]:
 
 def _ladder(key: object, values: object) -> list[Any]:
     """`[a, b]`, `{range: [first, last, step]}` (last included) or `{powers_of_two: [first, last]}` as a list."""
-    if isinstance(values, list) and values:
+    if isinstance(values, list):
+        if not values:
+            raise ValueError(f"axes.{key}: an empty list, expected at least one value")
         return values
     if isinstance(values, Mapping) and len(values) == 1:
         ((kind, bounds),) = values.items()
@@ -173,7 +181,7 @@ def _ladder(key: object, values: object) -> list[Any]:
         if kind == "range" and whole and len(bounds) in (2, 3):
             first, last, step = (*bounds, 1)[:3]
             if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
-                raise ValueError(f"axes.{key}: range {bounds}: expected first <= last, step >= 1")
+                raise ValueError(f"axes.{key}: range {bounds}: expected first <= last, step >= 1, up to 10^6 values")
             return list(range(first, last + 1, step))
         if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
             return [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]] or _empty(key, bounds)
@@ -190,10 +198,7 @@ def _empty(key: object, bounds: list[int]) -> list[int]:
 def check_value(name: str, value: object, where: str) -> Value:
     """`value` as the field `name` takes it. Raises ValueError naming `where`."""
     if name in NUMBERS:
-        least = 0 if name == "bucket_bytes" else 1
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise ValueError(f"{where}: found {shown(value)}, expected a whole number from {least} to 2^31 - 1")
-        return value
+        return _whole(name, value, where)
     if name in SWITCHES:
         if not isinstance(value, bool):
             raise ValueError(f"{where}: found {shown(value)}, expected true or false")
@@ -206,11 +211,23 @@ def check_value(name: str, value: object, where: str) -> Value:
         return str(value)
     if name == "checkpointing":
         if not isinstance(value, str) or not _CHECKPOINTING.match(value):
-            forms = [f"{word}:4" if word in ("every", "block") else word for word in CHECKPOINTING]
-            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), forms)}")
+            forms = [f"{word}:K" if word in ("every", "block") else word for word in CHECKPOINTING]
+            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), forms)}, K a whole number above 0")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
+    return value
+
+
+def _whole(name: str, value: object, where: str) -> int:
+    if name == "bucket_bytes" and isinstance(value, str):
+        try:
+            value = int(quantity(value, "B"))
+        except SpecError as error:
+            raise ValueError(f"{where}: {error}") from None
+    least = 0 if name == "bucket_bytes" else 1
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+        raise ValueError(f"{where}: found {shown(value)}, expected a whole number from {least} to 2^31 - 1")
     return value
 
 
@@ -227,12 +244,17 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     try:
         return SweepSpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:
-        raise _located(fault(error, str(path), lines, SweepSpec), str(path), lines) from None
+        raise _located(fault(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
 
 
-def _located(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int]) -> SpecError:
-    """Add the line of the key that a message begins with, where the check itself did not know it."""
-    text = str(error).removeprefix(f"{where}: ")
+def _located(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
+    """Add the line of the key that a message begins with, where the check itself did not know it; or the --set it is of."""
+    text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
+    for assignment in sets:
+        if text.startswith(assignment.partition("=")[0].strip()):
+            return SpecError(f"--set {assignment}: {text}")
+    if text != str(error).removeprefix(f"{where}: "):
+        return error  # it has its line
     section, _, rest = text.partition(":")[0].partition(".")
     line = lines.get((section, rest), lines.get((section,)))
     return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error

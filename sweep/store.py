@@ -87,19 +87,23 @@ class Store:
                 raise SpecError(f"{self.directory}: another run is writing here") from None
             for leftover in self.directory.glob(".part-*"):
                 leftover.unlink()
-            held = self.provenance()
+            self.check(provenance, fresh=fresh)
             if fresh:
                 for path in self.directory.glob("part-*.parquet"):
                     path.unlink()
-            elif held is not None and held.get("sweep") != provenance["sweep"]:
-                raise SpecError(
-                    f"{self.directory}: {_difference(held, provenance)}; give another --out, or --fresh to start over"
-                )
             text = json.dumps(provenance, indent=1)
             aside = self.directory / f".{MANIFEST}"
             aside.write_text(text, encoding="utf-8")
             os.replace(aside, self.directory / MANIFEST)
             yield text.encode()
+
+    def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """Raise SpecError where the folder cannot take this sweep, before anything is computed."""
+        if self.directory.exists() and not self.directory.is_dir():
+            raise SpecError(f"{self.directory}: is a file, expected a folder")
+        held = None if fresh else self.provenance()
+        if held is not None and held.get("sweep") != provenance["sweep"]:
+            raise SpecError(f"{self.directory}: {_difference(held, provenance)}; give another --out, or --fresh to start over")
 
     def provenance(self) -> dict[str, Any] | None:
         """What the folder's results were made from; None where it holds none."""
@@ -108,7 +112,7 @@ class Store:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise SpecError(f"{self.directory / MANIFEST}: cannot be read: {error}") from None
+            raise SpecError(f"{self.directory / MANIFEST}: is damaged ({error}); --fresh starts over") from None
         return held if isinstance(held, dict) else None
 
     def slices(self) -> list[Slice]:

@@ -12,8 +12,10 @@ import multiprocessing as mp
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -77,9 +79,22 @@ def _start(task: SliceTask) -> _Worker:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, task, os.getpid()), daemon=True)
-    process.start()
+    with _sigint_ignored():  # inherited: a Ctrl-C while the worker still imports is the driver's affair, too
+        process.start()
     theirs.close()
     return _Worker(process=process, pipe=ours)
+
+
+@contextmanager
+def _sigint_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _hand(worker: _Worker, taken: tuple[Slice, int]) -> None:

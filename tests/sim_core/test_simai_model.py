@@ -154,8 +154,8 @@ def machine(nv: float = 360, nic: float = 48.5, per_server: int = 8, nics: int =
     """A machine by the numbers that the tool is given."""
     return read_hardware("H100-SXM").with_values(
         {
-            "nvlink_bandwidth": nv * 1e9, "nvlink_efficiency": 1, "nic_bandwidth": nic * 1e9, "nic_efficiency": 1,
-            "gpus_per_node": per_server, "nics_per_node": nics, "memory": 1e15,
+            "nvlink_bandwidth": f"{nv} GB/s", "nvlink_efficiency": 1, "nic_bandwidth": f"{nic} GB/s", "nic_efficiency": 1,
+            "gpus_per_node": per_server, "nics_per_node": nics, "memory": "1 PB",
         }
     )  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_the_parts_add_up_to_the_step(gpt7b: Workload, h100: HardwareTable, plan
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, int], key: str, factor: float) -> None:
     plain = read_hardware("A100-80G-SXM")
-    table = hardware_table([plain, plain.with_values({key: plain.value(key) * factor})], None)
+    table = hardware_table([plain, plain.with_values({key: f"{plain.value(key) * factor} B/s"})], None)
     results = simulate(gpt7b, table, make_plans(**{**plan, "hardware": [0, 1]}))
     if results.reason[0] == 0:
         slow, fast = results.metrics[STEP]
@@ -123,7 +123,7 @@ def buckets(kind: int, size: float, bucket: float, table: HardwareTable, dp: int
 @pytest.mark.parametrize(("pp", "vpp", "ga"), [(1, 1, 1), (4, 1, 4), (4, 3, 8)])
 def test_gradients_flow_bucket_by_bucket(gpt7b: Workload, bucket: int, nic: float, pp: int, vpp: int, ga: int) -> None:
     """The closed form of the stream against a loop over its buckets, on the block times of the trace."""
-    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": nic})], None)
+    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s"})], None)
     plan = {"tp": 4, "pp": pp, "vpp": vpp, "ga": ga, "overlap_grad": 1, "bucket_bytes": bucket}
     events = trace(gpt7b, table, make_plans(**plan))
     dp = 512 // (4 * pp)
@@ -152,7 +152,7 @@ def test_gradients_flow_bucket_by_bucket(gpt7b: Workload, bucket: int, nic: floa
 def test_parameters_arrive_bucket_by_bucket(gpt7b: Workload, nic: float) -> None:
     """One stage, one micro-batch: the forward's end against a loop over buckets and equal parts of the forward."""
     bucket = 2**28
-    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": nic})], None)
+    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s"})], None)
     plain = trace(gpt7b, table, make_plans(bucket_bytes=bucket))
     gated = trace(gpt7b, table, make_plans(bucket_bytes=bucket, overlap_param=1))
     forward_s = plain.end_s[0] - plain.start_s[0]
@@ -212,7 +212,9 @@ def test_state_that_does_not_fit_is_infeasible(llama: Workload, h100: HardwareTa
 
 
 def test_a_step_that_is_not_finite_is_failed_not_reported(gpt7b: Workload) -> None:
-    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": 1e-300, "nic_efficiency": 1e-10})], None)
+    table = hardware_table(
+        [read_hardware("H100-SXM").with_values({"nic_bandwidth": "1e-300 B/s", "nic_efficiency": 1e-10})], None
+    )
     results = simulate(gpt7b, table, make_plans())
     assert results.reason.tolist() == [REASON["result_not_finite"]]
 

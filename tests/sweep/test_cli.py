@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_fault_of_the_user_is_one_line_and_exit_code_1(arguments: tuple[str, .
 
 def test_failed_plans_are_told_by_the_exit_code(write_spec: SpecWriter, tmp_path: Path) -> None:
     """A fabric so slow that the step overflows: rows are failed, the others are kept."""
-    axes = {"hardware.nic_bandwidth": ["1e-300", "100 Gb/s"], "tp": [4], "all_gpus": [512]}
+    axes = {"hardware.nic_bandwidth": ["1e-300 B/s", "100 Gb/s"], "tp": [4], "all_gpus": [512]}
     spec = write_spec(axes=axes, where=None, hardware={"preset": "H100-SXM", "nic_efficiency": 1e-10})
     told = sweep("run", spec, "--out", tmp_path / "out", "--workers", 0)
     assert told.returncode == 3
@@ -83,3 +84,36 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "\x1b" not in told.stdout
     assert "\r" not in told.stdout
     assert f"Results: {tmp_path / 'out'}" in told.stdout
+
+
+def test_a_sweep_in_which_no_plan_can_run_says_so(write_spec: SpecWriter, tmp_path: Path) -> None:
+    told = sweep("run", write_spec(axes={"tp": [16], "pp": [8], "all_gpus": [64]}, where=None), "--out", tmp_path / "out")
+    assert told.returncode == 4
+    assert "No plan is left to rank." in told.stdout
+    assert told.stdout.endswith("No plan can run.\n")
+
+
+def test_an_output_that_cannot_be_is_told_before_anything_runs(write_spec: SpecWriter, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told = sweep("run", write_spec(), "--out", tmp_path / "file")
+    assert (told.returncode, told.stderr) == (1, f"error: {tmp_path / 'file'}: is a file, expected a folder\n")
+    assert "Engine" not in told.stdout
+
+
+def test_hardware_as_yaml_is_a_hardware_file(tmp_path: Path, write_spec: SpecWriter) -> None:
+    (tmp_path / "mine.yaml").write_text(sweep("hardware", "B200-SXM", "--yaml").stdout)
+    told = sweep(
+        "run", write_spec(hardware="mine.yaml", axes={"tp": [4]}, where=None), "--out", tmp_path / "out", "--workers", 0
+    )
+    assert told.returncode == 0, told.stderr
+    assert "hardware B200-SXM" in told.stdout
+
+
+def test_compiled_code_goes_where_it_can_be_kept(tmp_path: Path) -> None:
+    """A cache folder that cannot be made is no reason to fail, not even to warn: the next place is taken."""
+    (tmp_path / "file").write_text("")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "file" / "below"), "XDG_CACHE_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "sweep", "inspect", str(GPT7B)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "home" / "training-plan-sweep").iterdir())

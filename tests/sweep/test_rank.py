@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -88,7 +89,7 @@ def test_every_row_is_ranked_or_told_why_not(results: Path, table: ROWS) -> None
     ("options", "message"),
     [
         ({"by": "stp_time"}, "unknown column 'stp_time', nearest valid: step_time_s"),
-        ({"per": ["gpus"]}, "unknown column 'gpus', nearest valid: all_gpus"),
+        ({"per": ["gpuz"]}, "unknown column 'gpuz', nearest valid: all_gpus"),
         ({"columns": ["tpp"]}, "unknown column 'tpp', nearest valid: tp"),
         ({"where": "all_gpu < 3"}, "--where 'all_gpu < 3': unknown column 'all_gpu', nearest valid: all_gpus"),
         ({"where": "tp +"}, "--where 'tp +': Parser Error"),
@@ -116,7 +117,7 @@ def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
     options = ("rank", results, "--by", "step_time", "--top", 7, "--per", "", "--columns", "tp,pp,step_time,hardware")
     as_csv = list(csv.DictReader(io.StringIO(sweep(*options, "--format", "csv").stdout)))
-    as_json = json.loads(sweep(*options, "--format", "json").stdout)["rows"]
+    as_json = json.loads(sweep(*options, "--format", "json").stdout)
     assert sweep(*options, "--format", "parquet", "-o", tmp_path / "r.parquet").returncode == 0
     as_parquet = pq.read_table(tmp_path / "r.parquet").to_pylist()
     expected = rank(results, by="step_time", top=7, per=[], columns=["tp", "pp", "step_time", "hardware"]).rows.to_pylist()
@@ -125,6 +126,56 @@ def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
     assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
     refused = sweep(*options, "--format", "parquet")
     assert (refused.returncode, refused.stderr) == (1, "error: --format parquet: needs --output FILE\n")
+
+
+def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:
+    assert rank(results, by="step", per=["gpus"]).rows.equals(rank(results, by="step_time_s", per=["all_gpus"]).rows)
+
+
+def test_an_unfinished_sweep_is_ranked_and_said_to_be_unfinished(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "part"
+    shutil.copytree(results, out)
+    files = Store(directory=out).files()
+    files[0].unlink()
+    found = rank(out)
+    assert found.missing == 6000 - found.total > 0
+    told = sweep("rank", out).stdout
+    assert f"Incomplete: {found.total:,} of 6,000 plans are computed" in told
+
+
+def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "damaged"
+    shutil.copytree(results, out)
+    Store(directory=out).files()[0].write_bytes(b"PAR1 no more")
+    told = sweep("rank", out)
+    assert told.returncode == 1
+    assert told.stderr.count("\n") == 1
+    assert "`sweep run` computes damaged slices again" in told.stderr
+
+
+def test_a_condition_that_fails_on_a_value_is_one_line(results: Path) -> None:
+    with pytest.raises(SpecError, match=r"--where .*Could not convert string"):
+        rank(results, where="tp = '8x'")
+
+
+def test_further_objectives_break_ties(tmp_path: Path) -> None:
+    spec = EXAMPLES / "gpt7b.yaml"
+    sets = ["sample.n=2000", "objectives=[{minimize: pp}, {maximize: samples_per_s}]", "per=[]"]
+    prepared = prepare(load_spec(spec, sets), spec.parent)
+    run_sweep(prepared, Store(directory=tmp_path), InlineExecutor())
+    ok = [row for row in rows(tmp_path).to_pylist() if row["status"] == "ok"]
+    expected = sorted(ok, key=lambda row: (row["pp"], -row["samples_per_s"], row["plan"]))
+    assert plans(rank(tmp_path, top=100)) == [row["plan"] for row in expected[:100]]
+
+
+def test_unlike_batches_are_not_compared_without_a_word(results: Path) -> None:
+    assert "different global batches are compared" in sweep("rank", results, "--by", "step_time").stdout
+    assert "different global batches" not in sweep("rank", results, "--by", "step_time", "--per", "batch").stdout
+
+
+def test_the_file_s_suffix_chooses_the_format(results: Path, tmp_path: Path) -> None:
+    assert sweep("rank", results, "-o", tmp_path / "r.csv").returncode == 0
+    assert (tmp_path / "r.csv").read_text().startswith("rank,plan,")
 
 
 def test_the_table_shows_shares_of_the_step_that_add_up(results: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sim_core import SpecError
+from sim_core import SpecError, hardware_yaml, read_hardware
 from sweep.evaluate import prepare
 from sweep.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
@@ -27,11 +27,11 @@ def test_ladders(write_spec: SpecWriter) -> None:
 
 
 def test_set_overrides_any_key(write_spec: SpecWriter) -> None:
-    sets = ["axes.tp=[4]", "fixed.micro_batch=2", "axes.hardware.nic_bandwidth=[1e9]", "hardware.preset=H20-SXM",
+    sets = ["axes.tp=[4]", "fixed.micro_batch=2", "axes.hardware.nic_bandwidth=[1 GB/s]", "hardware.preset=H20-SXM",
             "hardware.nvlink_latency=1 us", "workload.micro_batch=4", "sample.n=7"]  # fmt: skip
     spec = load_spec(write_spec(), sets)
     assert spec.axes["tp"] == [4]
-    assert spec.axes["hardware.nic_bandwidth"] == ["1e9"]  # YAML 1.1 reads it as text; a quantity all the same
+    assert spec.axes["hardware.nic_bandwidth"] == ["1 GB/s"]
     assert spec.fixed["micro_batch"] == 2
     assert spec.hardware == {"preset": "H20-SXM", "nvlink_latency": "1 us"}
     assert spec.workload.micro_batch == 4
@@ -52,7 +52,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"workload": "nowhere.txt"}, "workload.path: No such file or directory: "),
     (axes(tpp=[1]), ": axes.tpp: unknown name, nearest valid: tp, pp, vpp"),
-    (axes(tp=[]), ": axes.tp: found '[]', expected a list, a range or powers_of_two"),
+    (axes(tp=[]), ": axes.tp: an empty list, expected at least one value"),
     (axes(tp=[0]), ": axes.tp: found '0', expected a whole number from 1 to 2^31 - 1"),
     (axes(tp=[1.5]), ": axes.tp: found '1.5', expected a whole number"),
     (axes(tp=["many"]), ": axes.tp: found 'many', expected a whole number"),
@@ -63,14 +63,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (axes(tp={"range": [1]}), ": axes.tp: found '[1]', expected {range: [first, last, step]}"),
     (axes(tp={"powers_of_two": [5, 7]}), ": axes.tp: no power of two lies in [5, 7]"),
     (axes(schedule=["1F1B"]), ": axes.schedule: found '1F1B', nearest valid: 1f1b"),
-    (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:4"),
-    (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:4"),
+    (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:K"),
+    (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:K"),
     (axes(overlap_tp=["yes please"]), ": axes.overlap_tp: found 'yes please', expected true or false"),
     ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values a row"),
     (axes(global_batch=[8]), ": ga and global_batch are both given"),
     ({"fixed": {"tp": 1}}, ": fixed.tp: is an axis as well"),
     ({"fixed": {"hardware": "H20-SXM"}}, ": fixed.hardware: fixed hardware belongs under `hardware:`"),
-    (axes(hardware=["H20-SXM"]), "hardware: is both an axis and given; drop one"),
+    (axes(hardware=["H20-SXM"]), "hardware: is an axis and given as well; drop one"),
     ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H800-SXM"),
     (
         {"hardware": {"preset": "H100-SXM", "nic_bandwith": 1}},
@@ -80,14 +80,29 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "fast"}},
         "nvlink_bandwidth: found 'fast', expected a number and a unit of B/s",
     ),
-    ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": 0}}, "nvlink_bandwidth: found 0, expected a number above 0"),
-    ({"hardware": {"preset": "H100-SXM", "nic_bandwidth": 1}}, "hardware.nic_bandwidth: is both an axis and given; drop one"),
+    ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "0 B/s"}}, "nvlink_bandwidth: found 0, expected a number above 0"),
+    (
+        {"hardware": {"preset": "H100-SXM", "nic_bandwidth": "1 GB/s"}},
+        "hardware.nic_bandwidth: is both an axis and given; drop one",
+    ),
     ({"hardware": None}, ": hardware: missing"),
     ({"where": ["tpp > 1"]}, "where: 'tpp > 1': unknown column 'tpp', nearest valid: tp"),
     ({"where": ["tp +"]}, "where: 'tp +': Parser Error: syntax error at or near"),
     ({"where": ["tp + 1"]}, "where: 'tp + 1': found a value of type int64, expected true or false"),
     ({"where": ["max(tp) > 1"]}, "where: 'max(tp) > 1': Binder Error: WHERE clause cannot contain aggregates!"),
-    ({"sample": {"n": 10**9}}, "sample.n: found 1000000000, but the space has only 11520 plans"),
+    ({"objectives": [{"minimize": "foo"}]}, "objectives: unknown column 'foo', valid: "),
+    ({"objectives": []}, ": objectives: found '[]'"),
+    ({"per": "tpp"}, "per: unknown column 'tpp', nearest valid: tp"),
+    ({"workload": "w.txt", "objectives": [{"maximize": "tokens_per_s"}]}, "objectives: tokens_per_s needs workload.sequence"),
+    ({"where": ["step_time_s < 3"]}, "unknown column 'step_time_s' (it is known after the run: sweep rank --where)"),
+    (
+        {"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": 400}},
+        "found '400', expected a number with its unit, such as '400 Gb/s'",
+    ),
+    ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "-400 Gb/s"}}, "found '-400 Gb/s', expected no negative number"),
+    (axes(**{"hardware.nic_bandwidth": ["400"]}), "found '400', expected a number with its unit, such as '400 Gb/s'"),
+    (axes(model_parallel_NPU_group=[2]), ": axes.model_parallel_NPU_group: tp stands in two axes"),
+    (axes(bucket_bytes=["100 Mb/s"]), ": axes.bucket_bytes: unknown unit 'Mb/s' in '100 Mb/s', valid: B, GB"),
     ({"name": "a/b"}, ":1: name: found 'a/b'"),
     ({"objectives": [{"least": "tp"}]}, ": objectives.0"),
 ]
@@ -106,10 +121,10 @@ def test_a_fault_is_one_line_that_says_where_and_what(write_spec: SpecWriter, ch
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "found 'None', expected keys such as workload"),
+        ("", ": the file is empty, expected keys such as workload"),
         ("- a", "expected keys such as workload"),
         ("a: [", ":1: not valid YAML"),
-        ("a: 1\na: 2\n", "not valid YAML: key 'a' stands twice (line 2)"),
+        ("a: 1\na: 2\n", ":2: not valid YAML: key 'a' stands twice"),
         ("\x00", "not valid YAML"),
         ("a: &x [*x]", "YAML"),
     ],
@@ -127,3 +142,38 @@ def test_a_document_that_is_no_spec(tmp_path: Path, text: str, message: str) -> 
 def test_a_set_that_is_no_assignment(write_spec: SpecWriter, assignment: str) -> None:
     with pytest.raises(SpecError, match="--set"):
         load_spec(write_spec(), [assignment])
+
+
+def test_a_fault_of_a_set_is_told_of_the_set(write_spec: SpecWriter) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(write_spec(), ["axes.ga=[0]"])
+    assert str(caught.value).startswith("--set axes.ga=[0]: axes.ga: found '0'")
+
+
+def test_a_sample_larger_than_the_space_is_all_of_it_and_said(write_spec: SpecWriter) -> None:
+    path = write_spec(sample={"n": 10**9})
+    prepared = prepare(load_spec(path), path.parent)
+    assert prepared.job.space.count == 11_520
+    assert any("all 11520 plans are taken" in note for note in prepared.notes)
+
+
+def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(hardware_yaml(read_hardware("H100-SXM")))
+    assert read_hardware(str(mine)) == read_hardware("H100-SXM")
+    axes = {"hardware": ["H100-SXM", "mine.yaml"], "tp": [4]}
+    path = write_spec(hardware=None, axes=axes, where=None)
+    with pytest.raises(SpecError, match="two entries are named 'H100-SXM'"):
+        prepare(load_spec(path), path.parent)
+    mine.write_text(mine.read_text().replace("name: H100-SXM", "name: mine"))
+    assert prepare(load_spec(path), path.parent).job.hardware_names == ("H100-SXM", "mine")
+
+
+def test_an_axis_over_presets_replaces_the_given_one(write_spec: SpecWriter) -> None:
+    path = write_spec(where=None)
+    sets = ["hardware=null", "axes.hardware=[H100-SXM, H20-SXM]"]
+    assert prepare(load_spec(path, sets), path.parent).job.hardware_names == ("H100-SXM", "H20-SXM")
+
+
+def test_bytes_with_a_unit(write_spec: SpecWriter) -> None:
+    assert load_spec(write_spec(fixed={"bucket_bytes": "100 MB"})).fixed["bucket_bytes"] == 100_000_000
