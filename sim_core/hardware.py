@@ -122,6 +122,7 @@ KEYS: Final = {
 
 _POSITIVE: Final = ("gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
                     "nic_efficiency", "peak_flops_bf16", "memory")  # fmt: skip
+MAX_PER_NODE: Final = 65_536
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 
 
@@ -135,8 +136,8 @@ def parse_hardware(document: object, where: str) -> Hardware:
         if not hardware.value(key) > 0:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a number above 0")
     for key in ("gpus_per_node", "nics_per_node"):
-        if hardware.value(key) != int(hardware.value(key)):
-            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number")
+        if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
+            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
     for key in ("nvlink_efficiency", "nic_efficiency"):
         if hardware.value(key) > 1:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected at most 1")
@@ -172,7 +173,7 @@ def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"hardware {name_or_path!r}: {error.strerror}: {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
         raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
     return parse_hardware(document, str(path))
 

@@ -49,6 +49,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 GRADIENT_BYTES: Final = 4
+PARAMETER_BYTES: Final = 2
+EDGE_BUCKETS: Final = 16.0
 
 # Sums of one layer pass, and of a step: columns of Lowered.unit_work and rows of METRICS
 FWD, BWD, RERUN, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, DP_TOTAL, DP_EXPOSED = 0, 1, 2, 3, 4, 5, 6, 7, 8
@@ -132,14 +134,15 @@ def allocate_lowered(units: int, step_pieces: int, stages: int) -> Lowered:
 def lower(arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lowered, program: Program) -> None:
     """Fill `low` and the durations of `program` for plan `i` (its order is the schedule's)."""
     tp, pp, ep = plans.tp[i], plans.pp[i], plans.ep[i]
-    dp = plans.all_gpus[i] // (tp * pp)
+    all_gpus = plans.all_gpus[i]
+    dp = all_gpus // (tp * pp)
     gpus_per_node = hardware.gpus_per_node[plans.hardware[i]]
     rule_scales(plans.micro_batch[i] / arrays.base[6], tp / arrays.base[0], ep / arrays.base[3], EXPONENTS, low.scale)
     low.ranks[TP], low.ranks[EP], low.ranks[DP], low.ranks[DP_EP] = tp, ep, dp, dp // ep
-    low.nodes[TP], low.per_node[TP] = place(tp, 1, tp, gpus_per_node)
-    low.nodes[EP], low.per_node[EP] = place(ep, tp, tp * ep, gpus_per_node)
-    low.nodes[DP], low.per_node[DP] = place(dp, tp, tp * dp, gpus_per_node)
-    low.nodes[DP_EP], low.per_node[DP_EP] = place(dp // ep, tp * ep, tp * dp, gpus_per_node)
+    low.nodes[TP], low.per_node[TP] = place(tp, 1, tp, all_gpus // tp, gpus_per_node)
+    low.nodes[EP], low.per_node[EP] = place(ep, tp, tp * ep, all_gpus // (tp * ep), gpus_per_node)
+    low.nodes[DP], low.per_node[DP] = place(dp, tp, tp * dp, pp, gpus_per_node)
+    low.nodes[DP_EP], low.per_node[DP_EP] = place(dp // ep, tp * ep, tp * dp, pp, gpus_per_node)
     _cost_units(arrays.pieces, hardware, plans, i, low)
     _cost_sends(arrays, hardware, plans, i, low, program)
     _fill_blocks(arrays, plans, i, low, program)
@@ -196,7 +199,8 @@ def _cost_units(pieces: Pieces, hardware: HardwareTable, plans: Plans, i: int, l
             size = pieces.comm_bytes[p, phase] * low.scale[pieces.comm_rule[p, phase]]
             seconds = _group_s(kind, group, size, hardware, row, low)
             exposed = seconds
-            if (group == TP and plans.overlap_tp[i] == 1) or (group == EP and plans.overlap_ep[i] == 1):
+            overlaps = (group == TP and plans.overlap_tp[i] == 1) or (group == EP and plans.overlap_ep[i] == 1)
+            if overlaps and phase != WEIGHT_GRADIENT:
                 exposed -= min(seconds, forward_s if phase == FORWARD else weight_s)
             total = TOTAL_OF[group]
             low.unit_work[unit, total] += seconds
@@ -292,6 +296,8 @@ def _cost_buckets(
     if bucket == 0:
         parameters = max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_BUCKET_PARAMETERS_PER_DP * low.ranks[DP])
         bucket = float(GRADIENT_BYTES * parameters)
+    if role == GATHER_PARAMETERS:
+        bucket *= PARAMETER_BYTES / GRADIENT_BYTES  # the same parameters, in fewer bytes
     total_layers = arrays.unit_layers.shape[1] - 1
     share = arrays.base[1] * layers / total_layers
     seconds = 0.0
@@ -313,7 +319,8 @@ def gather_parameters(
 ) -> None:
     """Gates of the first forwards, if the parameter gather overlaps them; else its seconds after the optimizer.
 
-    Buckets of a chunk arrive one after the other from the start of the step; a layer runs once its bucket is there.
+    Buckets of a chunk arrive one after the other from the start of the step, those of dense and expert parameters in step; a
+    layer runs once its buckets are there.
     Leaves the stage's serial seconds in `low.after_s`.
     """
     pp, vpp = plans.pp[i], plans.vpp[i]
@@ -333,17 +340,50 @@ def gather_parameters(
             program.gate_start_s[cell] = 0.0
             program.gate_end_s[cell] = 0.0
             if plans.overlap_param[i] == 1 and chunk_s > 0:
-                count = 0.0
+                first_s, most = 0.0, 1.0
                 for k in range(arrays.step.role.shape[0]):
-                    if arrays.step.role[k] == GATHER_PARAMETERS:
-                        if count == 0:
-                            program.gate_start_s[cell] = arrived_s + low.piece_bucket_s[k]
-                        count += low.piece_buckets[k]
-                program.gate_end_s[cell] = arrived_s + chunk_s + program.duration_s[DOWN, cell] / count
+                    if arrays.step.role[k] == GATHER_PARAMETERS and low.piece_bucket_s[k] > 0:
+                        first_s += low.piece_bucket_s[k]
+                        most = max(most, low.piece_buckets[k])
+                program.gate_start_s[cell] = arrived_s + first_s
+                program.gate_end_s[cell] = arrived_s + chunk_s + program.duration_s[DOWN, cell] / most
             arrived_s += chunk_s
         low.after_s[stage] = 0.0 if plans.overlap_param[i] == 1 else arrived_s
         out[DP_TOTAL] += arrived_s / pp
         out[DP_EXPOSED] += low.after_s[stage] / pp
+
+
+@kernel
+def _last_bucket_s(step: StepPieces, end_s: float, backward_s: float, low: Lowered) -> float:
+    """End of a stream that was free when this backward began, taking its buckets, of all kinds, as they get ready.
+
+    It is the greatest, over the moments at which a bucket gets ready, of that moment and the work of all buckets that are
+    ready then or later. Along the buckets of one kind that sum is linear, so that its ends suffice; with several kinds
+    EDGE_BUCKETS from either end are looked at, which is exact but for less than one bucket in between.
+    """
+    latest = 0.0
+    begin_s = end_s - backward_s
+    kinds = 0
+    for k in range(step.role.shape[0]):
+        if step.role[k] == REDUCE_GRADIENTS and low.piece_bucket_s[k] > 0:
+            kinds += 1
+    for k in range(step.role.shape[0]):
+        if step.role[k] != REDUCE_GRADIENTS or low.piece_bucket_s[k] <= 0:
+            continue
+        count = low.piece_buckets[k]
+        edge = 1.0 if kinds == 1 else min(count, EDGE_BUCKETS)
+        looked = 0.0
+        while looked < 2 * edge:
+            bucket = looked if looked < edge else count - 1 - (looked - edge)
+            ready = (bucket + 1) / count
+            rest_s = 0.0
+            for other in range(step.role.shape[0]):
+                if step.role[other] == REDUCE_GRADIENTS and low.piece_bucket_s[other] > 0:
+                    before = np.ceil(ready * low.piece_buckets[other] - 1e-9) - 1
+                    rest_s += (low.piece_buckets[other] - max(before, 0.0)) * low.piece_bucket_s[other]
+            latest = max(latest, begin_s + ready * backward_s + rest_s)
+            looked += 1
+    return latest
 
 
 @kernel
@@ -359,9 +399,8 @@ def reduce_gradients(
 ) -> float:
     """Reduce each chunk's gradients bucket by bucket, during its last backward or after the pipeline.
 
-    Bucket j of n is ready when (j+1)/n of the backward is done, and the stream takes them in order. With equal buckets the
-    stream's end is the greatest of three sums (it never waits, waits for the first bucket, or for the last). Returns when
-    the last stage is through (the barrier of the gradient norm).
+    Bucket j of n is ready when (j+1)/n of the backward is done, and the stream takes them as they get ready. Returns when the
+    last stage is through (the barrier of the gradient norm).
     """
     pp, vpp, ga = plans.pp[i], plans.vpp[i], plans.ga[i]
     chunks = pp * vpp
@@ -384,12 +423,7 @@ def reduce_gradients(
                 stream_s += chunk_s
                 continue
             last_s = times.end_s[(pp * vpp + cell) * ga + ga - 1]
-            backward_s = program.duration_s[UP, cell]
-            for k in range(arrays.step.role.shape[0]):
-                if arrays.step.role[k] == REDUCE_GRADIENTS and low.piece_bucket_s[k] > 0:
-                    count, bucket_s = low.piece_buckets[k], low.piece_bucket_s[k]
-                    first_s = last_s - backward_s + backward_s / count
-                    stream_s = max(max(stream_s, first_s) + count * bucket_s, last_s + bucket_s)
+            stream_s = max(stream_s + chunk_s, _last_bucket_s(arrays.step, last_s, program.duration_s[UP, cell], low))
         low.stream_end_s[stage] = max(stream_s, times.free_s[stage])
         out[DP_EXPOSED] += (low.stream_end_s[stage] - times.free_s[stage]) / pp
         barrier_s = max(barrier_s, low.stream_end_s[stage])

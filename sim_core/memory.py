@@ -30,9 +30,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     if not reduced.any():
         return np.full(len(plans.tp), np.nan)
     sharded = bool((step.role == GATHER_PARAMETERS).any())
-    chunks = plans.pp * plans.vpp
-    most_layers = np.minimum(-(-workload.layers // chunks) * plans.vpp, workload.layers)
-    share = most_layers / workload.layers * base.pp * (base.tp / plans.tp)
+    share = _most_layers(plans, workload.layers) / workload.layers * base.pp * (base.tp / plans.tp)
     dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
     total = np.zeros(len(plans.tp))
     for rule, experts in ((PARAMETERS, 1.0), (EXPERT_PARAMETERS, plans.ep / base.ep)):
@@ -41,3 +39,16 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         replicas = dp / (plans.ep if rule == EXPERT_PARAMETERS else 1) if sharded else 1.0
         total += parameters * (WEIGHT_AND_GRADIENT_BYTES + OPTIMIZER_BYTES / replicas)
     return total
+
+
+def _most_layers(plans: Plans, layers: int) -> Floats:
+    """Layers of the stage that holds the most, [n]: the sum over its chunks of layers by balanced shares."""
+    pairs, where = np.unique(plans.pp << 31 | plans.vpp, return_inverse=True)
+    most = np.empty(len(pairs))
+    for k, (pp, vpp) in enumerate(zip(pairs >> 31, pairs & (2**31 - 1), strict=True)):
+        if pp * vpp > layers:  # infeasible, unless fidelity simai takes means
+            most[k] = layers / pp
+            continue
+        bounds = np.arange(pp * vpp + 1) * layers // (pp * vpp)
+        most[k] = np.diff(bounds).reshape(vpp, pp).sum(axis=0).max()
+    return most[where]

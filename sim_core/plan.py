@@ -51,6 +51,7 @@ REASONS: Final = (
     "model_state_exceeds_memory",
     "nics_fewer_than_ranks",
     "step_too_large",
+    "numbers_too_large",
     "result_not_finite",
     "worker_lost",
 )
@@ -78,11 +79,14 @@ EXPLANATIONS: Final = {
     "model_state_exceeds_memory": "weights, gradients and optimizer alone are more than the device's memory",
     "nics_fewer_than_ranks": "simai: a group that crosses nodes has less than one NIC to itself",
     "step_too_large": "more than 2^24 blocks in a step",
-    "result_not_finite": "the step time is not a finite number",
+    "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
+    "result_not_finite": "the step time, or a part of it, is not a positive finite number",
     "worker_lost": "the process that simulated this plan died, also when it had this plan alone",
 }
 
 MAX_BLOCKS: Final = 2**24
+MAX_GPUS: Final = 2**40
+MAX_BATCH: Final = 2.0**53
 MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
 MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
 """Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
@@ -133,7 +137,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
     interleaved = plans.vpp > 1
     layers = workload.layers
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
+    batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
     conditions = {
+        "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
         "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
         "global_batch_not_divisible": plans.ga == 0,
@@ -158,33 +164,49 @@ def check(workload: Workload, plans: Plans) -> Ints:
 @kernel
 def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int]:
     """Nodes that a group touches, and its fewest ranks on one of them; it starts `offset` GPUs into a node."""
-    slots = max(gpus_per_node // stride, 1)
-    first = slots - min(offset // stride, slots - 1)
-    if ranks <= first:
-        return 1, ranks
-    rest = ranks - first
-    nodes = 1 + (rest + slots - 1) // slots
-    return nodes, min(first, rest - (nodes - 2) * slots)
+    nodes = 0
+    fewest = ranks
+    left = ranks
+    while left > 0:
+        here = min((gpus_per_node - offset + stride - 1) // stride, left)
+        left -= here
+        nodes += 1
+        fewest = min(fewest, here)
+        offset = (offset + here * stride) % gpus_per_node
+        if offset == 0 and left > 0:  # from here on all nodes are alike
+            full = (gpus_per_node + stride - 1) // stride
+            if gpus_per_node % stride == 0:
+                nodes += (left + full - 1) // full
+                fewest = min(fewest, left % full if left % full else full)
+                left = 0
+    return nodes, fewest
 
 
 @kernel
-def place(ranks: int, stride: int, block: int, gpus_per_node: int) -> tuple[int, int]:
+def place(ranks: int, stride: int, block: int, groups: int, gpus_per_node: int) -> tuple[int, int]:
     """The worst placement of a kind of group: (nodes, fewest of its ranks on a node).
 
-    A group is `ranks` GPUs, `stride` apart; groups start at multiples of `block` GPUs. The slowest group holds up all, so
-    the one that touches the most nodes, and of those the one with the fewest ranks on a node, stands for all.
+    A group is `ranks` GPUs, `stride` apart; in each of `groups` blocks of `block` GPUs there is one for each of the first
+    `stride` GPUs. The slowest group holds up all, so the one that touches the most nodes, and of those the one with the
+    fewest ranks on a node, stands for all.
     """
     if ranks <= 1:
         return 1, 1
     if stride >= gpus_per_node:
         return ranks, 1
-    nodes, fewest = _span(ranks, stride, 0, gpus_per_node)
-    offset = block % gpus_per_node
-    while offset != 0:
-        n, f = _span(ranks, stride, offset, gpus_per_node)
-        if n > nodes or (n == nodes and f < fewest):
-            nodes, fewest = n, f
-        offset = (offset + block) % gpus_per_node
+    nodes, fewest = 0, 0
+    start = 0
+    if gpus_per_node % block == 0:
+        groups = 1  # no block crosses nodes, all lie alike
+    step = stride if gpus_per_node % stride == 0 else 1  # the groups of a block lie alike where the stride divides a node
+    for _ in range(groups):
+        for inner in range(0, stride, step):
+            n, f = _span(ranks, stride, (start + inner) % gpus_per_node, gpus_per_node)
+            if n > nodes or (n == nodes and f < fewest):
+                nodes, fewest = n, f
+        start = (start + block) % gpus_per_node
+        if start == 0:
+            break
     return nodes, fewest
 
 

@@ -316,7 +316,7 @@ def simai_rows(
         step_s = 0.0
         for part in (_FWD, _BWD, _RERUN, _STEP, _TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE):
             step_s += sums[part] * 1e-9
-        if not np.isfinite(step_s):
+        if not np.all(np.isfinite(sums)) or not step_s > 0:
             reason[i] = not_finite
             continue
         metrics[FWD, i] = sums[_FWD] * 1e-9

@@ -146,7 +146,7 @@ def _simulate_rows(arrays: Arrays, hardware: HardwareTable, plans: Plans, legal:
             fill_order(schedule, pp, vpp, ga, program.order)
         sums[:] = 0.0
         ran = _simulate_one(arrays, hardware, plans, i, low, program, times, sums)
-        if not ran or not np.isfinite(sums[STEP_TIME]):
+        if not ran or not np.all(np.isfinite(sums)) or not sums[STEP_TIME] > 0:
             reason[i] = _NOT_FINITE
             continue
         for m in range(metrics.shape[0]):

@@ -33,8 +33,8 @@ from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.fidelity import compare_fidelity
 from sweep.progress import shown
-from sweep.rank import rank
-from sweep.run import Progress, dry_run, failures, run_sweep, warm_up
+from sweep.rank import outcome, rank
+from sweep.run import Progress, dry_run, run_sweep, warm_up
 from sweep.single import prepare_plan, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store
@@ -77,8 +77,8 @@ class Form(StrEnum):
 
 def _console() -> Console:
     """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE, no_color=True)
+    console = Console(markup=False)
+    return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
 
 
 @app.command()
@@ -105,12 +105,14 @@ def run(
     directory = out or Path("results") / f"{loaded.name}-{prepared.job.identity[:8]}"
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
     executor: Executor = LocalExecutor(count) if count else InlineExecutor()
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         progress = _run(prepared, Store(directory=directory), executor, fresh, console)
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     _conclude(progress, directory, executor, top, console)
 
 
@@ -128,13 +130,13 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     space = prepared.job.space
     for warning in prepared.warnings:
-        console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+        console.print(f"warning: {warning}", soft_wrap=True)
     axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
     sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"[bold]{spec.name}[/bold]: {space.size:,} plans ({axes}){sampled}", highlight=False, soft_wrap=True)
-    console.print(f"  held: {'; '.join(space.defaults)}", highlight=False, soft_wrap=True)
+    console.print(f"{spec.name}: {space.size:,} plans ({axes}){sampled}", soft_wrap=True)
+    console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
     for note in prepared.notes:
-        console.print(f"  note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"  note: {note}", soft_wrap=True)
 
 
 def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
@@ -153,7 +155,7 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
     if not is_compiled():
         console.print(f"Compiling the engine: once for this version, some 20 s; kept in {cache_dir()}", soft_wrap=True)
     seconds = warm_up(prepared.job)
-    console.print(f"Engine ready in {short(seconds, 's')}.", highlight=False)
+    console.print(f"Engine ready in {short(seconds, 's')}.")
     with shown(console) as watch:
         return run_sweep(
             prepared, store, executor, fresh=fresh, watch=watch, tell=lambda text: console.print(text, soft_wrap=True)
@@ -170,17 +172,17 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
             highlight=False,
         )
     else:
-        console.print(f"Nothing to do: all {progress.total:,} plans are there.", highlight=False)
+        console.print(f"Nothing to do: all {progress.total:,} plans are there.")
     if top != 0:
         show.ranking_table(rank(directory, top=top), console)
-    console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", highlight=False, soft_wrap=True)
-    if progress.done and not progress.reasons[""] and not progress.resumed:
-        console.print("No plan can run.", highlight=False)
-        raise typer.Exit(EXIT_NO_PLAN)
-    failed = failures(progress.reasons)
+    console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", soft_wrap=True)
+    ok, failed = outcome(directory)
     if failed:
-        console.print(f"{failed:,} plans failed.", highlight=False)
+        console.print(f"{failed:,} plans failed (see reason); --fresh runs all again.")
         raise typer.Exit(EXIT_FAILED_PLANS)
+    if not ok:
+        console.print("No plan can run.")
+        raise typer.Exit(EXIT_NO_PLAN)
 
 
 @app.command("rank")
@@ -220,7 +222,7 @@ def rank_command(
         show.ranking_table(ranking, _console())
     else:
         with output.open("w", encoding="utf-8") as file:
-            show.ranking_table(ranking, Console(file=file, width=WIDE))
+            show.ranking_table(ranking, Console(file=file, width=WIDE, markup=False))
 
 
 def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
@@ -248,7 +250,9 @@ def simulate(
     file: Annotated[Path, typer.Argument(help="Workload file.")],
     hardware: Annotated[str, typer.Option(help="Preset or YAML file.")] = "H100-SXM",
     fidelity: Annotated[Fidelity, typer.Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
-    micro_batch: Annotated[int | None, typer.Option(min=1, help="Micro-batch that the file was made with.")] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Micro-batch that the file was made with.")
+    ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="Change the file's plan: tp=8, hardware.nic_bandwidth=...")
     ] = None,
@@ -257,7 +261,7 @@ def simulate(
     console = _console()
     prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, sets or [])
     for text in prepared.warnings:
-        console.print(f"warning: {text}", highlight=False, soft_wrap=True)
+        console.print(f"warning: {text}", soft_wrap=True)
     if fidelity is Fidelity.simai:
         show.tool_breakdown(tool_breakdown(prepared), console)
     row = row_of(prepared)
@@ -286,14 +290,16 @@ def export(
 @app.command()
 def inspect(
     files: Annotated[list[Path], typer.Argument(help="Workload files.")],
-    micro_batch: Annotated[int | None, typer.Option(min=1, help="Micro-batch that the file was made with.")] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="Micro-batch that the file was made with.")
+    ] = None,
 ) -> None:
     """Say what a workload file holds: plan, layers, parameters, traffic, compute."""
     console = _console()
     for path in files:
         workload, warnings = read_workload(str(path), micro_batch=micro_batch)
         for warning in warnings:
-            console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+            console.print(f"warning: {warning}", soft_wrap=True)
         show.workload_screen(str(path), workload, console)
 
 
@@ -323,5 +329,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_INPUT) from None
     except OSError as error:
-        sys.stderr.write(f"error: {error.filename or ''}: {error.strerror or error}\n")
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"error: {where}{error.strerror or ' '.join(str(error).split())}\n")
         raise SystemExit(EXIT_INPUT) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,20 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
+def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
+    """Numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
+    kept = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag not in kept]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    digits = list("-+0123456789.")
+    loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})\Z"), digits)
+    number = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,4})?\Z"
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), digits)
+
+
+_plain_numbers(_Loader)
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
@@ -37,13 +52,16 @@ def read_document(path: Path) -> tuple[Document, dict[tuple[str, ...], int]]:
     """The mapping in a YAML file, and the line of each key path. Raises SpecError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
+        for token in yaml.scan(text):
+            if isinstance(token, yaml.AliasToken):
+                raise SpecError(f"{path}:{token.start_mark.line + 1}: aliases (*{token.value}) are not supported")
         document = yaml.load(text, _Loader)
         node = yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not UTF-8 text") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
         raise SpecError(f"{path}{f':{mark.line + 1}' if mark else ''}: not valid YAML: {problem}") from None
@@ -75,7 +93,7 @@ def apply_sets(document: Document, assignments: Sequence[str]) -> Document:
             raise SpecError(f"--set {assignment}: expected key=value, such as axes.tp=[1,2,4]")
         try:
             value = yaml.load(text, _Loader)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, AttributeError):
             raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
         if parts[0] in OPEN_SECTIONS:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +40,7 @@ from sim_core import (
     slice_plans,
     source_hash,
 )
-from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, build_space, number_axes, ratio_columns, to_plans
+from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, build_space, number_axes, product, ratio_columns, to_plans
 from sweep.spec import SweepSpec
 
 Ints = npt.NDArray[np.int64]
@@ -106,8 +107,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         workload, warnings = read_workload(
             str(path), micro_batch=given.micro_batch, sequence=given.sequence, measured_on=given.measured_on
         )
-    except OSError as error:
-        raise SpecError(f"workload.path: {error.strerror}: {path}") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
     measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on)
@@ -155,9 +156,9 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     """Hash of all that can change a row: plans, contents of workload and hardware, constraints, model. Not names, paths."""
     digest = hashlib.sha256()
     plain = spec.model_dump(mode="json")
-    chosen = {key: plain[key] for key in ("axes", "fixed", "where", "sample")}
+    chosen = {key: plain[key] for key in ("axes", "where", "sample")}
     digest.update(json.dumps(chosen).encode())
-    digest.update(json.dumps(sorted(space.held.items())).encode())
+    digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
     for column in table:
         digest.update(column.tobytes())
@@ -187,7 +188,10 @@ def evaluate(job: Job, positions: Ints, lost: int | None = None) -> pa.RecordBat
 def _describe(job: Job, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
     """The columns that say which plan a row is."""
     dp = plans.all_gpus // (plans.tp * plans.pp)
-    given = plans._asdict() | {"dp": dp, "global_batch": columns.get("global_batch", dp * plans.micro_batch * plans.ga)}
+    given = plans._asdict() | {
+        "dp": dp,
+        "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
+    }
     described = {"plan": pa.array(numbers)}
     described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
     described |= {name: _words(given[name], words) for name, words in WORD_COLUMNS.items()}
@@ -208,35 +212,53 @@ def _words(codes: Ints, words: tuple[str, ...]) -> pa.DictionaryArray:
 
 
 def _where(job: Job, described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
-    """Which rows satisfy all constraints; NULL counts as false."""
+    """Which rows satisfy all constraints; NULL counts as false. Raises SpecError where one cannot be evaluated."""
     if not job.where:
         return np.ones(len(described["plan"]), np.bool_)
     condition = " AND ".join(f"({expression})" for expression in job.where)
-    with duckdb.connect(config={"threads": "1"}) as connection:
-        connection.register("plans", pa.table(described))
-        found = connection.sql(f"SELECT coalesce({condition}, false) AS kept FROM plans").to_arrow_table()
+    with _database(described) as connection:
+        try:
+            found = connection.sql(f"SELECT coalesce({condition}, false) AS kept FROM plans").to_arrow_table()
+        except duckdb.Error as error:
+            raise SpecError(f"where: {condition}: {_one_line(error, described)}") from None
     kept: npt.NDArray[np.bool_] = found.column("kept").to_numpy().astype(np.bool_)
     return kept
+
+
+@contextmanager
+def _database(described: Mapping[str, pa.Array]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database that holds nothing but the plans and cannot reach anything else."""
+    with duckdb.connect(config={"threads": "1"}) as connection:
+        connection.register("plans", pa.table(described))
+        connection.execute("SET enable_external_access = false").fetchall()
+        yield connection
+
+
+_NOT_OF_ONE_PLAN = re.compile(
+    r"\b(select|from|random|setseed|uuid|gen_random_uuid|now|current_\w+|today|getdate)\b", re.IGNORECASE
+)
 
 
 def _check_where(job: Job) -> None:
     """Try each constraint on the first plan, so that a fault is told before anything runs.
 
-    As a WHERE clause it may hold no aggregate or window: it has to be a condition on one plan.
+    It has to be one condition on one plan, the same whenever and on whichever slice it is evaluated: no aggregate or window
+    (as a WHERE clause it may hold none), no subquery, nothing random.
     """
-    numbers = job.space.numbers(np.zeros(1, np.int64))
-    columns = job.space.decode(numbers)
-    described = _describe(job, columns, to_plans(columns, job.space), numbers)
-    with duckdb.connect(config={"threads": "1"}) as connection:
-        connection.register("plans", pa.table(described))
+    columns = job.space.decode(job.space.numbers(np.zeros(1, np.int64)))
+    described = _describe(job, columns, to_plans(columns, job.space), np.zeros(1, np.int64))
+    with _database(described) as connection:
         for expression in job.where:
+            word = _NOT_OF_ONE_PLAN.search(re.sub(r"'[^']*'", "''", expression))
+            if word:
+                raise SpecError(f"where: {expression!r}: found {word[0]!r}, expected a condition on one plan's columns")
             try:
                 connection.sql(f"SELECT plan FROM plans WHERE ({expression})").to_arrow_table()
-                kept = connection.sql(f"SELECT ({expression}) AS kept FROM plans").to_arrow_table().schema.field("kept")
+                found = connection.sql(f"SELECT {expression} FROM plans").to_arrow_table().schema
             except duckdb.Error as error:
                 raise SpecError(f"where: {expression!r}: {_one_line(error, described)}") from None
-            if not pa.types.is_boolean(kept.type):
-                raise SpecError(f"where: {expression!r}: found a value of type {kept.type}, expected true or false")
+            if len(found) != 1 or not pa.types.is_boolean(found.field(0).type):
+                raise SpecError(f"where: {expression!r}: found a value of type {found.field(0).type}, expected true or false")
 
 
 def _check_ranking(spec: SweepSpec, job: Job) -> None:

@@ -104,6 +104,16 @@ def rank(
     )
 
 
+def outcome(directory: Path) -> tuple[int, int]:
+    """Rows with a result and rows that failed, of all that lie in `directory`. Raises SpecError."""
+    with duckdb.connect() as connection, _told(directory, None):
+        files = [str(path) for path in Store(directory=directory).files()]
+        connection.register("results", connection.read_parquet(files))
+        query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"
+        ok, failed = connection.execute(query).fetchall()[0]
+    return int(ok), int(failed)
+
+
 @contextmanager
 def _told(directory: Path, where: str | None) -> Iterator[None]:
     """The database's errors in one line: a condition that fails on a value, a file that cannot be read."""

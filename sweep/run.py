@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core import FIRST_FAILURE, REASONS
 from sweep.evaluate import Job, Prepared, evaluate
 from sweep.executors import Executor
 from sweep.space import permuted
@@ -110,8 +109,3 @@ def _spread(job: Job, plans: int) -> npt.NDArray[np.int64]:
     """Up to `plans` positions drawn from the whole space, the same at every call."""
     count = job.space.count
     return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))
-
-
-def failures(reasons: Counter[str]) -> int:
-    """Rows of status `failed` among counts by reason."""
-    return sum(n for reason, n in reasons.items() if REASONS.index(reason) >= FIRST_FAILURE)

@@ -51,25 +51,22 @@ def ranking_table(ranking: Ranking, console: Console) -> None:
         table.add_row(*cells)
     if ranking.missing:
         computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
-        console.print(f"Incomplete: {computed}; the same `sweep run` goes on.", highlight=False)
+        console.print(f"Incomplete: {computed}; the same `sweep run` goes on.")
     if rows.num_rows:
         _print_table(table, console)
     else:
         console.print("No plan is left to rank.")
     direction = "highest" if ranking.descending else "lowest"
-    console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.", highlight=False)
+    console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
     if ranking.mixed_batches:
         console.print(
             "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares alike",
-            highlight=False,
             soft_wrap=True,
         )
     for note in ranking.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", soft_wrap=True)
     if ranking.held and ranking.ranked:
-        console.print(
-            "All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), highlight=False, soft_wrap=True
-        )
+        console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), soft_wrap=True)
     left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
     if left_out:
         reasons(left_out, console, "Not ranked")
@@ -86,9 +83,7 @@ def reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
     width = max(len(f"{n:,}") for n in counts.values())
     for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         meaning = EXPLANATIONS.get(reason, "the condition given to rank is false" if reason == "where" else "")
-        console.print(
-            f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", highlight=False, soft_wrap=True
-        )
+        console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", soft_wrap=True)
 
 
 def cell(name: str, value: Any) -> str:
@@ -138,27 +133,26 @@ def tool_breakdown(parts: Mapping[str, float], console: Console) -> None:
         "compute": compute,
         "total": total,
     }
-    console.print("SimAI-Analytical's cost model, us and share of the total:", highlight=False)
+    console.print("SimAI-Analytical's cost model, us and share of the total:")
     for name, nanoseconds in lines.items():
-        console.print(f"  {name:22} {nanoseconds / 1000:>14.0f}  {nanoseconds / total if total else 0:>6.1%}", highlight=False)
+        console.print(f"  {name:22} {nanoseconds / 1000:>14.0f}  {nanoseconds / total if total else 0:>6.1%}")
 
 
 def plan_row(row: Mapping[str, Any], notes: Sequence[str], console: Console, *, parts: bool) -> None:
     """Print one result row: the plan, its status, and the parts of its step."""
     plan = ["tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware"]
-    console.print("plan: " + ", ".join(f"{name} {row[name]}" for name in plan), highlight=False, soft_wrap=True)
+    console.print("plan: " + ", ".join(f"{name} {row[name]}" for name in plan), soft_wrap=True)
     if row["status"] != "ok":
-        console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", highlight=False, soft_wrap=True)
+        console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", soft_wrap=True)
     elif parts:
-        console.print(f"step time {short(row['step_time_s'], 's')}, the mean over the stages of", highlight=False)
+        console.print(f"step time {short(row['step_time_s'], 's')}, the mean over the stages of")
         for name in PARTS:
             hidden = f"of {short(row[total], 's')}" if (total := name.replace("exposed", "total")) != name else ""
             console.print(
                 f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}",
-                highlight=False,
             )
     for note in notes:
-        console.print(f"  note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"  note: {note}", soft_wrap=True)
 
 
 def disagreement(found: Disagreement, console: Console) -> None:
@@ -166,7 +160,6 @@ def disagreement(found: Disagreement, console: Console) -> None:
     console.print(
         f"{found.pairs:,} plans in both fidelities. simai / event: median {found.median:.3f}, 5 to 95 % {found.low:.3f} to "
         f"{found.high:.3f}. Rank correlation {found.rank_correlation:.3f}; in both best {found.best}: {found.best_in_common}.",
-        highlight=False,
         soft_wrap=True,
     )
     console.print("Widest apart; parts are simai - event:")
@@ -183,13 +176,12 @@ def workload_screen(path: str, workload: Workload, console: Console) -> None:
     """Print what a workload file holds, on a screen."""
     summary, base = summarize(workload), workload.base
     dp = base.all_gpus // (base.tp * base.pp)
-    console.print(f"[bold]{path}[/bold]: {workload.kind} workload", highlight=False)
+    console.print(f"{path}: {workload.kind} workload")
     console.print(
         f"  plan          tp {base.tp}, pp {base.pp}, vpp {base.vpp}, ep {base.ep}, dp {dp}, {base.all_gpus} GPUs, "
         f"micro-batch {base.micro_batch}, ga {base.ga}",
-        highlight=False,
     )
-    console.print(f"  layers        {workload.layers}, of which {summary.layers_per_stage:g} a stage", highlight=False)
+    console.print(f"  layers        {workload.layers}, of which {summary.layers_per_stage:g} a stage")
     for what, count in (
         ("parameters", summary.parameters_per_rank),
         ("expert par.", summary.expert_parameters_per_rank),
@@ -197,7 +189,6 @@ def workload_screen(path: str, workload: Workload, console: Console) -> None:
         if count:
             console.print(
                 f"  {what:13} {short(count, '')} a rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks",
-                highlight=False,
             )
     _compute(summary, base.ga, console)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
@@ -213,7 +204,7 @@ def workload_screen(path: str, workload: Workload, console: Console) -> None:
         )
     _print_table(table, console)
     for note in workload.notes:
-        console.print(f"  note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"  note: {note}", soft_wrap=True)
 
 
 def _compute(summary: Summary, ga: int, console: Console) -> None:
@@ -222,20 +213,19 @@ def _compute(summary: Summary, ga: int, console: Console) -> None:
     console.print(
         f"  compute       {short(total_s, 's')} a micro-batch (forward {short(summary.forward_s, 's')}, backward "
         f"{short(summary.backward_s, 's')}), x {ga} + {short(summary.step_compute_s, 's')} once a step",
-        highlight=False,
     )
     for name, count, forward_s, backward_s in summary.pieces:
         share = (forward_s + backward_s) / total_s if total_s else 0.0
-        console.print(f"    {name:20} x {count:<6g} {share:6.1%} of the compute", highlight=False)
+        console.print(f"    {name:20} x {count:<6g} {share:6.1%} of the compute")
 
 
 def hardware(one: Hardware | None, presets: Sequence[Hardware], console: Console) -> None:
     """Print the numbers of one hardware with their sources, or the presets in a table."""
     if one is not None:
-        console.print(f"[bold]{one.name}[/bold]", highlight=False)
+        console.print(f"{one.name}")
         for key, (section, unit) in HARDWARE_KEYS.items():
             number = getattr(getattr(one, section), key)
-            console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", highlight=False, soft_wrap=True)
+            console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     columns = (

@@ -228,13 +228,13 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     """The simulator's plans from decoded columns; `dp`, `ga` and `all_gpus` follow from each other here."""
     rows = len(columns["tp"])
     zeros = np.zeros(rows, np.int64)
-    model_parallel = columns["tp"] * columns["pp"]
-    all_gpus = columns["all_gpus"] if "all_gpus" in columns else columns["dp"] * model_parallel
+    model_parallel = columns["tp"] * columns["pp"]  # each below 2^31
+    all_gpus = columns["all_gpus"] if "all_gpus" in columns else product(columns["dp"], model_parallel)
     dp = np.maximum(all_gpus // model_parallel, 1)
     if "ga" in columns:
         ga = columns["ga"]
     else:
-        batch = dp * columns["micro_batch"]
+        batch = product(dp, columns["micro_batch"])
         ga = np.where(columns["global_batch"] % batch == 0, columns["global_batch"] // batch, 0)
     hardware = columns.get("hardware", zeros)
     for name in number_axes(space.labels):
@@ -260,6 +260,11 @@ def ratio_columns(space: Space) -> tuple[str, ...]:
     for axis in space.axes:
         fidelities += axis.codes.get("fidelity", np.zeros(0, np.int64)).tolist()
     return RATIOS if FIDELITIES.index("simai") in fidelities else ()
+
+
+def product(a: Ints, b: Ints) -> Ints:
+    """a * b, held at 2^62 where it would overflow; such plans are infeasible (numbers_too_large)."""
+    return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
 
 
 WORD_COLUMNS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}

@@ -53,8 +53,8 @@ class WorkloadSpec(_Model):
     """The workload file (relative to the spec), and facts that it does not hold."""
 
     path: str = Field(min_length=1)
-    micro_batch: int | None = Field(default=None, ge=1)
-    sequence: int | None = Field(default=None, ge=1)
+    micro_batch: int | None = Field(default=None, ge=1, lt=2**31)
+    sequence: int | None = Field(default=None, ge=1, lt=2**31)
     measured_on: str | None = None
 
 
@@ -109,15 +109,13 @@ class SweepSpec(_Model):
             section = "axes" if isinstance(fidelity, list) else "fixed"
             held = expanded.get(section) or {}
             if isinstance(held, Mapping):
+                if "fidelity" in held:
+                    raise ValueError(f"fidelity: is given at the top and under {section}; drop one")
                 expanded[section] = {**held, "fidelity": fidelity}
         if isinstance(expanded.get("axes"), Mapping):
             expanded["axes"] = _axes(expanded["axes"])
         if isinstance(expanded.get("fixed"), Mapping):
-            expanded["fixed"] = {
-                name: check_value(name, value, f"fixed.{key}")
-                for key, value in expanded["fixed"].items()
-                for name in (_field_name(key, "fixed"),)
-            }
+            expanded["fixed"] = _fixed(expanded["fixed"])
         return expanded
 
     @model_validator(mode="after")
@@ -143,6 +141,16 @@ def _field_name(key: object, section: str) -> str:
     if section == "fixed" and name.startswith("hardware"):
         raise ValueError(f"{section}.{key}: fixed hardware belongs under `hardware:`")
     return name
+
+
+def _fixed(given: Mapping[object, object]) -> dict[str, Value]:
+    fixed: dict[str, Value] = {}
+    for key, value in given.items():
+        name = _field_name(key, "fixed")
+        if name in fixed:
+            raise ValueError(f"fixed.{key}: {name} is given twice")
+        fixed[name] = check_value(name, value, f"fixed.{key}")
+    return fixed
 
 
 def _axes(given: Mapping[object, object]) -> dict[str, list[Any]]:

@@ -89,7 +89,7 @@ class Store:
                 leftover.unlink()
             self.check(provenance, fresh=fresh)
             if fresh:
-                for path in self.directory.glob("part-*.parquet"):
+                for path, _ in self._parts():
                     path.unlink()
             text = json.dumps(provenance, indent=1)
             aside = self.directory / f".{MANIFEST}"
@@ -101,6 +101,12 @@ class Store:
         """Raise SpecError where the folder cannot take this sweep, before anything is computed."""
         if self.directory.exists() and not self.directory.is_dir():
             raise SpecError(f"{self.directory}: is a file, expected a folder")
+        if not self.directory.exists():
+            return
+        if not (self.directory / MANIFEST).exists() and list(self.directory.glob("*.parquet")):
+            raise SpecError(
+                f"{self.directory}: holds Parquet files but no {MANIFEST}: not a sweep's folder; give another --out"
+            )
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
             raise SpecError(f"{self.directory}: {_difference(held, provenance)}; give another --out, or --fresh to start over")
@@ -117,13 +123,8 @@ class Store:
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint, in order; where runs of other slice sizes overlap, the later one is left out."""
-        found = sorted(
-            Slice(int(match[1]), int(match[2]))
-            for path in self.directory.glob("part-*.parquet")
-            if (match := _PART.match(path.name))
-        )
         disjoint: list[Slice] = []
-        for part in found:
+        for part in sorted(part for _, part in self._parts()):
             if part.start < part.stop and (not disjoint or part.start >= disjoint[-1].stop):
                 disjoint.append(part)
         return disjoint
@@ -136,15 +137,18 @@ class Store:
         """Delete slices that cannot be read, have missing rows or belong to another sweep; returns their names."""
         dropped = []
         chosen = set(self.slices())
-        for path in sorted(self.directory.glob("part-*.parquet")):
-            match = _PART.match(path.name)
-            part = Slice(int(match[1]), int(match[2])) if match else None
+        for path, part in self._parts():
             if part not in chosen:
                 path.unlink()
-            elif part and not _whole(path, part, sweep):
+            elif not _whole(path, part, sweep):
                 path.unlink()
                 dropped.append(path.name)
         return dropped
+
+    def _parts(self) -> list[tuple[Path, Slice]]:
+        """Files that are named as slices, in order; other files in the folder are somebody else's and never touched."""
+        found = ((path, _PART.match(path.name)) for path in self.directory.glob("part-*.parquet"))
+        return sorted((path, Slice(int(match[1]), int(match[2]))) for path, match in found if match)
 
     def missing(self, count: int) -> list[Slice]:
         """Ranges of [0, count) that no finished slice covers."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import EXPLANATIONS, REASONS, preset_names, read_hardware
+from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
 from sweep.evaluate import prepare
 from sweep.spec import load_spec
-from tests.conftest import EXAMPLES, ROOT
+from tests.conftest import EXAMPLES, ROOT, make_plans
 
 
 def test_every_reason_has_an_explanation() -> None:
@@ -44,7 +44,47 @@ def test_every_example_prepares(path: Path) -> None:
     assert prepare(load_spec(path), path.parent).job.space.size >= 1000
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/architecture.md", "docs/moving.md"])
+def test_every_column_is_documented() -> None:
+    spec = EXAMPLES / "fidelity.yaml"
+    columns = prepare(load_spec(spec), spec.parent).job.schema.names
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert [name for name in columns if f"`{name}`" not in text] == []
+
+
+def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: Workload, h100: HardwareTable) -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+    for workload, figures in (
+        (gpt7b, ("403.2 ms by events, 480.9 ms by the model", "11.5 of 116.2 ms remain")),
+        (llama, ("14.25 s by events, 14.77 s by the model", "(2.8 ms left)")),
+    ):
+        overlap = {"overlap_grad": 1, "overlap_param": 1, "overlap_pp": 0, "checkpointing": 1}
+        plans = make_plans(**{**workload.base._asdict(), **overlap, "fidelity": [0, 1]})
+        event, simai = (dict(zip(METRICS, column, strict=True)) for column in simulate(workload, h100, plans).metrics.T)
+        step = [m["step_time_s"] for m in (event, simai)]
+        dp = [event[name] * 1e3 for name in ("dp_exposed_s", "dp_total_s")]
+        if step[0] < 1:
+            told = (
+                f"{step[0] * 1e3:.1f} ms by events, {step[1] * 1e3:.1f} ms by the model",
+                f"{dp[0]:.1f} of {dp[1]:.1f} ms remain",
+            )
+        else:
+            told = (f"{step[0]:.2f} s by events, {step[1]:.2f} s by the model", f"({dp[0]:.1f} ms left)")
+        assert told == figures
+        assert all(figure in text for figure in figures)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "docs/architecture.md",
+        "docs/moving.md",
+        "docs/fidelity.md",
+        "docs/formats.md",
+        "docs/results.md",
+    ],
+)
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):

@@ -135,7 +135,7 @@ def _integer(text: str, fail: Callable[[str, str], FormatError], *, least: int) 
     expected = f"a whole number of at least {least}"
     if not _INTEGER.match(text):
         raise fail(shown(text), expected)
-    if len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX:
+    if len(text) > 64 or len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX:
         raise fail(shown(text), expected if text.startswith("-") else "a number below 2^63")
     if int(text) < least:
         raise fail(shown(text), expected)

@@ -21,11 +21,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
+from sim_core import SimError, SpecError
 from sweep.store import Slice
 from sweep.work import Receipt, SliceQueue, SliceTask
 
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
+_READY: Final = "ready"
+MAX_FALSE_STARTS: Final = 5
 
 
 @dataclass(kw_only=True)
@@ -35,6 +38,8 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     held: tuple[Slice, int] | None = None
+    ready: bool = False
+    dead: bool = False
 
 
 class LocalExecutor:
@@ -42,6 +47,7 @@ class LocalExecutor:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.false_starts = 0
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`."""
@@ -56,15 +62,15 @@ class LocalExecutor:
                 by_pipe = {worker.pipe: worker for worker in pool}
                 for pipe in wait(list(by_pipe)):
                     worker = by_pipe[pipe]  # type: ignore[index]
-                    receipt = _answer(worker, task, queue)
+                    receipt = self._answer(worker, task, queue)
                     if receipt is not None:
                         yield receipt
-                    if worker.held is not None:  # it died: its slice went back, a new process takes its place
-                        _stop(worker)
-                        pool.remove(worker)
-                    elif (taken := queue.take()) is not None:
+                    if worker.held is not None:
+                        continue  # it has said that it is ready, and works
+                    taken = None if worker.dead else queue.take()
+                    if taken is not None:
                         _hand(worker, taken)
-                    else:
+                    else:  # nothing is left; or it died, and a new process takes its place
                         _stop(worker)
                         pool.remove(worker)
         finally:
@@ -72,6 +78,46 @@ class LocalExecutor:
                 worker.process.kill()
             for worker in pool:
                 _stop(worker)
+
+    def _answer(self, worker: _Worker, task: SliceTask, queue: SliceQueue) -> Receipt | None:
+        """Take what a ready pipe holds: the worker is ready, done with its slice (`held` is None), or `dead`.
+
+        A worker that dies before it was ready is not its slice's fault: the slice goes back as it was, and too many such
+        starts in a row end the run.
+        """
+        if worker.held is None:  # it was stopped; the pool holds none such
+            return None
+        part, losses = worker.held
+        try:
+            answer = worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.dead, worker.held = True, None
+            if worker.ready:
+                return None if queue.lost(part, losses) else task.give_up(part)
+            self.false_starts += 1
+            if self.false_starts >= MAX_FALSE_STARTS:
+                worker.process.join(_STOP_S)
+                raise WorkerStartError(
+                    f"worker processes end before they can work (exit code {worker.process.exitcode})"
+                ) from None
+            queue.returned.append((part, losses))
+            return None
+        if answer == _READY:
+            worker.ready = True
+            self.false_starts = 0
+            return None
+        worker.held = None
+        if isinstance(answer, Receipt):
+            queue.finished(answer)
+            return answer
+        if isinstance(answer, OSError | SimError):
+            raise answer
+        sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {answer}\n")
+        return None if queue.lost(part, losses) else task.give_up(part)
+
+
+class WorkerStartError(SimError):
+    """Worker processes cannot be started on this machine."""
 
 
 def _start(task: SliceTask) -> _Worker:
@@ -105,25 +151,6 @@ def _hand(worker: _Worker, taken: tuple[Slice, int]) -> None:
         return  # it is dead: its pipe will say so
 
 
-def _answer(worker: _Worker, task: SliceTask, queue: SliceQueue) -> Receipt | None:
-    """What a ready pipe holds. A worker that is dead keeps `held`; one that is done or has reported loses it."""
-    if worker.held is None:
-        return None
-    part, losses = worker.held
-    try:
-        answer = worker.pipe.recv()
-    except (EOFError, OSError):
-        return None if queue.lost(part, losses) else task.give_up(part)
-    worker.held = None
-    if isinstance(answer, Receipt):
-        queue.finished(answer)
-        return answer
-    if isinstance(answer, OSError):
-        raise answer
-    sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {answer}\n")
-    return None if queue.lost(part, losses) else task.give_up(part)
-
-
 def _stop(worker: _Worker) -> None:
     worker.pipe.close()
     worker.process.join(_STOP_S)
@@ -141,6 +168,10 @@ def _work(pipe: Connection, task: SliceTask, driver: int) -> None:
             return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's affair
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        pipe.send(_READY)
+    except OSError:
+        return
     while True:
         try:
             part = pipe.recv()
@@ -150,6 +181,8 @@ def _work(pipe: Connection, task: SliceTask, driver: int) -> None:
             answer: object = task(part)
         except OSError as error:
             answer = OSError(error.errno, error.strerror or str(error), error.filename)
+        except SimError as error:  # of the input, not of a plan
+            answer = SpecError(str(error))
         except Exception:  # noqa: BLE001 (whatever a plan does to us is reported, then the plan is found)
             answer = traceback.format_exc(limit=-3)
         try:

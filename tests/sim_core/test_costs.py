@@ -103,7 +103,7 @@ def counted(groups: list[list[int]], gpus_per_node: int) -> tuple[int, int]:
     st.sampled_from([1, 2, 4]),
     st.integers(1, 12),
     st.integers(1, 5),
-    st.sampled_from([4, 8, 16]),
+    st.sampled_from([4, 8, 16, 72]),
 )
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_groups_lie_where_the_rank_order_puts_them(tp: int, ep: int, dp_of_ep: int, pp: int, gpus_per_node: int) -> None:
@@ -119,16 +119,11 @@ def test_groups_lie_where_the_rank_order_puts_them(tp: int, ep: int, dp_of_ep: i
         by_key = itertools.groupby(keyed, lambda at: [at[axis] for axis in kept])
         return [[rank[at] for at in members] for _, members in by_key]
 
-    assert place(tp, 1, tp, gpus_per_node) == counted(groups(1, 2, 3), gpus_per_node)
-    assert place(ep, tp, tp * ep, gpus_per_node) == counted(groups(0, 2, 3), gpus_per_node)
-    # dp groups start at every stage; which stages there are decides the worst start, place() takes the worst of all
-    worst_dp = counted(groups(0, 3), gpus_per_node)
-    nodes, fewest = place(dp, tp, tp * dp, gpus_per_node)
-    assert nodes >= worst_dp[0]
-    if pp * tp * dp % gpus_per_node == 0:
-        assert (nodes, fewest) == worst_dp
-    worst_dp_ep = counted(groups(0, 1, 3), gpus_per_node)
-    assert place(dp_of_ep, tp * ep, tp * dp, gpus_per_node)[0] >= worst_dp_ep[0]
+    stages = tp * dp
+    assert place(tp, 1, tp, stages * pp // tp, gpus_per_node) == counted(groups(1, 2, 3), gpus_per_node)
+    assert place(ep, tp, tp * ep, stages * pp // (tp * ep), gpus_per_node) == counted(groups(0, 2, 3), gpus_per_node)
+    assert place(dp, tp, stages, pp, gpus_per_node) == counted(groups(0, 3), gpus_per_node)
+    assert place(dp_of_ep, tp * ep, stages, pp, gpus_per_node) == counted(groups(0, 1, 3), gpus_per_node)
 
 
 @given(st.integers(1, 64), st.integers(2, 16), st.sampled_from([4, 8]))
@@ -142,4 +137,7 @@ def test_stages_on_one_node_talk_by_nvlink(stage_gpus: int, pp: int, gpus_per_no
 
 def test_odd_tensor_groups_straddle_nodes() -> None:
     """tp 3 on nodes of 8: ranks 6, 7 | 8: some group touches two nodes, with one rank alone."""
-    assert place(3, 1, 3, 8) == (2, 1)
+    assert place(3, 1, 3, 5, 8) == (2, 1)
+    assert place(3, 1, 3, 2, 8) == (1, 3)  # with two groups, none straddles
+    assert place(6, 1, 6, 1, 8) == (1, 6)
+    assert place(16, 4, 64, 1, 72) == (1, 16)  # all in one rack of 72

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,11 +23,13 @@ from sim_core import (
     Workload,
     hardware_table,
     read_hardware,
+    read_workload,
     simulate,
     trace,
 )
 from sim_core.costs import collective_s
 from sim_core.workload import ALL_GATHER, REDUCE_SCATTER
+from tests.aicb import gpt_text, write
 from tests.conftest import ROOT, make_plans
 
 STEP = METRICS.index("step_time_s")
@@ -140,7 +143,7 @@ def test_gradients_flow_bucket_by_bucket(gpt7b: Workload, bucket: int, nic: floa
     found = one(gpt7b, table, **plan)
     after = found["step_time_s"] - barrier
     alone = one(gpt7b, table, **{**plan, "overlap_grad": 0})
-    gather_s = sum(buckets(ALL_GATHER, 3244294144 / pp / vpp, bucket, table, dp, dp // 2, 2)) * vpp
+    gather_s = sum(buckets(ALL_GATHER, 3244294144 / pp / vpp, bucket / 2, table, dp, dp // 2, 2)) * vpp
     reduce_s = sum(buckets(REDUCE_SCATTER, 6488588288 / pp / vpp, bucket, table, dp, dp // 2, 2)) * vpp
     assert alone["dp_total_s"] == pytest.approx(gather_s + reduce_s, rel=1e-9)
     # what follows the barrier is the same with and without overlap
@@ -156,12 +159,67 @@ def test_parameters_arrive_bucket_by_bucket(gpt7b: Workload, nic: float) -> None
     plain = trace(gpt7b, table, make_plans(bucket_bytes=bucket))
     gated = trace(gpt7b, table, make_plans(bucket_bytes=bucket, overlap_param=1))
     forward_s = plain.end_s[0] - plain.start_s[0]
-    costs = buckets(ALL_GATHER, 3244294144, bucket, table, 128, 64, 2)
+    costs = buckets(ALL_GATHER, 3244294144, bucket / 2, table, 128, 64, 2)
     arrived = done = 0.0
     for cost in costs:
         arrived += cost
         done = max(done, arrived) + forward_s / len(costs)
     assert gated.end_s[0] == pytest.approx(done, rel=1e-9)
+
+
+@pytest.mark.parametrize("bucket", [2**23, 2**26, 2**30])
+@pytest.mark.parametrize("nic", [0.5e9, 4e9, 50e9])
+def test_gradients_of_experts_flow_beside_the_dense_ones(tmp_path: Path, bucket: int, nic: float) -> None:
+    """Two kinds of buckets on one stream, each taken as it gets ready, against a loop over all of them."""
+    path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=64, ep=8, experts=2**33, parameters=2**31, layers=32))
+    workload, _ = read_workload(path, micro_batch=1)
+    table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s", "memory": "1 TB"})], None)
+    plan = {"tp": 1, "ep": 8, "all_gpus": 64, "overlap_grad": 1, "bucket_bytes": bucket}
+    events = trace(workload, table, make_plans(**plan))
+    start, end = events.start_s[-1], events.end_s[-1]
+    ready = []
+    for size, dp, nodes, per_node in ((4 * 2**31, 64, 8, 8), (4 * 2**33 / 8, 8, 8, 1)):
+        costs = buckets(REDUCE_SCATTER, size, bucket, table, dp, nodes, per_node)
+        ready += [(start + (j + 1) / len(costs) * (end - start), cost) for j, cost in enumerate(costs)]
+    stream = 0.0
+    for moment, cost in sorted(ready):
+        stream = max(stream, moment) + cost
+    exposed = max(stream - end, 0.0)
+    gather_s = one(workload, table, **{**plan, "overlap_grad": 0})["dp_exposed_s"] - sum(cost for _, cost in ready)
+    found = one(workload, table, **plan)["dp_exposed_s"] - gather_s
+    assert found == pytest.approx(exposed, abs=max(cost for _, cost in ready))
+    if bucket == 2**30:  # few enough buckets that none is left out
+        assert found == pytest.approx(exposed, rel=1e-6, abs=1e-9)
+
+
+def test_a_kind_of_parameters_that_costs_nothing_gates_nothing(tmp_path: Path, h100: HardwareTable) -> None:
+    """Experts on as many ranks as there are replicas: only the dense parameters are gathered."""
+    path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, ep=8, experts=2**31, layers=4))
+    workload, _ = read_workload(path, micro_batch=1)
+    plain = one(workload, h100, tp=1, ep=8, all_gpus=8)
+    gated = one(workload, h100, tp=1, ep=8, all_gpus=8, overlap_param=1)
+    assert 0 < plain["dp_exposed_s"] - gated["dp_exposed_s"] < plain["dp_exposed_s"]
+
+
+def test_the_fullest_stage_counts_for_the_state(tmp_path: Path, h100: HardwareTable) -> None:
+    """Nine layers in 2 x 2 chunks: 2, 2, 2, 3; the second stage holds 5."""
+    path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=4, layers=9, parameters=9 * 2**20))
+    workload, _ = read_workload(path, micro_batch=1)
+    found = simulate(workload, h100, make_plans(tp=1, pp=2, vpp=2, ga=2, all_gpus=4))
+    assert found.state_bytes[0] == pytest.approx(5 * 2**20 * (6 + 12 / 2))
+
+
+@pytest.mark.parametrize(
+    "plan", [{"all_gpus": 2**41, "tp": 1}, {"micro_batch": 2**31 - 1, "ga": 2**24, "all_gpus": 2**40, "tp": 1}]
+)
+def test_numbers_beyond_counting_are_infeasible(gpt7b: Workload, h100: HardwareTable, plan: dict[str, int]) -> None:
+    assert [REASONS[code] for code in simulate(gpt7b, h100, make_plans(**plan)).reason] == ["numbers_too_large"]
+
+
+def test_a_part_that_is_not_a_number_is_failed(gpt7b: Workload) -> None:
+    values = {"nvlink_bandwidth": "1e-305 B/s", "nvlink_efficiency": 0.01}
+    table = hardware_table([read_hardware("H100-SXM").with_values(values)], None)
+    assert simulate(gpt7b, table, make_plans()).reason.tolist() == [REASON["result_not_finite"]]
 
 
 def test_recompute_runs_the_forward_again(gpt7b: Workload, h100: HardwareTable) -> None:

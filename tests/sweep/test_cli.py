@@ -86,11 +86,30 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert f"Results: {tmp_path / 'out'}" in told.stdout
 
 
+def test_failed_plans_are_still_told_when_there_is_nothing_to_do(write_spec: SpecWriter, tmp_path: Path) -> None:
+    axes = {"hardware.nic_bandwidth": ["1e-300 B/s"], "tp": [4], "all_gpus": [512]}
+    spec = write_spec(axes=axes, where=None, hardware={"preset": "H100-SXM", "nic_efficiency": 1e-10})
+    for _ in range(2):
+        assert sweep("run", spec, "--out", tmp_path / "out", "--workers", 0).returncode == 3
+
+
+def test_names_with_brackets_are_printed_as_they_are(write_spec: SpecWriter, tmp_path: Path) -> None:
+    odd = tmp_path / "d[red]"
+    odd.mkdir()
+    text = GPT7B.read_text().replace("mlp_layer", "mlp[/x]")
+    (odd / "w.txt").write_text(text)
+    told = sweep("inspect", odd / "w.txt")
+    assert told.returncode == 0
+    assert "d[red]/w.txt" in told.stdout
+    assert "mlp[/x]" in told.stdout
+    assert sweep("run", write_spec(axes={"tp": [4]}, where=None), "--out", odd / "o[/x]", "--workers", 0).returncode == 0
+
+
 def test_a_sweep_in_which_no_plan_can_run_says_so(write_spec: SpecWriter, tmp_path: Path) -> None:
     told = sweep("run", write_spec(axes={"tp": [16], "pp": [8], "all_gpus": [64]}, where=None), "--out", tmp_path / "out")
     assert told.returncode == 4
     assert "No plan is left to rank." in told.stdout
-    assert told.stdout.endswith("No plan can run.\n")
+    assert "No plan can run." in told.stdout
 
 
 def test_an_output_that_cannot_be_is_told_before_anything_runs(write_spec: SpecWriter, tmp_path: Path) -> None:

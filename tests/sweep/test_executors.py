@@ -12,13 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sweep.evaluate import Prepared
+from sim_core import SimError, SpecError
+from sweep.evaluate import Prepared, prepare
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
+from sweep.spec import load_spec
 from sweep.store import Slice
 from sweep.work import SliceQueue, SliceTask
-from tests.sweep.conftest import rows
+from tests.sweep.conftest import SpecWriter, rows
 from tests.sweep.tasks import DiskFull, KilledOnce, Poisoned, Raising
 
 
@@ -105,6 +107,22 @@ class TestLosses:
         (tmp_path / "marks").mkdir()
         table = execute(LocalExecutor(2), prepared, tmp_path / "out", KilledOnce, marks=tmp_path / "marks", times=times)
         assert table.equals(undisturbed)
+
+
+def test_workers_that_cannot_start_end_the_run(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that ends at once, as with a broken installation: no endless respawning, no rows made up."""
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif '--multiprocessing-fork' in sys.argv: os._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(SimError, match=r"worker processes end before they can work \(exit code 7\)"):
+        execute(LocalExecutor(2), prepared, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
+def test_a_constraint_that_fails_on_a_later_plan_ends_the_run_in_one_line(write_spec: SpecWriter, tmp_path: Path) -> None:
+    path = write_spec(where=["cast(substr(checkpointing, 7) as int) > 2 or checkpointing = 'none'"])
+    for executor in (InlineExecutor(), LocalExecutor(1)):
+        with pytest.raises(SpecError, match=r"where: .*Could not convert string"):
+            execute(executor, prepare(load_spec(path), path.parent), tmp_path / "out")
 
 
 def test_the_queue_covers_every_position_once_whatever_is_lost() -> None:

@@ -91,6 +91,18 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"where": ["tp + 1"]}, "where: 'tp + 1': found a value of type int64, expected true or false"),
     ({"where": ["max(tp) > 1"]}, "where: 'max(tp) > 1': Binder Error: WHERE clause cannot contain aggregates!"),
     ({"objectives": [{"minimize": "foo"}]}, "objectives: unknown column 'foo', valid: "),
+    ({"where": ["tp <= (SELECT avg(tp) FROM plans)"]}, "found 'SELECT', expected a condition on one plan's columns"),
+    ({"where": ["random() < 0.5"]}, "found 'random', expected a condition on one plan's columns"),
+    ({"where": ["tp > 1) OR (pp > 1"]}, "where: 'tp > 1) OR (pp > 1': Parser Error"),
+    ({"where": ["tp > 1, pp > 1"]}, "where: 'tp > 1, pp > 1': "),
+    ({"workload": {"path": "w.txt", "micro_batch": 10**20}}, ":4: workload.micro_batch: found '100000000000000000000'"),
+    ({"workload": "a\0b"}, "workload.path: embedded null byte"),
+    ({"fixed": {"mbs": 1, "micro_batch": 2}}, ": fixed.micro_batch: micro_batch is given twice"),
+    ({"fidelity": "simai", "fixed": {"fidelity": "event"}}, "fidelity: is given at the top and under fixed; drop one"),
+    (
+        {"hardware": {"preset": "H100-SXM", "gpus_per_node": 10**9}},
+        "gpus_per_node: found 1e+09, expected a whole number up to 65536",
+    ),
     ({"objectives": []}, ": objectives: found '[]'"),
     ({"per": "tpp"}, "per: unknown column 'tpp', nearest valid: tp"),
     ({"workload": "w.txt", "objectives": [{"maximize": "tokens_per_s"}]}, "objectives: tokens_per_s needs workload.sequence"),
@@ -126,7 +138,11 @@ def test_a_fault_is_one_line_that_says_where_and_what(write_spec: SpecWriter, ch
         ("a: [", ":1: not valid YAML"),
         ("a: 1\na: 2\n", ":2: not valid YAML: key 'a' stands twice"),
         ("\x00", "not valid YAML"),
-        ("a: &x [*x]", "YAML"),
+        ("a: &x [*x]", ":1: aliases (*x) are not supported"),
+        ("a: &a [x,x]\nb: &b [*a,*a]\n", ":2: aliases (*a) are not supported"),
+        ("a: !!timestamp abc", "not valid YAML"),
+        ("a: !!int abc", "not valid YAML"),
+        ("a: !!python/object:os.system x", "not valid YAML"),
     ],
 )
 def test_a_document_that_is_no_spec(tmp_path: Path, text: str, message: str) -> None:
@@ -177,3 +193,10 @@ def test_an_axis_over_presets_replaces_the_given_one(write_spec: SpecWriter) -> 
 
 def test_bytes_with_a_unit(write_spec: SpecWriter) -> None:
     assert load_spec(write_spec(fixed={"bucket_bytes": "100 MB"})).fixed["bucket_bytes"] == 100_000_000
+
+
+@pytest.mark.parametrize("text", ["010", "1:30", "0x10", "1_000", "2024-13-45", "off"])
+def test_numbers_are_what_they_look_like(write_spec: SpecWriter, text: str) -> None:
+    """YAML 1.1 would read 8, 90, 16, 1000, a date and false."""
+    with pytest.raises(SpecError, match=r"axes\.tp: found"):
+        load_spec(write_spec(), [f"axes.tp=[{text}]"])

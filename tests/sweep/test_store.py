@@ -116,3 +116,32 @@ def test_a_file_says_by_itself_what_it_was_made_from(store: Store, prepared: Pre
     assert told["model"] == prepared.provenance["model"]
     assert told["hardware"][0]["name"] == "H100-SXM"
     assert any("memory" in note for note in told["notes"])
+
+
+def test_other_people_s_files_are_never_touched(store: Store, prepared: Prepared) -> None:
+    with store.opened(prepared.provenance):
+        put(store, prepared, (0, 5))
+    others = ["part-00000-3fa85f64-c000.snappy.parquet", "part-mine.parquet", "notes.txt"]
+    for name in others:
+        (store.directory / name).write_text("mine")
+    with store.opened(prepared.provenance, fresh=True):
+        store.drop_damaged(prepared.job.identity)
+    assert all((store.directory / name).read_text() == "mine" for name in others)
+
+
+def test_a_folder_of_parquet_files_that_is_no_sweep_s_is_refused(store: Store, prepared: Prepared) -> None:
+    (store.directory / "part-000000000000-000000000005.parquet").write_text("somebody's")
+    for fresh in (False, True):
+        with pytest.raises(SpecError, match="not a sweep's folder"), store.opened(prepared.provenance, fresh=fresh):
+            pass
+    assert (store.directory / "part-000000000000-000000000005.parquet").read_text() == "somebody's"
+
+
+def test_fresh_recovers_from_a_damaged_manifest(store: Store, prepared: Prepared) -> None:
+    with store.opened(prepared.provenance):
+        put(store, prepared, (0, 5))
+    (store.directory / "sweep.json").write_text("{")
+    with pytest.raises(SpecError, match=r"is damaged .* --fresh starts over"), store.opened(prepared.provenance):
+        pass
+    with store.opened(prepared.provenance, fresh=True):
+        assert store.slices() == []
