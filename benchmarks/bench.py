@@ -19,7 +19,7 @@ import numpy as np
 
 from sim_core.engine import allocate, run
 from sim_core.schedule import fill_order
-from sweep.evaluate import evaluate, prepare
+from sweep.evaluate import Job, evaluate, prepare
 from sweep.spec import load_spec
 from sweep.store import Slice
 from sweep.work import SliceTask
@@ -70,15 +70,23 @@ def engine_rows() -> list[tuple[str, str, str]]:
 
 def worker_rows() -> list[tuple[str, str, str]]:
     """Plans a second of one worker, from plan numbers to the Parquet file."""
-    job = prepare(load_spec(EXAMPLE), EXAMPLE.parent).job
+    rows = []
+    for fidelity, bar in (("event", ">= 20,000"), ("simai", ">= 50,000")):
+        job = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).job
+        rows += worker_rate(job, fidelity, bar)
+    return rows
+
+
+def worker_rate(job: Job, fidelity: str, bar: str) -> list[tuple[str, str, str]]:
+    """The same of one fidelity, all plans of a slice and the legal ones."""
     part = Slice(60_000, 100_000)
     legal = sum(reason == "" for reason in evaluate(job, np.arange(part.start, part.stop)).column("reason").to_pylist())
     with tempfile.TemporaryDirectory() as folder:
         task = SliceTask(job=job, directory=Path(folder), provenance=b"{}")
         seconds = median_s(lambda: task(part))
     return [
-        ("one worker, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", ">= 20,000"),
-        (f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", f"{legal / seconds:,.0f} plans/s", ""),
+        (f"one worker, {fidelity}, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", bar),
+        (f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", f"{legal / seconds:,.0f} plans/s", bar),
     ]
 
 

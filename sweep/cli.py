@@ -178,7 +178,7 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
     console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", soft_wrap=True)
     ok, failed = outcome(directory)
     if failed:
-        console.print(f"{failed:,} plans failed (see reason); --fresh runs all again.")
+        console.print(f"{failed:,} plan{'s' * (failed != 1)} failed (see the column reason); --fresh runs all again.")
         raise typer.Exit(EXIT_FAILED_PLANS)
     if not ok:
         console.print("No plan can run.")

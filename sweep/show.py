@@ -30,6 +30,7 @@ SHORT_PART: Final = {
     "optimizer_s": "optim",
 }
 _SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
+ROUNDING_S: Final = 1e-12
 TABLE_WIDTH: Final = 250
 
 
@@ -94,7 +95,7 @@ def cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         if name.endswith("_s") and not name.endswith("per_s"):
-            return short(value, "s")
+            return short(value, "s") if abs(value) >= ROUNDING_S else "0"
         if name.endswith("_bytes"):
             return short(value, "B")
         if name.endswith("bandwidth"):

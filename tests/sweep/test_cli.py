@@ -74,8 +74,8 @@ def test_failed_plans_are_told_by_the_exit_code(write_spec: SpecWriter, tmp_path
     spec = write_spec(axes=axes, where=None, hardware={"preset": "H100-SXM", "nic_efficiency": 1e-10})
     told = sweep("run", spec, "--out", tmp_path / "out", "--workers", 0)
     assert told.returncode == 3
-    assert "1 plans failed." in told.stdout
-    assert "1  result_not_finite  (the step time is not a finite number)" in told.stdout
+    assert "1 plan failed (see the column reason)" in told.stdout
+    assert "1  result_not_finite  (the step time, or a part of it, is not a positive finite number)" in told.stdout
 
 
 def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> None:
