@@ -19,7 +19,8 @@ import numpy as np
 
 from sim_core.engine import allocate, run
 from sim_core.schedule import fill_order
-from sweep.evaluate import Job, evaluate, prepare
+from sweep.evaluate import evaluate
+from sweep.job import Job, prepare
 from sweep.spec import load_spec
 from sweep.store import Slice
 from sweep.work import SliceTask
@@ -115,7 +116,7 @@ def whole_rows() -> list[tuple[str, str, str]]:
 DRIVER = """
 import tempfile
 from pathlib import Path
-from sweep.evaluate import prepare
+from sweep.job import prepare
 from sweep.executors.local import LocalExecutor
 from sweep.run import run_sweep, warm_up
 from sweep.spec import load_spec

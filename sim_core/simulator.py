@@ -20,11 +20,8 @@ from sim_core.lower import (
     PP_TOTAL,
     STEP_TIME,
     Lowered,
-    after_gradients,
     allocate_lowered,
-    gather_parameters,
     lower,
-    reduce_gradients,
 )
 from sim_core.memory import model_state_bytes
 from sim_core.moving import N_RULES
@@ -32,6 +29,7 @@ from sim_core.plan import EVENT, EXPLANATIONS, REASON, REASONS, SIMAI, Plans, ch
 from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.simai_model import SIMAI_PARTS, simai_one, simai_rows
 from sim_core.simai_tables import bus_tables
+from sim_core.step import after_gradients, gather_parameters, reduce_gradients
 from sim_core.workload import Arrays, Workload
 
 Floats = npt.NDArray[np.float64]

@@ -27,11 +27,11 @@ from sim_core import (
     short,
 )
 from sweep import show
-from sweep.evaluate import Prepared, prepare
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.fidelity import compare_fidelity
+from sweep.job import Prepared, prepare
 from sweep.progress import shown
 from sweep.rank import outcome, rank
 from sweep.run import Progress, dry_run, run_sweep, warm_up

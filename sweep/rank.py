@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
-from sweep.evaluate import result_column
+from sweep.columns import result_column
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1

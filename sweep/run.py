@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sweep.evaluate import Job, Prepared, evaluate
+from sweep.evaluate import evaluate
 from sweep.executors import Executor
+from sweep.job import Job, Prepared
 from sweep.space import permuted
 from sweep.store import Store
 from sweep.work import SliceQueue, SliceTask

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import EXPLANATIONS, HARDWARE_KEYS, PARTS, Hardware, Summary, Workload, short, summarize
-from sweep.evaluate import SHORT_NAMES
+from sweep.columns import SHORT_NAMES
 from sweep.fidelity import Disagreement
 from sweep.rank import Ranking
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from sim_core import Plans, SpecError, export_simai, simai_breakdown
 from sweep.document import apply_sets, fault
-from sweep.evaluate import Prepared, evaluate, prepare
+from sweep.evaluate import evaluate
+from sweep.job import Prepared, prepare
 from sweep.space import to_plans
 from sweep.spec import SweepSpec
 

@@ -79,6 +79,7 @@ class Space:
     size: int
     sample: tuple[int, int] | None
     defaults: tuple[str, ...]
+    hardware_names: tuple[str, ...]  # of the roots of the variants, in the order of `labels["hardware"]`
 
     @property
     def count(self) -> int:
@@ -145,7 +146,15 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
     if spec.sample:
         sample = (min(spec.sample.n, size), spec.sample.seed)
     variants = _variants(spec, labels, base)
-    space = Space(axes=tuple(axes), held=held, labels=labels, size=size, sample=sample, defaults=tuple(defaults))
+    space = Space(
+        axes=tuple(axes),
+        held=held,
+        labels=labels,
+        size=size,
+        sample=sample,
+        defaults=tuple(defaults),
+        hardware_names=tuple(dict.fromkeys(variant.name for variant in variants)),
+    )
     return space, variants
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from sim_core import REASON
-from sweep.evaluate import Job, evaluate
+from sweep.evaluate import evaluate
+from sweep.job import Job
 from sweep.store import Slice, write_slice
 
 FIRST_ROWS: Final = 4096

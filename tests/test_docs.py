@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
-from sweep.evaluate import prepare
+from sweep.columns import result_schema
+from sweep.job import prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT, make_plans
 
@@ -46,7 +47,7 @@ def test_every_example_prepares(path: Path) -> None:
 
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
-    columns = prepare(load_spec(spec), spec.parent).job.schema.names
+    columns = result_schema(prepare(load_spec(spec), spec.parent).job.space).names
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert [name for name in columns if f"`{name}`" not in text] == []
 

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
-from sweep.evaluate import Prepared, prepare
+from sweep.job import Prepared, prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from sim_core import SimError, SpecError
-from sweep.evaluate import Prepared, prepare
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
+from sweep.job import Prepared, prepare
 from sweep.spec import load_spec
 from sweep.store import Slice
 from sweep.work import SliceQueue, SliceTask

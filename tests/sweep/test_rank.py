@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim_core import PARTS, SpecError
-from sweep.evaluate import prepare
 from sweep.executors.inline import InlineExecutor
+from sweep.job import prepare
 from sweep.rank import rank
 from sweep.run import run_sweep
 from sweep.spec import load_spec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sim_core import SpecError, hardware_yaml, read_hardware
-from sweep.evaluate import prepare
+from sweep.job import prepare
 from sweep.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
 
@@ -182,13 +182,13 @@ def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tm
     with pytest.raises(SpecError, match="two entries are named 'H100-SXM'"):
         prepare(load_spec(path), path.parent)
     mine.write_text(mine.read_text().replace("name: H100-SXM", "name: mine"))
-    assert prepare(load_spec(path), path.parent).job.hardware_names == ("H100-SXM", "mine")
+    assert prepare(load_spec(path), path.parent).job.space.hardware_names == ("H100-SXM", "mine")
 
 
 def test_an_axis_over_presets_replaces_the_given_one(write_spec: SpecWriter) -> None:
     path = write_spec(where=None)
     sets = ["hardware=null", "axes.hardware=[H100-SXM, H20-SXM]"]
-    assert prepare(load_spec(path, sets), path.parent).job.hardware_names == ("H100-SXM", "H20-SXM")
+    assert prepare(load_spec(path, sets), path.parent).job.space.hardware_names == ("H100-SXM", "H20-SXM")
 
 
 def test_bytes_with_a_unit(write_spec: SpecWriter) -> None:

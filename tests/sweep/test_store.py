@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
-from sweep.evaluate import Prepared, evaluate
+from sweep.evaluate import evaluate
+from sweep.job import Prepared
 from sweep.store import Slice, Store, write_slice
 
 

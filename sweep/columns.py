@@ -1,0 +1,97 @@
+"""Columns of a result: their schema, their names for people, and those that say which plan a row is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sim_core import FIDELITIES, HARDWARE_KEYS, METRICS, PARTS, Plans, SpecError, nearest, quantity
+from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
+
+Ints = npt.NDArray[np.int64]
+
+PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
+RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
+TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, "state_bytes")
+_WORD = pa.dictionary(pa.int32(), pa.string())
+
+
+SHORT_NAMES: Final = {
+    "step": "step_time_s",
+    "gpus": "all_gpus",
+    "mbs": "micro_batch",
+    "batch": "global_batch",
+    "ckpt": "checkpointing",
+    "samples/s": "samples_per_s",
+    "tokens/s": "tokens_per_s",
+    "gpu-s/sample": "gpu_s_per_sample",
+}
+"""Heads of the ranked table -> columns; both are understood wherever a column is named."""
+
+
+def result_column(name: str, columns: Sequence[str]) -> str:
+    """The result column that `name` means; a head of the table and a name without `_s` are understood. Raises SpecError."""
+    short = SHORT_NAMES.get(name.strip(), name.strip().removeprefix("hardware."))
+    for candidate in (short, f"{short}_s"):
+        if candidate in columns:
+            return candidate
+    raise SpecError(f"unknown column {name!r}, {nearest(short, columns)}")
+
+
+def result_schema(space: Space) -> pa.Schema:
+    """Columns of the result, without provenance."""
+    fields = [pa.field("plan", pa.int64(), nullable=False)]
+    fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
+    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, "checkpointing")]
+    fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
+    fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(space)]
+    fields += [pa.field("hardware", _WORD, nullable=False)]
+    fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(space.labels)]
+    fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
+    fields += [pa.field(name, pa.float64()) for name in MEASURES]
+    return pa.schema(fields)
+
+
+def column_name(label: str) -> str:
+    """Result column of an axis over a hardware number: SQL needs no quotes for it."""
+    return label.removeprefix("hardware.")
+
+
+def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
+    """The columns that say which plan a row is: all of the schema before the status."""
+    dp = plans.all_gpus // (plans.tp * plans.pp)
+    given = plans._asdict() | {
+        "dp": dp,
+        "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
+    }
+    described = {"plan": pa.array(numbers)}
+    described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
+    described |= {name: words(given[name], known) for name, known in WORD_COLUMNS.items()}
+    described["checkpointing"] = words(columns["checkpointing"], space.labels["checkpointing"])
+    described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
+    described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
+    described["fidelity"] = words(plans.fidelity, FIDELITIES)
+    described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
+    for label in number_axes(space.labels):
+        unit = HARDWARE_KEYS[column_name(label)][1]
+        values = np.array([quantity(value, unit) for value in space.labels[label]])
+        described[column_name(label)] = pa.array(values[columns[label]])
+    return described
+
+
+def describe_rows(space: Space, positions: Ints) -> tuple[dict[str, pa.Array], Plans]:
+    """The plans at some positions, as columns for people and for the simulator."""
+    numbers = space.numbers(positions)
+    columns = space.decode(numbers)
+    plans = to_plans(columns, space)
+    return describe(space, columns, plans, numbers), plans
+
+
+def words(codes: Ints, names: tuple[str, ...]) -> pa.DictionaryArray:
+    """A column of words from their codes."""
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(names, pa.string()))

@@ -1,0 +1,73 @@
+"""The `where` of a spec: SQL conditions on one plan, evaluated on a slice at once by DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sim_core import SpecError, nearest
+from sweep.columns import MEASURES
+
+
+def kept(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
+    """Which rows satisfy all constraints; NULL counts as false. Raises SpecError where one cannot be evaluated."""
+    if not where:
+        return np.ones(len(described["plan"]), np.bool_)
+    condition = " AND ".join(f"({expression})" for expression in where)
+    with _database(described) as connection:
+        try:
+            found = connection.sql(f"SELECT coalesce({condition}, false) AS kept FROM plans").to_arrow_table()
+        except duckdb.Error as error:
+            raise SpecError(f"where: {condition}: {_one_line(error, described)}") from None
+    rows: npt.NDArray[np.bool_] = found.column("kept").to_numpy().astype(np.bool_)
+    return rows
+
+
+@contextmanager
+def _database(described: Mapping[str, pa.Array]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database that holds nothing but the plans and cannot reach anything else."""
+    with duckdb.connect(config={"threads": "1"}) as connection:
+        connection.register("plans", pa.table(described))
+        connection.execute("SET enable_external_access = false").fetchall()
+        yield connection
+
+
+_NOT_OF_ONE_PLAN = re.compile(
+    r"\b(select|from|random|setseed|uuid|gen_random_uuid|now|current_\w+|today|getdate)\b", re.IGNORECASE
+)
+
+
+def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -> None:
+    """Try each constraint on one plan, so that a fault is told before anything runs. Raises SpecError.
+
+    It has to be one condition on one plan, the same whenever and on whichever slice it is evaluated: no aggregate or window
+    (as a WHERE clause it may hold none), no subquery, nothing random.
+    """
+    with _database(described) as connection:
+        for expression in where:
+            word = _NOT_OF_ONE_PLAN.search(re.sub(r"'[^']*'", "''", expression))
+            if word:
+                raise SpecError(f"where: {expression!r}: found {word[0]!r}, expected a condition on one plan's columns")
+            try:
+                connection.sql(f"SELECT plan FROM plans WHERE ({expression})").to_arrow_table()
+                found = connection.sql(f"SELECT {expression} FROM plans").to_arrow_table().schema
+            except duckdb.Error as error:
+                raise SpecError(f"where: {expression!r}: {_one_line(error, described)}") from None
+            if len(found) != 1 or not pa.types.is_boolean(found.field(0).type):
+                raise SpecError(f"where: {expression!r}: found a value of type {found.field(0).type}, expected true or false")
+
+
+def _one_line(error: duckdb.Error, columns: Mapping[str, object]) -> str:
+    """The database's message in one line, with the nearest column instead of its own candidates."""
+    text = str(error).splitlines()[0]
+    unknown = re.search(r'column "([^"]*)" not found', text)
+    if not unknown:
+        return text
+    later = " (it is known after the run: sweep rank --where)" if unknown[1] in MEASURES else ""
+    return f"unknown column {unknown[1]!r}{later}, {nearest(unknown[1], columns)}"

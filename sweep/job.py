@@ -1,0 +1,130 @@
+"""From a spec to a job: read what it names, check all that can be checked before anything runs, hash what matters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim_core import (
+    HARDWARE_KEYS,
+    Hardware,
+    HardwareTable,
+    SpecError,
+    Workload,
+    hardware_table,
+    read_hardware,
+    read_workload,
+    source_hash,
+)
+from sweep.columns import describe_rows, result_column, result_schema
+from sweep.constraints import check_constraints
+from sweep.space import Space, build_space
+from sweep.spec import SweepSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a worker needs besides a range of positions; immutable and picklable."""
+
+    workload: Workload
+    hardware: HardwareTable
+    space: Space
+    where: tuple[str, ...]
+    identity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job with what the user should hear about it."""
+
+    job: Job
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    provenance: dict[str, Any]
+
+    def without_sample(self) -> Prepared:
+        """The same with every plan of the space, so that positions are plan numbers."""
+        space = replace(self.job.space, sample=None)
+        return replace(self, job=replace(self.job, space=space))
+
+
+def prepare(spec: SweepSpec, base: Path) -> Prepared:
+    """Read what the spec names (relative to `base`) and build the job. Raises SimError, OSError."""
+    given = spec.workload
+    path = base / given.path
+    try:
+        workload, warnings = read_workload(
+            str(path), micro_batch=given.micro_batch, sequence=given.sequence, measured_on=given.measured_on
+        )
+    except (OSError, ValueError) as error:
+        raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
+    measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
+    space, variants = build_space(spec, workload, base)
+    table = hardware_table(variants, measured_on)
+    notes = [
+        *workload.notes,
+        "memory: only the model's state is checked (state_bytes); activations are not in the workload",
+    ]
+    if measured_on is None:
+        notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if spec.sample and spec.sample.n > space.size:
+        notes.append(f"sample.n: {spec.sample.n} is more than the space has: all {space.size} plans are taken")
+    changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
+    if changed:
+        notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
+    if workload.sequence is None:
+        notes.append("tokens_per_s is not known (set workload.sequence)")
+    identity = _identity(spec, workload, variants, table, space)
+    job = Job(
+        workload=workload,
+        hardware=table,
+        space=space,
+        where=spec.where,
+        identity=identity,
+    )
+    check_constraints(job.where, describe_rows(space, np.zeros(1, np.int64))[0])
+    _check_ranking(spec, job)
+    provenance = {
+        "sweep": identity,
+        "name": spec.name,
+        "spec": json.loads(spec.model_dump_json()),
+        "workload": workload.content,
+        "model": source_hash(),
+        "plans": space.size,
+        "rows": space.count,
+        "hardware": [variant.model_dump() for variant in variants[:64]],
+        "notes": notes,
+        "held": list(space.defaults),
+    }
+    return Prepared(job=job, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space) -> str:
+    """Hash of all that can change a row: plans, contents of workload and hardware, constraints, model. Not names, paths."""
+    digest = hashlib.sha256()
+    plain = spec.model_dump(mode="json")
+    chosen = {key: plain[key] for key in ("axes", "where", "sample")}
+    digest.update(json.dumps(chosen).encode())
+    digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
+    digest.update(json.dumps([variant.name for variant in variants]).encode())
+    for column in table:
+        digest.update(column.tobytes())
+    digest.update(f"{workload.content} {source_hash()}".encode())
+    return digest.hexdigest()
+
+
+def _check_ranking(spec: SweepSpec, job: Job) -> None:
+    """The columns of `objectives` and `per` must be there, and known, before anything runs."""
+    for key, names in (("objectives", [objective.column for objective in spec.objectives]), ("per", spec.per)):
+        for name in names:
+            try:
+                found = result_column(name, result_schema(job.space).names)
+            except SpecError as error:
+                raise SpecError(f"{key}: {error}") from None
+            if found == "tokens_per_s" and job.workload.sequence is None:
+                raise SpecError(f"{key}: tokens_per_s needs workload.sequence, the tokens of a sample")
