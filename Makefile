@@ -1,7 +1,9 @@
-# The same commands by hand and in CI. Everything lives in .venv; nothing else on the machine is touched.
+# The same commands by hand and in CI. Everything is installed into .venv; compiled kernels go to ~/.cache (or $NUMBA_CACHE_DIR).
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# the same kernels as plain Python: the readable reference
+REFERENCE := $(addprefix tests/sim_core/test_,engine.py costs.py moving.py simai_model.py)
 
 .PHONY: sweep test test-long check bench format clean
 
@@ -10,6 +12,7 @@ sweep: $(READY)  ## set up, run the main job, rank it
 
 test: $(READY)  ## all tests but the long ones
 	$(BIN)/pytest -m "not long"
+	NUMBA_DISABLE_JIT=1 $(BIN)/pytest $(REFERENCE)
 
 test-long: $(READY)  ## the long ones: more kills, more mutants
 	$(BIN)/pytest -m long

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sim_core import FormatError
 from sim_core.readers.simai import workload_from_simai
 from sim_core.readers.simai_text import read_simai_text
+from sim_core.writer import write_simai_text
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "workloads"
 PATH = "some folder/mutant.txt"
@@ -127,14 +128,19 @@ def mutant(seed: bytes, mutations: list[Mutation], recount: bool) -> bytes:
 
 
 def read(data: bytes) -> str:
-    """The message of the error, '' for a workload; whatever else is raised escapes into the test."""
+    """The message of the error, '' for a workload that comes back from the writer; all else escapes into the test."""
     try:
-        workload, warnings = workload_from_simai(read_simai_text(PATH, data), micro_batch=None, sequence=None, measured_on=None)
+        text = read_simai_text(PATH, data)
+        workload, warnings = workload_from_simai(text, micro_batch=None, sequence=None, measured_on=None)
     except FormatError as error:
         assert str(error), "an error without a text"
         return str(error)
     assert re.fullmatch("[0-9a-f]{64}", workload.content)
     assert workload.layers >= 1
+    written = write_simai_text(text.header, [text.records[k] for k in text.order])
+    again = read_simai_text(PATH, written.encode())
+    assert again.header == text.header
+    assert [again.records[k] for k in again.order] == [text.records[k] for k in text.order]
     for warning in warnings:
         assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", warning)
         assert len(warning.splitlines()) == 1
