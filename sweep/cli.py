@@ -37,7 +37,7 @@ from sweep.rank import outcome, rank
 from sweep.run import Progress, dry_run, run_sweep, warm_up
 from sweep.single import prepare_plan, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
-from sweep.store import Store
+from sweep.store import Store, newest
 
 app = typer.Typer(
     help="Simulate thousands to millions of parallel training plans from one workload, and rank them.",
@@ -46,6 +46,7 @@ app = typer.Typer(
     add_completion=False,
 )
 WIDE = 250
+RESULTS = Path("results")
 EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 4, 130, 143
 
 
@@ -102,7 +103,7 @@ def run(
     if only_plan:
         _dry_run(prepared, max(count, 1), console)
         return
-    directory = out or Path("results") / f"{loaded.name}-{prepared.job.identity[:8]}"
+    directory = out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}"
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
     executor: Executor = LocalExecutor(count) if count else InlineExecutor()
     before = signal.signal(signal.SIGTERM, _terminate)
@@ -175,7 +176,7 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
         console.print(f"Nothing to do: all {progress.total:,} plans are there.")
     if top != 0:
         show.ranking_table(rank(directory, top=top), console)
-    console.print(f"Results: {directory}  (more: sweep rank {directory} --help)", soft_wrap=True)
+    console.print(f"Results: {directory}  (more: sweep rank --help)", soft_wrap=True)
     ok, failed = outcome(directory)
     if failed:
         console.print(f"{failed:,} plan{'s' * (failed != 1)} failed (see the column reason); --fresh runs all again.")
@@ -187,7 +188,7 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
 
 @app.command("rank")
 def rank_command(
-    directory: Annotated[Path, typer.Argument(help="Folder of results.")],
+    directory: Annotated[Path | None, typer.Argument(help="Folder of results. Default: the newest under results/.")] = None,
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 of each group.")] = None,
     where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
@@ -201,6 +202,7 @@ def rank_command(
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree, widest first.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
+    directory = directory or newest(RESULTS)
     if form is None:
         suffix = output.suffix.removeprefix(".") if output else ""
         form = Form(suffix) if suffix in list(Form) else Form.table
@@ -219,6 +221,7 @@ def rank_command(
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
     elif output is None:
+        _console().print(f"{directory}:")
         show.ranking_table(ranking, _console())
     else:
         with output.open("w", encoding="utf-8") as file:

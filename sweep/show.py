@@ -74,8 +74,8 @@ def ranking_table(ranking: Ranking, console: Console) -> None:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Whole, however narrow the terminal: a cell that is cut off helps nobody."""
-    console.print(table, width=max(console.width, TABLE_WIDTH), crop=False, no_wrap=True, overflow="ignore", soft_wrap=True)
+    """Whole, however narrow the terminal: a row that wraps can be read, a cell that is cut off cannot."""
+    Console(file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True).print(table)
 
 
 def reasons(counts: Mapping[str, int], console: Console, title: str) -> None:

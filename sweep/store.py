@@ -163,6 +163,14 @@ class Store:
         return gaps
 
 
+def newest(parent: Path) -> Path:
+    """The folder of results below `parent` that was written last. Raises SpecError where there is none."""
+    found = [path.parent for path in parent.glob(f"*/{MANIFEST}")]
+    if not found:
+        raise SpecError(f"{parent}: no results of a sweep lie here")
+    return max(found, key=lambda folder: folder.stat().st_mtime)
+
+
 def _whole(path: Path, part: Slice, sweep: str) -> bool:
     try:
         footer = pq.read_metadata(path)

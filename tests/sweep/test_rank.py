@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -190,3 +191,15 @@ def test_one_line_of_duckdb_reads_the_result(results: Path) -> None:
     parts = " + ".join(PARTS)
     query = f"SELECT max(abs({parts} - step_time_s) / step_time_s) FROM '{results}/*.parquet' WHERE status = 'ok'"
     assert duckdb.sql(query).fetchall()[0][0] < 1e-9
+
+
+def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sweep", "rank", "--top", "1", "--per", ""]
+    none = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert (none.returncode, none.stderr) == (1, "error: results: no results of a sweep lie here\n")
+    for name, age in (("old", 100), ("new", 0)):
+        shutil.copytree(results, tmp_path / "results" / name)
+        moment = (tmp_path / "results" / name).stat().st_mtime - age
+        os.utime(tmp_path / "results" / name, (moment, moment))
+    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    assert told.stdout.startswith("results/new:\n")
