@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -25,6 +26,7 @@ from sim_core import (
     read_hardware,
     read_workload,
     short,
+    source_hash,
 )
 from sweep import show
 from sweep.executors import Executor
@@ -40,7 +42,6 @@ from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
 
 app = typer.Typer(
-    help="Simulate thousands to millions of parallel training plans from one workload, and rank them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -80,6 +81,19 @@ def _console() -> Console:
     """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
     console = Console(markup=False)
     return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"{version('training-plan-sweep')}, model {source_hash()}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Say the version.")] = False,
+) -> None:
+    """Simulate thousands to millions of parallel training plans from one workload, and rank them."""
 
 
 @app.command()
@@ -133,8 +147,9 @@ def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     for warning in prepared.warnings:
         console.print(f"warning: {warning}", soft_wrap=True)
     axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
+    plans = f"{space.size:,} plan{'s' * (space.size != 1)}" + (f" ({axes})" if axes else "")
     sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"{spec.name}: {space.size:,} plans ({axes}){sampled}", soft_wrap=True)
+    console.print(f"{spec.name}: {plans}{sampled}", soft_wrap=True)
     console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
     for note in prepared.notes:
         console.print(f"  note: {note}", soft_wrap=True)

@@ -136,3 +136,14 @@ def test_compiled_code_goes_where_it_can_be_kept(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert list((tmp_path / "home" / "training-plan-sweep").iterdir())
+
+
+def test_the_version_names_the_model() -> None:
+    told = sweep("--version")
+    assert (told.returncode, told.stdout.startswith("0.1.0, model ")) == (0, True)
+
+
+def test_one_plan_is_one_plan(write_spec: SpecWriter, tmp_path: Path) -> None:
+    told = sweep("run", write_spec(axes=None, where=None), "--out", tmp_path / "out", "--workers", 0)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("small: 1 plan\n")
