@@ -164,21 +164,21 @@ def check(workload: Workload, plans: Plans) -> Ints:
 @kernel
 def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int]:
     """Nodes that a group touches, and its fewest ranks on one of them; it starts `offset` GPUs into a node."""
-    nodes = 0
+    common = gpus_per_node
+    rest = stride
+    while rest != 0:
+        common, rest = rest, common % rest
+    # after gpus_per_node / common ranks the group stands in its nodes as at first: all but two such rounds are skipped
+    rounds = max(ranks // (gpus_per_node // common) - 2, 0)
+    nodes = rounds * (stride // common)
+    left = ranks - rounds * (gpus_per_node // common)
     fewest = ranks
-    left = ranks
     while left > 0:
         here = min((gpus_per_node - offset + stride - 1) // stride, left)
         left -= here
         nodes += 1
         fewest = min(fewest, here)
         offset = (offset + here * stride) % gpus_per_node
-        if offset == 0 and left > 0:  # from here on all nodes are alike
-            full = (gpus_per_node + stride - 1) // stride
-            if gpus_per_node % stride == 0:
-                nodes += (left + full - 1) // full
-                fewest = min(fewest, left % full if left % full else full)
-                left = 0
     return nodes, fewest
 
 

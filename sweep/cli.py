@@ -37,7 +37,7 @@ from sweep.job import Prepared, prepare
 from sweep.progress import shown
 from sweep.rank import outcome, rank
 from sweep.run import Progress, dry_run, run_sweep, warm_up
-from sweep.single import prepare_plan, row_of, simai_text, tool_breakdown
+from sweep.single import prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
 
@@ -222,6 +222,8 @@ def rank_command(
         suffix = output.suffix.removeprefix(".") if output else ""
         form = Form(suffix) if suffix in list(Form) else Form.table
     if compare:
+        if by or per or columns or descending is not None:
+            raise SpecError("--compare-fidelity: takes --top, --where, --format and --output only")
         _compare(directory, top, where, form, output)
         return
     ranking = rank(
@@ -257,8 +259,11 @@ def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
 
 def _compare(directory: Path, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
     found = compare_fidelity(directory, top=top or 20, where=where)
-    if form is Form.table:
+    if form is Form.table and output is None:
         show.disagreement(found, _console())
+    elif form is Form.table and output is not None:
+        with output.open("w", encoding="utf-8") as file:
+            show.disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
     else:
         _write_rows(found.rows, form, output)
 
@@ -298,7 +303,11 @@ def export(
 ) -> None:
     """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
     loaded = load_spec(spec, sets or [])
-    text = simai_text(_prepare(loaded, spec), spec.parent / loaded.workload.path, plan)
+    prepared = _prepare(loaded, spec)
+    text = simai_text(prepared, spec.parent / loaded.workload.path, plan)
+    told = recompute_note(prepared, plan)
+    if told:
+        sys.stderr.write(f"note: {told}\n")
     if output is None:
         sys.stdout.write(text)
     else:

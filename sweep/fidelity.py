@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
 from sim_core import FIDELITIES, PARTS, SpecError
-from sweep.store import Store
+from sweep.query import columns_of, results
 
 _NOT_OF_THE_PLAN = ("plan", "fidelity")
 
@@ -22,7 +22,7 @@ class Disagreement:
     low: float
     median: float
     high: float
-    rank_correlation: float
+    rank_correlation: float | None  # None: all plans of one fidelity tie
     best_in_common: int
     best: int
     rows: pa.Table
@@ -30,30 +30,21 @@ class Disagreement:
 
 def compare_fidelity(directory: Path, *, top: int, where: str | None) -> Disagreement:
     """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError where there is no such pair."""
-    store = Store(directory=directory)
-    files = store.files() if directory.is_dir() else []
-    if not files:
-        raise SpecError(f"{directory}: no results of a sweep lie here")
-    with duckdb.connect() as connection:
-        relation = connection.read_parquet([str(path) for path in files])
-        connection.register("results", relation)
-        names = list(relation.columns)
+    with results(directory, where) as connection:
+        names = list(columns_of(connection))
         keys = [name for name in names[: names.index("status")] if name not in _NOT_OF_THE_PLAN]
         on = " AND ".join(f'e."{name}" = s."{name}"' for name in keys)
         plan = ", ".join(f'e."{name}"' for name in keys)
         parts = ", ".join(f"s.{part} - e.{part} AS {part}" for part in PARTS)
         condition = f"({where})" if where else "true"
-        try:
-            connection.execute(
-                "CREATE TEMP TABLE pairs AS WITH ok AS "
-                f"(SELECT * FROM results WHERE status = 'ok' AND coalesce({condition}, false)) "
-                f"SELECT e.plan AS plan, s.plan AS simai_plan, {plan}, "
-                f"e.step_time_s AS event_s, s.step_time_s AS simai_s, s.step_time_s / e.step_time_s AS ratio, {parts}, "
-                "rank() OVER (ORDER BY e.step_time_s) AS event_rank, rank() OVER (ORDER BY s.step_time_s) AS simai_rank "
-                f"FROM ok e JOIN ok s ON {on} WHERE e.fidelity = '{FIDELITIES[0]}' AND s.fidelity = '{FIDELITIES[1]}'"
-            )
-        except duckdb.Error as error:
-            raise SpecError(f"--where {where!r}: {str(error).splitlines()[0]}") from None
+        connection.execute(
+            "CREATE TEMP TABLE pairs AS WITH ok AS "
+            f"(SELECT * FROM results WHERE status = 'ok' AND coalesce({condition}, false)) "
+            f"SELECT e.plan AS plan, s.plan AS simai_plan, {plan}, "
+            f"e.step_time_s AS event_s, s.step_time_s AS simai_s, s.step_time_s / e.step_time_s AS ratio, {parts}, "
+            "rank() OVER (ORDER BY e.step_time_s) AS event_rank, rank() OVER (ORDER BY s.step_time_s) AS simai_rank "
+            f"FROM ok e JOIN ok s ON {on} WHERE e.fidelity = '{FIDELITIES[0]}' AND s.fidelity = '{FIDELITIES[1]}'"
+        ).fetchall()
         best = 20
         row = connection.execute(
             "SELECT count(*), quantile_cont(ratio, 0.05), median(ratio), quantile_cont(ratio, 0.95), "
@@ -73,7 +64,7 @@ def compare_fidelity(directory: Path, *, top: int, where: str | None) -> Disagre
         low=row[1],
         median=row[2],
         high=row[3],
-        rank_correlation=row[4] if row[4] is not None else 1.0,
+        rank_correlation=None if row[4] is None or math.isnan(row[4]) else row[4],
         best_in_common=row[5],
         best=min(best, row[0]),
         rows=rows,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
 from sweep.columns import result_column
+from sweep.query import columns_of, results
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
@@ -55,19 +55,13 @@ def rank(
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
-    store = Store(directory=directory)
-    provenance = store.provenance() if directory.is_dir() else None
-    files = store.files() if provenance is not None else []
-    if not files:
-        raise SpecError(f"{directory}: no results of a sweep lie here")
-    with duckdb.connect() as connection, _told(directory, where):
-        relation = connection.read_parquet([str(path) for path in files])
-        connection.register("results", relation)
-        schema = dict(zip(relation.columns, map(str, relation.types), strict=True))
-        ordered_by = _order(by, descending, provenance or {}, schema)
+    with results(directory, where) as connection:
+        provenance = Store(directory=directory).provenance() or {}
+        schema = columns_of(connection)
+        ordered_by = _order(by, descending, provenance, schema)
         by, descending = ordered_by[0]
         if per is None:
-            per = (provenance or {}).get("spec", {}).get("per", [])
+            per = provenance.get("spec", {}).get("per", [])
         per = [result_column(name, list(schema)) for name in per]
         top = top or (GROUP_TOP if per else TOP)
         shown = [result_column(name, list(schema)) for name in columns]
@@ -94,9 +88,9 @@ def rank(
         descending=descending,
         ranked=ranked,
         total=total,
-        missing=max(int((provenance or {}).get("rows", total)) - total, 0),
+        missing=max(int(provenance.get("rows", total)) - total, 0),
         mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
-        notes=tuple(note for note in (provenance or {}).get("notes", ()) if note.startswith("memory:")),
+        notes=tuple(note for note in provenance.get("notes", ()) if note.startswith("memory:")),
         filtered=total - ranked - sum(reasons.values()),
         reasons=reasons,
         varying=tuple(varying),
@@ -106,24 +100,10 @@ def rank(
 
 def outcome(directory: Path) -> tuple[int, int]:
     """Rows with a result and rows that failed, of all that lie in `directory`. Raises SpecError."""
-    with duckdb.connect() as connection, _told(directory, None):
-        files = [str(path) for path in Store(directory=directory).files()]
-        connection.register("results", connection.read_parquet(files))
+    with results(directory) as connection:
         query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"
         ok, failed = connection.execute(query).fetchall()[0]
     return int(ok), int(failed)
-
-
-@contextmanager
-def _told(directory: Path, where: str | None) -> Iterator[None]:
-    """The database's errors in one line: a condition that fails on a value, a file that cannot be read."""
-    try:
-        yield
-    except duckdb.Error as error:
-        text = str(error).splitlines()[0]
-        if where and isinstance(error, duckdb.ConversionException):
-            raise SpecError(f"--where {where!r}: {text}") from None
-        raise SpecError(f"{directory}: cannot be read ({text}); `sweep run` computes damaged slices again") from None
 
 
 def _quoted(name: str) -> str:

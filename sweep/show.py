@@ -158,9 +158,10 @@ def plan_row(row: Mapping[str, Any], notes: Sequence[str], console: Console, *, 
 
 def disagreement(found: Disagreement, console: Console) -> None:
     """Print where the fidelities disagree."""
+    correlation = "not defined, all plans tie" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
     console.print(
         f"{found.pairs:,} plans in both fidelities. simai / event: median {found.median:.3f}, 5 to 95 % {found.low:.3f} to "
-        f"{found.high:.3f}. Rank correlation {found.rank_correlation:.3f}; in both best {found.best}: {found.best_in_common}.",
+        f"{found.high:.3f}. Rank correlation {correlation}; in both best {found.best}: {found.best_in_common}.",
         soft_wrap=True,
     )
     console.print("Widest apart; parts are simai - event:")

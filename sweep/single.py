@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import Plans, SpecError, export_simai, simai_breakdown
+from sim_core import CHECKPOINTING, Plans, SpecError, export_simai, simai_breakdown
 from sweep.document import apply_sets, fault
 from sweep.evaluate import evaluate
 from sweep.job import Prepared, prepare
@@ -52,6 +52,16 @@ def plans_of(prepared: Prepared, number: int = 0) -> Plans:
 def tool_breakdown(prepared: Prepared) -> dict[str, float]:
     """Parts in nanoseconds as SimAI-Analytical prints them. Raises SpecError."""
     return simai_breakdown(prepared.job.workload, prepared.job.hardware, plans_of(prepared))
+
+
+def recompute_note(prepared: Prepared, number: int) -> str | None:
+    """What the exported text says differently from the plan: the format runs a span again up to its last record, excluded."""
+    kind = CHECKPOINTING[int(plans_of(prepared, number).checkpointing[0])]
+    if kind not in ("full", "every", "block"):
+        return None
+    return (
+        f"checkpointing {kind}: the format does not re-run the last record of a span, so the text recomputes less than the plan"
+    )
 
 
 def simai_text(prepared: Prepared, path: Path, number: int) -> str:

@@ -119,7 +119,9 @@ class Store:
             return None
         except (OSError, ValueError) as error:
             raise SpecError(f"{self.directory / MANIFEST}: is damaged ({error}); --fresh starts over") from None
-        return held if isinstance(held, dict) else None
+        if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
+            raise SpecError(f"{self.directory / MANIFEST}: is damaged (not a sweep's provenance); --fresh starts over")
+        return held
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint, in order; where runs of other slice sizes overlap, the later one is left out."""

@@ -55,8 +55,7 @@ class LocalExecutor:
         try:
             while True:
                 while len(pool) < self.workers and (taken := queue.take()) is not None:
-                    pool.append(_start(task))
-                    _hand(pool[-1], taken)
+                    pool.append(_start(taken))
                 if not pool:
                     return
                 by_pipe = {worker.pipe: worker for worker in pool}
@@ -105,6 +104,7 @@ class LocalExecutor:
         if answer == _READY:
             worker.ready = True
             self.false_starts = 0
+            _hand(worker, worker.held, task)
             return None
         worker.held = None
         if isinstance(answer, Receipt):
@@ -120,15 +120,15 @@ class WorkerStartError(SimError):
     """Worker processes cannot be started on this machine."""
 
 
-def _start(task: SliceTask) -> _Worker:
-    """A new process with the task."""
+def _start(taken: tuple[Slice, int]) -> _Worker:
+    """A new process for a slice. It gets the task once it is ready: a process that dies before would leave us writing it."""
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, task, os.getpid()), daemon=True)
+    process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
     with _sigint_ignored():  # inherited: a Ctrl-C while the worker still imports is the driver's affair, too
         process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours)
+    return _Worker(process=process, pipe=ours, held=taken)
 
 
 @contextmanager
@@ -143,9 +143,12 @@ def _sigint_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _hand(worker: _Worker, taken: tuple[Slice, int]) -> None:
+def _hand(worker: _Worker, taken: tuple[Slice, int], task: SliceTask | None = None) -> None:
+    """Give a worker its next slice; before the first, the task."""
     worker.held = taken
     try:
+        if task is not None:
+            worker.pipe.send(task)
         worker.pipe.send(taken[0])
     except OSError:
         return  # it is dead: its pipe will say so
@@ -160,7 +163,7 @@ def _stop(worker: _Worker) -> None:
     worker.process.close()
 
 
-def _work(pipe: Connection, task: SliceTask, driver: int) -> None:
+def _work(pipe: Connection, driver: int) -> None:
     """A worker's life: take a slice, answer with a receipt or an error, end with the pipe."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -170,7 +173,8 @@ def _work(pipe: Connection, task: SliceTask, driver: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         pipe.send(_READY)
-    except OSError:
+        task = pipe.recv()
+    except (EOFError, OSError):
         return
     while True:
         try:

@@ -141,3 +141,19 @@ def test_odd_tensor_groups_straddle_nodes() -> None:
     assert place(3, 1, 3, 2, 8) == (1, 3)  # with two groups, none straddles
     assert place(6, 1, 6, 1, 8) == (1, 6)
     assert place(16, 4, 64, 1, 72) == (1, 16)  # all in one rack of 72
+
+
+def test_a_group_of_a_billion_is_placed_at_once() -> None:
+    """Stride 3 on nodes of 8: the nodes are counted in rounds, not rank by rank."""
+    ranks = 2**30
+    nodes, fewest = place(ranks, 3, 3 * ranks, 1, 8)
+    assert nodes == (2 + (ranks - 1) * 3) // 8 + 1
+    assert fewest in (1, 2)
+
+
+@given(st.integers(1, 9), st.integers(1, 200), st.integers(1, 3), st.sampled_from([1, 2, 3, 5, 6, 8, 12]))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_odd_strides_lie_as_counted(stride: int, ranks: int, groups: int, gpus_per_node: int) -> None:
+    block = stride * ranks
+    lie = [[g * block + t + k * stride for k in range(ranks)] for g in range(groups) for t in range(stride)]
+    assert place(ranks, stride, block, groups, gpus_per_node) == counted(lie, gpus_per_node)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,10 @@ def test_workers_that_cannot_start_end_the_run(prepared: Prepared, tmp_path: Pat
     """An interpreter that ends at once, as with a broken installation: no endless respawning, no rows made up."""
     (tmp_path / "sitecustomize.py").write_text("import os, sys\nif '--multiprocessing-fork' in sys.argv: os._exit(7)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(SimError, match=r"worker processes end before they can work \(exit code 7\)"):
-        execute(LocalExecutor(2), prepared, tmp_path / "out")
+    large = replace(prepared, provenance={**prepared.provenance, "notes": ["x" * 10**6]})  # more than a pipe holds
+    for one in (prepared, large):
+        with pytest.raises(SimError, match=r"worker processes end before they can work \(exit code 7\)"):
+            execute(LocalExecutor(2), one, tmp_path / "out")
     assert not list((tmp_path / "out").glob("part-*"))
 
 

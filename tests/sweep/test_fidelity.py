@@ -53,6 +53,16 @@ def test_the_command_shows_where_they_disagree(both: Path) -> None:
     assert sweep("rank", both, "--compare-fidelity", "--where", "tpp > 1").returncode == 1
 
 
+def test_the_comparison_goes_to_a_file_and_takes_no_ranking(both: Path, tmp_path: Path) -> None:
+    assert sweep("rank", both, "--compare-fidelity", "-o", tmp_path / "c.txt").returncode == 0
+    assert "simai / event: median" in (tmp_path / "c.txt").read_text()
+    assert sweep("rank", both, "--compare-fidelity", "--by", "tp").returncode == 1
+
+
+def test_plans_that_all_tie_have_no_rank_correlation(both: Path) -> None:
+    assert compare_fidelity(both, top=1, where="tp = 1 and pp = 1 and all_gpus = 128 and ga = 1").rank_correlation is None
+
+
 def test_a_sweep_of_one_fidelity_has_nothing_to_compare(write_spec: SpecWriter, tmp_path: Path) -> None:
     assert sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
     with pytest.raises(SpecError, match="no plan has a row of both fidelities"):
@@ -96,6 +106,13 @@ def test_an_exported_plan_simulates_to_its_row(write_spec: SpecWriter, tmp_path:
         told = sweep("simulate", out, "--fidelity", "simai", "--hardware", "H100-SXM").stdout
         total = next(line.split()[1] for line in told.splitlines() if line.startswith("  total"))
         assert int(total) == pytest.approx(row["step_time_s"] * 1e6, abs=2)
+
+
+def test_what_an_exported_text_cannot_say_is_noted(write_spec: SpecWriter) -> None:
+    spec = write_spec(axes={"checkpointing": ["none", "full"], "tp": [4]}, where=None)
+    plain, full = (sweep("export", spec, "--plan", plan) for plan in (0, 1))
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert "does not re-run the last record of a span" in full.stderr
 
 
 def test_export_of_a_plan_that_is_not_there_or_cannot_run(write_spec: SpecWriter) -> None:

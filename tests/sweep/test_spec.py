@@ -92,6 +92,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"where": ["max(tp) > 1"]}, "where: 'max(tp) > 1': Binder Error: WHERE clause cannot contain aggregates!"),
     ({"objectives": [{"minimize": "foo"}]}, "objectives: unknown column 'foo', valid: "),
     ({"where": ["tp <= (SELECT avg(tp) FROM plans)"]}, "found 'SELECT', expected a condition on one plan's columns"),
+    ({"where": ["get_current_timestamp() > '2020-01-01'"]}, "found 'get_current_timestamp', expected a condition"),
+    ({"where": ["localtimestamp is not null"]}, "found 'localtimestamp', expected a condition on one plan's columns"),
     ({"where": ["random() < 0.5"]}, "found 'random', expected a condition on one plan's columns"),
     ({"where": ["tp > 1) OR (pp > 1"]}, "where: 'tp > 1) OR (pp > 1': Parser Error"),
     ({"where": ["tp > 1, pp > 1"]}, "where: 'tp > 1, pp > 1': "),
@@ -200,3 +202,8 @@ def test_numbers_are_what_they_look_like(write_spec: SpecWriter, text: str) -> N
     """YAML 1.1 would read 8, 90, 16, 1000, a date and false."""
     with pytest.raises(SpecError, match=r"axes\.tp: found"):
         load_spec(write_spec(), [f"axes.tp=[{text}]"])
+
+
+def test_conditions_on_one_plan_may_say_what_sql_says(write_spec: SpecWriter) -> None:
+    path = write_spec(where=["tp is distinct from pp", "checkpointing like 'block%' or ga in (1, 4)", "abs(tp - pp) < 8"])
+    assert prepare(load_spec(path), path.parent).job.where

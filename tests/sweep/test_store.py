@@ -86,9 +86,10 @@ def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Pr
 
 
 def test_one_writer_at_a_time_and_a_dead_one_does_not_count(store: Store, prepared: Prepared) -> None:
+    held = {"sweep": prepared.provenance["sweep"], "spec": {}}
     code = (
         "import sys; from pathlib import Path; from sweep.store import Store\n"
-        f"with Store(directory=Path({str(store.directory)!r})).opened({{'sweep': {prepared.provenance['sweep']!r}}}):\n"
+        f"with Store(directory=Path({str(store.directory)!r})).opened({held!r}):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -146,3 +147,13 @@ def test_fresh_recovers_from_a_damaged_manifest(store: Store, prepared: Prepared
         pass
     with store.opened(prepared.provenance, fresh=True):
         assert store.slices() == []
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"sweep": "x", "spec": null}', "null"])
+def test_a_manifest_that_is_none_deletes_nothing(store: Store, prepared: Prepared, text: str) -> None:
+    with store.opened(prepared.provenance):
+        put(store, prepared, (0, 5))
+    (store.directory / "sweep.json").write_text(text)
+    with pytest.raises(SpecError, match="is damaged"), store.opened(prepared.provenance):
+        pass
+    assert store.slices() == [Slice(0, 5)]
