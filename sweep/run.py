@@ -80,9 +80,14 @@ def run_sweep(
 
 
 def warm_up(job: Job) -> float:
-    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds."""
+    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds.
+
+    One of them has to be legal, or nothing is compiled and each worker would do it for itself: if need be, more are tried.
+    """
     begun = time.perf_counter()
-    evaluate(job, _spread(job, WARM_UP_PLANS))
+    for plans in (WARM_UP_PLANS, PROBE_PLANS):
+        if "" in evaluate(job, _spread(job, plans)).column("reason").to_pylist():
+            break
     return time.perf_counter() - begun
 
 
