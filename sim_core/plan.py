@@ -28,7 +28,6 @@ CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
 """What backward computes again. `every:k` and `block:k` carry k: Megatron's recompute methods uniform and block."""
 
 STATUSES: Final = ("ok", "infeasible", "failed")
-OK, INFEASIBLE, FAILED = 0, 1, 2
 
 REASONS: Final = (
     "",
@@ -128,9 +127,11 @@ def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Pla
 def check(workload: Workload, plans: Plans) -> Ints:
     """The reason code of each plan, 0 where it is legal; the first of REASONS that applies.
 
-    The cost model of fidelity simai has no schedule, so that the rules of schedules do not bind it.
+    The cost model of fidelity simai has no schedule, so that the rules of schedules do not bind it: it cuts the model into
+    stages, not into chunks.
     """
     event = plans.fidelity == EVENT
+    parts = np.where(event, plans.pp * plans.vpp, plans.pp)
     model_parallel = plans.tp * plans.pp
     dp = np.maximum(plans.all_gpus // model_parallel, 1)
     chunks = plans.pp * plans.vpp
@@ -146,8 +147,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "ep_not_dividing_dp": dp % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
         "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
-        "more_chunks_than_layers": event & (chunks > layers),
-        "layers_not_divisible": event & (plans.layer_split == EVEN) & (layers % chunks != 0),
+        "more_chunks_than_layers": parts > layers,
+        "layers_not_divisible": (plans.layer_split == EVEN) & (layers % parts != 0),
         "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),

@@ -24,13 +24,11 @@ PROBE_PLANS: Final = 20_000
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run stands; `reasons` counts the rows of this run ('' = with a result)."""
+    """Where a run stands."""
 
     total: int
     resumed: int
     done: int = 0
-    slices: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
     begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -73,8 +71,6 @@ def run_sweep(
         watch(progress)
         for receipt in executor.run(task, queue):
             progress.done += receipt.part.rows
-            progress.slices += 1
-            progress.reasons.update(receipt.reasons)
             watch(progress)
     return progress
 

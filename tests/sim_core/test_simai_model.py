@@ -325,3 +325,20 @@ def test_schedules_do_not_bind_the_cost_model(llama: Workload, h100: HardwareTab
     plans = make_plans(tp=8, pp=16, vpp=8, all_gpus=1024, ga=6, fidelity=[0, 1])
     reasons = [REASONS[code] for code in simulate(llama, h100, plans).reason]
     assert reasons == ["microbatches_not_multiple_of_pp", ""]
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ({"pp": 64}, "more_chunks_than_layers"),
+        ({"pp": 8, "layer_split": 0}, "layers_not_divisible"),
+        ({"pp": 8, "layer_split": 1}, ""),
+        ({"pp": 4, "vpp": 32, "layer_split": 0}, ""),
+    ],
+)
+def test_the_cost_model_cuts_into_stages_that_can_be(
+    gpt7b: Workload, h100: HardwareTable, plan: dict[str, int], reason: str
+) -> None:
+    """36 layers: half a layer a stage is no plan, in no fidelity; chunks of virtual stages are the event engine's affair."""
+    results = simulate(gpt7b, h100, make_plans(**plan, fidelity=1))
+    assert [REASONS[code] for code in results.reason] == [reason]
