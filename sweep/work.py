@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow.compute as pc
 
 from sim_core import REASON
 from sweep.evaluate import evaluate
@@ -28,7 +27,6 @@ class Receipt:
     """What a finished slice reports; its rows lie in the store already."""
 
     part: Slice
-    reasons: dict[str, int]  # rows by reason, '' = with a result
     seconds: float
 
 
@@ -52,9 +50,7 @@ class SliceTask:
         begun = time.perf_counter()
         batch = evaluate(self.job, np.arange(part.start, part.stop), REASON["worker_lost"] if lost else None)
         write_slice(self.directory, part, batch, self.provenance)
-        counts = pc.value_counts(batch.column("reason").dictionary_decode())
-        reasons = {entry["values"].as_py(): entry["counts"].as_py() for entry in counts}
-        return Receipt(part=part, reasons=reasons, seconds=time.perf_counter() - begun)
+        return Receipt(part=part, seconds=time.perf_counter() - begun)
 
 
 @dataclass(kw_only=True)
