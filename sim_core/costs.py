@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from sim_core.jit import kernel
-from sim_core.workload import ALL_REDUCE, ALL_TO_ALL
+from sim_core.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
 BASE_SIMPLE_S: Final = 8.4e-6
 BASE_LL_S: Final = 3.6e-6
@@ -44,6 +44,8 @@ def collective_s(
     """
     if ranks <= 1 or size <= 0:
         return 0.0
+    if kind == SEND_RECEIVE:
+        return send_s(size, nodes > 1, nvlink_bandwidth, nvlink_latency, nic_bandwidth, nic_latency)
     if kind == ALL_TO_ALL:
         return _all_to_all_s(size, ranks, nodes, per_node, nvlink_bandwidth, nvlink_latency, nic_bandwidth, nic_latency)
     bandwidth = nvlink_bandwidth if nodes == 1 else min(nvlink_bandwidth, per_node * nic_bandwidth)

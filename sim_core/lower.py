@@ -25,8 +25,10 @@ from sim_core.plan import (
 from sim_core.workload import (
     DP,
     DP_EP,
+    EMBEDDING,
     EP,
     FORWARD,
+    GROUP_NAMES,
     INPUT_GRADIENT,
     NO_COMM,
     TP,
@@ -41,7 +43,8 @@ Ints = npt.NDArray[np.int64]
 # Sums of one layer pass, and of a step: columns of Lowered.unit_work and rows of METRICS
 FWD, BWD, RERUN, TP_TOTAL, TP_EXPOSED, EP_TOTAL, EP_EXPOSED, DP_TOTAL, DP_EXPOSED = 0, 1, 2, 3, 4, 5, 6, 7, 8
 N_SUMS: Final = 9
-TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL], np.int64)
+N_GROUPS: Final = len(GROUP_NAMES)
+TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL], np.int64)
 
 METRICS: Final = (
     "compute_forward_s",
@@ -78,41 +81,46 @@ class Lowered(NamedTuple):
     """Scratch of one plan's lowering."""
 
     scale: Floats  # [rules]
-    ranks: Ints  # [4] size of each kind of group
-    nodes: Ints  # [4]
-    per_node: Ints  # [4]
+    ranks: Ints  # [groups] size of each kind of group
+    nodes: Ints  # [groups]
+    per_node: Ints  # [groups]
     unit_forward_s: Floats  # [units] one pass of a unit, collectives that are not hidden included
     unit_backward_s: Floats
     unit_again_s: Floats  # what recompute adds to the backward
     unit_work: Floats  # [units, N_SUMS] the same in parts
     unit_again: Floats  # [units, N_SUMS]
+    piece_backward_s: Floats  # [pieces] backward of a piece, without recompute
     passes: Floats  # [units] passes of one micro-batch over all stages
     again: Floats  # [units] of them with recompute
     piece_buckets: Floats  # [step pieces] buckets of a chunk of `chunk_layers` layers ...
     piece_bucket_s: Floats  # ... and the seconds of one
     stream_end_s: Floats  # [stages] end of the gradient reduction
     after_s: Floats  # [stages] work after the gradients
+    extra_s: Floats  # [3] what a straggler adds to forward, backward and recompute of a micro-batch
 
 
 @kernel
-def allocate_lowered(units: int, step_pieces: int, stages: int) -> Lowered:
+def allocate_lowered(arrays: Arrays, stages: int) -> Lowered:
     """Scratch for a workload and up to `stages` stages."""
+    units, step_pieces = arrays.unit_layers.shape[0], arrays.step.role.shape[0]
     return Lowered(
         np.empty(N_RULES),
-        np.empty(4, np.int64),
-        np.empty(4, np.int64),
-        np.empty(4, np.int64),
+        np.empty(N_GROUPS, np.int64),
+        np.empty(N_GROUPS, np.int64),
+        np.empty(N_GROUPS, np.int64),
         np.empty(units),
         np.empty(units),
         np.empty(units),
         np.empty((units, N_SUMS)),
         np.empty((units, N_SUMS)),
+        np.empty(arrays.pieces.unit.shape[0]),
         np.empty(units),
         np.empty(units),
         np.empty(step_pieces),
         np.empty(step_pieces),
         np.empty(stages),
         np.empty(stages),
+        np.empty(3),
     )
 
 
@@ -129,6 +137,9 @@ def lower(arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, low: Lo
     low.nodes[EP], low.per_node[EP] = place(ep, tp, tp * ep, all_gpus // (tp * ep), gpus_per_node)
     low.nodes[DP], low.per_node[DP] = place(dp, tp, tp * dp, pp, gpus_per_node)
     low.nodes[DP_EP], low.per_node[DP_EP] = place(dp // ep, tp * ep, tp * dp, pp, gpus_per_node)
+    low.ranks[EMBEDDING] = min(pp, 2)
+    low.nodes[EMBEDDING] = 2 if pp > 1 and all_gpus > gpus_per_node else 1
+    low.per_node[EMBEDDING] = low.ranks[EMBEDDING] // low.nodes[EMBEDDING]
     _cost_units(arrays.pieces, hardware, plans, i, low)
     _cost_sends(arrays, hardware, plans, i, low, program)
     _fill_blocks(arrays, plans, i, low, program)
@@ -155,7 +166,7 @@ def _cost_units(pieces: Pieces, hardware: HardwareTable, plans: Plans, i: int, l
     """Sum the pieces of each unit. A collective that may overlap hides behind its own piece: in forward behind the forward
     compute, in backward behind the weight gradient (Megatron-LM's asynchronous tensor-parallel all-reduce)."""
     row = plans.hardware[i]
-    compute_scale = low.scale[COMPUTE] * hardware.compute_scale[row]
+    compute_scale = low.scale[COMPUTE] * hardware.compute_scale[row] / plans.device_speed[i]
     low.unit_forward_s[:] = 0.0
     low.unit_backward_s[:] = 0.0
     low.unit_again_s[:] = 0.0
@@ -176,6 +187,7 @@ def _cost_units(pieces: Pieces, hardware: HardwareTable, plans: Plans, i: int, l
         low.unit_again[unit, RERUN] += again * forward_s
         low.unit_forward_s[unit] += forward_s
         low.unit_backward_s[unit] += backward_s
+        low.piece_backward_s[p] = backward_s
         low.unit_again_s[unit] += again * forward_s
         for phase in range(3):
             kind = pieces.comm_kind[p, phase]
@@ -198,6 +210,7 @@ def _cost_units(pieces: Pieces, hardware: HardwareTable, plans: Plans, i: int, l
                 low.unit_again_s[unit] += again * exposed
             else:
                 low.unit_backward_s[unit] += exposed
+                low.piece_backward_s[p] += exposed
 
 
 @kernel
@@ -228,15 +241,24 @@ def _cost_sends(arrays: Arrays, hardware: HardwareTable, plans: Plans, i: int, l
 
 
 @kernel
+def count_layers(arrays: Arrays, unit: int, begin: int, end: int) -> int:
+    """Layers of a unit among the layers `begin` to `end`; beyond the recorded ones all are of the one layer unit."""
+    if end >= arrays.unit_layers.shape[1]:
+        return end - begin if unit == arrays.layer_unit else 0
+    return int(arrays.unit_layers[unit, end] - arrays.unit_layers[unit, begin])
+
+
+@kernel
 def _fill_blocks(arrays: Arrays, plans: Plans, i: int, low: Lowered, program: Program) -> None:
     """Durations of each virtual stage's blocks, from the layers that it holds, and the passes over all stages."""
     pp, vpp = plans.pp[i], plans.vpp[i]
     chunks = pp * vpp
     units = low.passes.shape[0]
-    layers = arrays.unit_layers.shape[1] - 1
+    layers = plans.layers[i]
     checkpointing = plans.checkpointing[i]
     low.passes[:] = 0.0
     low.again[:] = 0.0
+    low.extra_s[:] = 0.0
     for chunk in range(chunks):
         begin = first_layer(chunk, chunks, layers)
         end = first_layer(chunk + 1, chunks, layers)
@@ -247,15 +269,25 @@ def _fill_blocks(arrays: Arrays, plans: Plans, i: int, low: Lowered, program: Pr
             again_end = min(begin + plans.checkpoint_layers[i], end)
         forward_s = 0.0
         backward_s = 0.0
+        slower = plans.straggler_factor[i] - 1 if chunk % pp == plans.straggler_stage[i] else 0.0
         for unit in range(units):
-            count = arrays.unit_layers[unit, end] - arrays.unit_layers[unit, begin]
-            redone = arrays.unit_layers[unit, again_end] - arrays.unit_layers[unit, begin]
+            count = count_layers(arrays, unit, begin, end)
+            redone = count_layers(arrays, unit, begin, again_end)
             if (chunk == 0 and unit == arrays.first_unit) or (chunk == chunks - 1 and unit == arrays.last_unit):
                 count += 1
                 if checkpointing == FILE:
                     redone += 1
             forward_s += count * low.unit_forward_s[unit]
             backward_s += count * low.unit_backward_s[unit] + redone * low.unit_again_s[unit]
+            if slower != 0:
+                extra_forward_s = slower * count * low.unit_work[unit, FWD]
+                extra_backward_s = slower * count * low.unit_work[unit, BWD]
+                extra_again_s = slower * redone * low.unit_again[unit, RERUN]
+                forward_s += extra_forward_s
+                backward_s += extra_backward_s + extra_again_s
+                low.extra_s[FWD] += extra_forward_s
+                low.extra_s[BWD] += extra_backward_s
+                low.extra_s[RERUN] += extra_again_s
             low.passes[unit] += count
             low.again[unit] += redone
         cell = chunk % pp * vpp + chunk // pp

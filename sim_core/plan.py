@@ -20,6 +20,9 @@ FIDELITIES: Final = ("event", "simai")
 EVENT, SIMAI = 0, 1
 """The event engine, or the cost model of SimAI-Analytical (simai_model.py)."""
 
+PRECISIONS: Final = ("recorded", "fp32", "bf16")
+"""Of gradients on the wire: as in the workload, or 4 or 2 bytes an element."""
+
 SPLITS: Final = ("even", "balanced")
 EVEN, BALANCED = 0, 1
 
@@ -39,6 +42,7 @@ REASONS: Final = (
     "vpp_needs_pp",
     "vpp_needs_1f1b",
     "more_chunks_than_layers",
+    "layers_not_alike",
     "layers_not_divisible",
     "microbatches_not_multiple_of_pp",
     "vpp_needs_overlap_pp",
@@ -47,6 +51,8 @@ REASONS: Final = (
     "no_experts",
     "attention_unknown",
     "checkpoint_span_exceeds_stage",
+    "straggler_beyond_pp",
+    "not_in_simai",
     "model_state_exceeds_memory",
     "nics_fewer_than_ranks",
     "step_too_large",
@@ -67,6 +73,7 @@ EXPLANATIONS: Final = {
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
     "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
     "more_chunks_than_layers": "pp * vpp is more than the model has layers",
+    "layers_not_alike": "layers differ from the workload's, whose layers are not all alike",
     "layers_not_divisible": "pp * vpp does not divide the layers (layer_split: balanced allows it)",
     "microbatches_not_multiple_of_pp": "interleaving runs micro-batches in groups of pp: pp must divide ga",
     "vpp_needs_overlap_pp": "virtual stages send in the background (Megatron's default); overlap_pp: false is for vpp 1",
@@ -75,6 +82,8 @@ EXPLANATIONS: Final = {
     "no_experts": "ep > 1, but the workload has no experts",
     "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
+    "straggler_beyond_pp": "straggler_stage is not below pp",
+    "not_in_simai": "fidelity simai knows SimAI texts only, and no layers, device_speed, straggler or gradient_precision",
     "model_state_exceeds_memory": "weights, gradients and optimizer alone are more than the device's memory",
     "nics_fewer_than_ranks": "simai: a group that crosses nodes has less than one NIC to itself",
     "step_too_large": "more than 2^24 blocks in a step",
@@ -113,6 +122,11 @@ class Plans(NamedTuple):
     bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
     hardware: Ints  # row of the HardwareTable
     fidelity: Ints  # index into FIDELITIES
+    layers: Ints  # of the model
+    straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
+    gradient_precision: Ints  # index into PRECISIONS
+    straggler_factor: Floats
+    device_speed: Floats  # compute runs this many times as fast
     dp_overlap_ratio: Floats  # 0 to 1: what fidelity simai takes as hidden of DP, TP, EP communication
     tp_overlap_ratio: Floats
     ep_overlap_ratio: Floats
@@ -136,7 +150,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
     dp = np.maximum(plans.all_gpus // model_parallel, 1)
     chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
-    layers = workload.layers
+    layers = plans.layers
+    simai = ~event & _unknown_to_simai(workload, plans)
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
     batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
     conditions = {
@@ -148,6 +163,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
         "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
         "more_chunks_than_layers": parts > layers,
+        "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
         "layers_not_divisible": (plans.layer_split == EVEN) & (layers % parts != 0),
         "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
@@ -156,10 +172,19 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > -(-layers // chunks)),
+        "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
+        "not_in_simai": simai,
         "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
+    """Plans that the cost model of SimAI-Analytical cannot express."""
+    changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
+    unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
+    return unknown
 
 
 @kernel

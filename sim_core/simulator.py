@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sim_core.engine import Program, Times, allocate, run
 from sim_core.errors import SpecError
+from sim_core.gradients import reduce_gradients
 from sim_core.hardware import HardwareTable
 from sim_core.jit import kernel
 from sim_core.lower import (
@@ -29,7 +30,7 @@ from sim_core.plan import EVENT, EXPLANATIONS, REASON, REASONS, SIMAI, Plans, ch
 from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.simai_model import SIMAI_PARTS, simai_one, simai_rows
 from sim_core.simai_tables import bus_tables
-from sim_core.step import after_gradients, gather_parameters, reduce_gradients
+from sim_core.step import after_gradients, gather_parameters
 from sim_core.workload import Arrays, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -129,7 +130,7 @@ def _scratch(arrays: Arrays, plans: Plans, legal: Ints) -> tuple[Program, Times,
         stages = max(stages, plans.pp[i])
         chunks = max(chunks, held)
     program, times = allocate(blocks, stages, chunks)
-    return program, times, allocate_lowered(arrays.unit_layers.shape[0], arrays.step.role.shape[0], stages)
+    return program, times, allocate_lowered(arrays, stages)
 
 
 @kernel
@@ -172,6 +173,8 @@ def _simulate_one(
         for k in range(N_SUMS):
             parts = low.passes[unit] * low.unit_work[unit, k] + low.again[unit] * low.unit_again[unit, k]
             out[k] += parts * ga / pp
+    for k in range(3):
+        out[k] += low.extra_s[k] * ga / pp
     barrier_s = reduce_gradients(arrays, hardware, plans, i, low, program, times, out)
     slowest_s = after_gradients(arrays, hardware, plans, i, low, out)
     for stage in range(pp):

@@ -9,7 +9,8 @@ workload was recorded under (`base`), each with the rule (`moving`) that takes i
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,17 +27,24 @@ ALL_REDUCE: Final = 1
 ALL_GATHER: Final = 2
 REDUCE_SCATTER: Final = 3
 ALL_TO_ALL: Final = 4
+SEND_RECEIVE: Final = 5
 
 TP: Final = 0
 EP: Final = 1
 DP: Final = 2
 DP_EP: Final = 3
-GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP")
+EMBEDDING: Final = 4
+GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
+"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
 
 GATHER_PARAMETERS: Final = 0
 REDUCE_GRADIENTS: Final = 1
 AFTER_GRADIENTS: Final = 2
 """Roles of a step piece: a parameter all-gather, a gradient reduction, or work that follows the gradients."""
+
+
+MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
+"""bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (docs of memory.py)."""
 
 
 class BasePlan(NamedTuple):
@@ -56,12 +64,13 @@ class Pieces(NamedTuple):
 
     unit: Ints  # [n] the unit that the piece belongs to
     compute_s: Floats  # [n, 3]
-    comm_kind: Ints  # [n, 3] NO_COMM .. ALL_TO_ALL
-    comm_group: Ints  # [n, 3] TP .. DP_EP
+    comm_kind: Ints  # [n, 3] NO_COMM .. SEND_RECEIVE
+    comm_group: Ints  # [n, 3] TP .. EMBEDDING
     comm_bytes: Floats  # [n, 3] of the whole group's tensor
     comm_rule: Ints  # [n, 3] index into moving.RULES
     rerun: Floats  # [n] how often the recording itself re-runs the forward of this piece in backward
     attention_core: Bools  # [n] score and context products of attention: what selective recompute re-runs
+    gradient_bytes: Floats  # [n] gradients that wait to be reduced once the backward of this piece is through
 
 
 class StepPieces(NamedTuple):
@@ -90,12 +99,17 @@ class Arrays(NamedTuple):
     p2p_rule: int
     pp_comm_bytes: float  # the same as the file states it; 0: not stated
     micro_batches: float  # recorded; `base.ga` where the recording is whole
+    layer_unit: int  # the unit of every layer, where all are alike; else -1
+    gradient_width: float  # bytes of an element in the recorded gradient messages
+    layered_gradients: bool  # gradients stand with the pieces, ready one by one, rather than as step pieces
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """One model as recorded under one plan.
 
+    `recorded` are plan fields beyond the base plan that the recording was made with. `state_width` are bytes of a parameter's
+    state that every rank holds, and those that a sharded optimizer shares out. `dtype` is that of the computation.
     `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None where unknown.
     `notes` are the assumptions that matter, in whole sentences; `content` is the hash of everything that can change a
     result.
@@ -109,16 +123,23 @@ class Workload:
     sequence: int | None
     measured_on: str | None
     has_experts: bool
+    recorded: Mapping[str, str | bool] = field(default_factory=dict)
+    state_width: tuple[float, float] = MIXED_PRECISION_ADAM
+    dtype: str = "bf16"
     notes: tuple[str, ...]
 
     @property
     def content(self) -> str:
         """Hash of all that a result depends on; file names and notes are not part of it."""
-        digest = hashlib.sha256(repr((self.kind, self.base, self.layers, self.sequence, self.measured_on)).encode())
-        for field in (*self.arrays.pieces, *self.arrays.step, self.arrays.unit_layers):
-            digest.update(str((field.dtype, field.shape)).encode() + np.ascontiguousarray(field).tobytes())
+        digest = hashlib.sha256(repr(self._scalars()).encode())
+        for column in (*self.arrays.pieces, *self.arrays.step, self.arrays.unit_layers):
+            digest.update(str((column.dtype, column.shape)).encode() + np.ascontiguousarray(column).tobytes())
         digest.update(repr(tuple(self.arrays[4:])).encode())
         return digest.hexdigest()
+
+    def _scalars(self) -> tuple[object, ...]:
+        own = (self.kind, self.base, self.layers, self.sequence, self.measured_on)
+        return (*own, sorted(self.recorded.items()), self.state_width, self.dtype)
 
     @property
     def has_tp_messages(self) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import FIDELITIES, HARDWARE_KEYS, METRICS, PARTS, Plans, SpecError, nearest, quantity
-from sweep.space import SWITCH_COLUMNS, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
+from sim_core import FIDELITIES, HARDWARE_KEYS, METRICS, PARTS, PRECISIONS, Plans, SpecError, nearest, quantity
+from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
 
 Ints = npt.NDArray[np.int64]
 
@@ -19,6 +19,13 @@ RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
 MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, "state_bytes")
 _WORD = pa.dictionary(pa.int32(), pa.string())
+_KIND: Final = {
+    "layers": pa.int64(),
+    "gradient_precision": _WORD,
+    "straggler_stage": pa.int64(),
+    "straggler_factor": pa.float64(),
+    "device_speed": pa.float64(),
+}
 
 
 SHORT_NAMES: Final = {
@@ -50,6 +57,7 @@ def result_schema(space: Space) -> pa.Schema:
     fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, "checkpointing")]
     fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
     fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(space)]
+    fields += [pa.field(name, _KIND[name], nullable=False) for name in UNUSUAL if name in space.named]
     fields += [pa.field("hardware", _WORD, nullable=False)]
     fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(space.labels)]
     fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
@@ -75,6 +83,9 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described["checkpointing"] = words(columns["checkpointing"], space.labels["checkpointing"])
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
+    described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}
+    if "gradient_precision" in space.named:
+        described["gradient_precision"] = words(plans.gradient_precision, PRECISIONS)
     described["fidelity"] = words(plans.fidelity, FIDELITIES)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):

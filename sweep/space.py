@@ -29,7 +29,7 @@ from sim_core import (
     preset_names,
     read_hardware,
 )
-from sweep.spec import FIELDS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.spec import FACTORS, FIELDS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -47,12 +47,20 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "overlap_param": True,
     "bucket_bytes": 0,
     "fidelity": "event",
+    "gradient_precision": "recorded",
+    "straggler_stage": 0,
+    "straggler_factor": 1.0,
+    "device_speed": 1.0,
     "dp_overlap_ratio": 0.0,
     "tp_overlap_ratio": 0.0,
     "ep_overlap_ratio": 0.0,
     "pp_overlap_ratio": 1.0,
 }
 """What is held where neither an axis, a fixed value nor the workload's own plan says otherwise."""
+
+
+UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
+"""Fields that most sweeps leave alone: columns of the result, and told as held, only where the spec sets them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +87,7 @@ class Space:
     size: int
     sample: tuple[int, int] | None
     defaults: tuple[str, ...]
+    named: frozenset[str]  # fields that the spec itself sets
     hardware_names: tuple[str, ...]  # of the roots of the variants, in the order of `labels["hardware"]`
 
     @property
@@ -153,6 +162,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
         size=size,
         sample=sample,
         defaults=tuple(defaults),
+        named=frozenset(named_fields(spec)),
         hardware_names=tuple(dict.fromkeys(variant.name for variant in variants)),
     )
     return space, variants
@@ -162,7 +172,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     """The integer columns behind the values of one field."""
     if name in WORDS:
         return {name: np.array([WORDS[name].index(str(v)) for v in values], np.int64)}
-    if name == "checkpointing" or name in RATIOS or name.startswith("hardware"):
+    if name == "checkpointing" or name in (*RATIOS, *FACTORS) or name.startswith("hardware"):
         labels[name] = tuple(dict.fromkeys(values))
         return {name: np.array([labels[name].index(v) for v in values], np.int64)}
     return {name: np.array([int(v) for v in values], np.int64)}
@@ -170,10 +180,10 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
     """Codes of the fields that are no axis; and, in words, those that nobody set."""
-    named = {name for key in spec.axes for name in key.split(",")}
+    named = named_fields(spec) - set(spec.fixed)
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
-    own = workload.base._asdict()
+    own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded}
     simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
     for name in FIELDS:
         if name in named or name in values:
@@ -186,7 +196,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
             defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
             continue
         values[name] = own[name] if name in own else DEFAULTS[name]
-        if name in RATIOS and not simai:
+        if (name in RATIOS and not simai) or name in UNUSUAL:
             continue
         defaults.append(f"{name}: {str(values[name]).lower()}{' (of the workload file)' if name in own else ''}")
     held: dict[str, int] = {}
@@ -228,6 +238,11 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     ]
 
 
+def named_fields(spec: SweepSpec) -> set[str]:
+    """Fields that the spec sets, by an axis or as a fixed value."""
+    return {name for key in spec.axes for name in key.split(",")} | set(spec.fixed)
+
+
 def number_axes(labels: Mapping[str, tuple[Any, ...]]) -> list[str]:
     """Names of the axes over single hardware numbers, in the order of the variants' digits."""
     return [name for name in labels if name.startswith("hardware.")]
@@ -257,7 +272,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
         "hardware": hardware,
         "checkpointing": kind,
         "checkpoint_layers": spans,
-        **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in RATIOS},
+        **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in (*RATIOS, *FACTORS)},
         "overlap_pp": columns.get("overlap_pp", (columns["vpp"] > 1).astype(np.int64)),
     }
     return Plans(**{name: derived.get(name, columns.get(name, zeros)) for name in Plans._fields})

@@ -9,7 +9,18 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from sim_core import CHECKPOINTING, FIDELITIES, HARDWARE_KEYS, SCHEDULES, SPLITS, SpecError, nearest, quantity, shown
+from sim_core import (
+    CHECKPOINTING,
+    FIDELITIES,
+    HARDWARE_KEYS,
+    PRECISIONS,
+    SCHEDULES,
+    SPLITS,
+    SpecError,
+    nearest,
+    quantity,
+    shown,
+)
 from sweep.document import apply_sets, fault, read_document
 
 ALIASES: Final = {
@@ -22,11 +33,25 @@ ALIASES: Final = {
 }
 """Other names of plan fields: those of the SimAI header that differ from ours, and the usual long and short forms."""
 
-NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
+NUMBERS: Final = (
+    "tp",
+    "pp",
+    "vpp",
+    "ep",
+    "dp",
+    "all_gpus",
+    "micro_batch",
+    "ga",
+    "global_batch",
+    "bucket_bytes",
+    "layers",
+    "straggler_stage",
+)
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
+FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS, "fidelity": FIDELITIES}
-FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES, *RATIOS)
+WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
+FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 
 _CHECKPOINTING = re.compile(r"(none|file|full|selective)|(every|block):([1-9][0-9]{0,5})\Z")
@@ -213,6 +238,10 @@ def check_value(name: str, value: object, where: str) -> Value:
         return value
     if name in RATIOS:
         return _ratio(name, value, where)
+    if name in FACTORS:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 1e-3 <= value <= 1e3:
+            return float(value)
+        raise ValueError(f"{where}: found {shown(value)}, expected a number from 0.001 to 1000")
     if name in WORDS:
         if value not in WORDS[name]:
             raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
@@ -233,7 +262,7 @@ def _whole(name: str, value: object, where: str) -> int:
             value = int(quantity(value, "B"))
         except SpecError as error:
             raise ValueError(f"{where}: {error}") from None
-    least = 0 if name == "bucket_bytes" else 1
+    least = 0 if name in ("bucket_bytes", "straggler_stage") else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
         raise ValueError(f"{where}: found {shown(value)}, expected a whole number from {least} to 2^31 - 1")
     return value

@@ -21,13 +21,15 @@ PLAIN: dict[str, float] = {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
     "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
     "overlap_param": 0, "bucket_bytes": 0, "hardware": 0, "fidelity": 0,
+    "straggler_stage": 0, "gradient_precision": 0, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
     "dp_overlap_ratio": 0.0, "tp_overlap_ratio": 0.0, "ep_overlap_ratio": 0.0, "pp_overlap_ratio": 1.0,
 }  # fmt: skip
 
 
-def make_plans(**columns: float | list[int] | list[float]) -> Plans:
-    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without any overlap."""
-    kinds = {name: np.float64 if name.endswith("_ratio") else np.int64 for name in Plans._fields}
+def make_plans(of: Workload | None = None, /, **columns: float | list[int] | list[float]) -> Plans:
+    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without any overlap, `of` tells the layers."""
+    columns = {"layers": of.layers, **columns} if of else columns
+    kinds = {name: np.float64 if name.endswith(("_ratio", "_factor", "_speed")) else np.int64 for name in Plans._fields}
     given = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
     rows = max(len(column) for column in given.values())
     return Plans(*(np.ascontiguousarray(np.broadcast_to(given[name], rows)).copy() for name in Plans._fields))

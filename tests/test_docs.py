@@ -59,7 +59,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         (llama, ("14.25 s by events, 14.77 s by the model", "(2.7 ms left)")),
     ):
         overlap = {"overlap_grad": 1, "overlap_param": 1, "overlap_pp": 0, "checkpointing": 1}
-        plans = make_plans(**{**workload.base._asdict(), **overlap, "fidelity": [0, 1]})
+        plans = make_plans(workload, **{**workload.base._asdict(), **overlap, "fidelity": [0, 1]})
         event, simai = (dict(zip(METRICS, column, strict=True)) for column in simulate(workload, h100, plans).metrics.T)
         step = [m["step_time_s"] for m in (event, simai)]
         dp = [event[name] * 1e3 for name in ("dp_exposed_s", "dp_total_s")]

@@ -74,6 +74,9 @@ def workload_from_simai(
         p2p_rule=p2p_rule,
         pp_comm_bytes=float(header.pp_comm),
         micro_batches=float(len(sections.repetitions)),
+        layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
+        gradient_width=4.0,
+        layered_gradients=False,
     )
     workload = Workload(
         kind="simai",
@@ -191,6 +194,7 @@ def _pieces(
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
         rerun=np.array(again, np.float64),
         attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
+        gradient_bytes=np.zeros(len(records)),
     )
     return pieces, tuple(r.name for r in records)
 

@@ -14,7 +14,7 @@ from tests.conftest import GPT7B, LLAMA405B, ROOT, make_plans
 
 
 def metrics(workload: Workload, hardware: HardwareTable, **plan: int) -> dict[str, float]:
-    results = simulate(workload, hardware, make_plans(**plan))
+    results = simulate(workload, hardware, make_plans(workload, **plan))
     assert results.reason.tolist() == [0]
     return dict(zip(METRICS, results.metrics[:, 0].tolist(), strict=True))
 

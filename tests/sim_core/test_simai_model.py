@@ -163,7 +163,7 @@ def machine(nv: float = 360, nic: float = 48.5, per_server: int = 8, nics: int =
 def ours(workload: Workload, table: HardwareTable, **plan: float) -> dict[str, float]:
     """Our breakdown in the tool's terms, ns; and the same from the result row."""
     base = workload.base._asdict()
-    plans = make_plans(**{**base, "fidelity": 1, "checkpointing": 1, **plan})
+    plans = make_plans(workload, **{**base, "fidelity": 1, "checkpointing": 1, **plan})
     parts = simai_breakdown(workload, table, plans)
     found = {
         "TP": parts["tp"], "EP": parts["ep"], "DP": parts["dp"], "DP_EP": parts["dp_ep"],
@@ -322,7 +322,7 @@ def test_a_machine_without_enough_nics_is_infeasible_not_a_crash(gpt7b: Workload
 
 def test_schedules_do_not_bind_the_cost_model(llama: Workload, h100: HardwareTable) -> None:
     """vpp 8 with 6 micro-batches over 16 stages: no schedule interleaves that, the tool prints a number all the same."""
-    plans = make_plans(tp=8, pp=16, vpp=8, all_gpus=1024, ga=6, fidelity=[0, 1])
+    plans = make_plans(llama, tp=8, pp=16, vpp=8, all_gpus=1024, ga=6, fidelity=[0, 1])
     reasons = [REASONS[code] for code in simulate(llama, h100, plans).reason]
     assert reasons == ["microbatches_not_multiple_of_pp", ""]
 

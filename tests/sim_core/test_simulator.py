@@ -36,7 +36,7 @@ STEP = METRICS.index("step_time_s")
 
 
 def one(workload: Workload, hardware: HardwareTable, **plan: int) -> dict[str, float]:
-    results = simulate(workload, hardware, make_plans(**plan))
+    results = simulate(workload, hardware, make_plans(workload, **plan))
     assert [REASONS[code] for code in results.reason] == [""]
     return dict(zip(METRICS, results.metrics[:, 0].tolist(), strict=True))
 
@@ -175,7 +175,7 @@ def test_gradients_of_experts_flow_beside_the_dense_ones(tmp_path: Path, bucket:
     workload, _ = read_workload(path, micro_batch=1)
     table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s", "memory": "1 TB"})], None)
     plan = {"tp": 1, "ep": 8, "all_gpus": 64, "overlap_grad": 1, "bucket_bytes": bucket}
-    events = trace(workload, table, make_plans(**plan))
+    events = trace(workload, table, make_plans(workload, **plan))
     start, end = events.start_s[-1], events.end_s[-1]
     ready = []
     for size, dp, nodes, per_node in ((4 * 2**31, 64, 8, 8), (4 * 2**33 / 8, 8, 8, 1)):
@@ -205,7 +205,7 @@ def test_the_fullest_stage_counts_for_the_state(tmp_path: Path, h100: HardwareTa
     """Nine layers in 2 x 2 chunks: 2, 2, 2, 3; the second stage holds 5."""
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=4, layers=9, parameters=9 * 2**20))
     workload, _ = read_workload(path, micro_batch=1)
-    found = simulate(workload, h100, make_plans(tp=1, pp=2, vpp=2, ga=2, all_gpus=4))
+    found = simulate(workload, h100, make_plans(workload, tp=1, pp=2, vpp=2, ga=2, all_gpus=4))
     assert found.state_bytes[0] == pytest.approx(5 * 2**20 * (6 + 12 / 2))
 
 
@@ -248,6 +248,8 @@ ILLEGAL = {
     "vpp_needs_1f1b": {"vpp": 2, "pp": 2, "ga": 2, "schedule": 0},
     "more_chunks_than_layers": {"pp": 32, "vpp": 2, "ga": 32},
     "layers_not_divisible": {"pp": 8, "layer_split": 0},
+    "straggler_beyond_pp": {"pp": 4, "straggler_factor": 1.5, "straggler_stage": 4},
+    "not_in_simai": {"fidelity": 1, "layers": 40},
     "microbatches_not_multiple_of_pp": {"pp": 4, "vpp": 2, "ga": 6},
     "vpp_needs_overlap_pp": {"pp": 4, "vpp": 2, "ga": 8, "overlap_pp": 0},
     "no_experts": {"ep": 2},
@@ -265,7 +267,7 @@ def test_an_illegal_plan_has_its_reason_and_no_result(gpt7b: Workload, h100: Har
 
 
 def test_state_that_does_not_fit_is_infeasible(llama: Workload, h100: HardwareTable) -> None:
-    results = simulate(llama, h100, make_plans(tp=1, pp=1, all_gpus=1024))
+    results = simulate(llama, h100, make_plans(llama, tp=1, pp=1, all_gpus=1024))
     assert results.reason.tolist() == [REASON["model_state_exceeds_memory"]]
 
 

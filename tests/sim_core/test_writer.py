@@ -23,7 +23,7 @@ def test_a_file_reads_back_as_it_was(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [GPT7B, LLAMA405B])
 def test_the_own_plan_is_the_file_line_by_line(path: Path) -> None:
     workload, _ = read_workload(str(path))
-    plans = make_plans(**{**workload.base._asdict(), "checkpointing": 1})
+    plans = make_plans(workload, **{**workload.base._asdict(), "checkpointing": 1})
     exported = [line.split() for line in export_simai(str(path), workload, plans).splitlines()[1:]]
     assert exported == [line.split() for line in path.read_text().splitlines()[1:]]
 
@@ -43,7 +43,7 @@ def test_a_moved_plan_gives_the_same_step_from_its_own_text(
     """Sweep result of a plan == result of the exported text under that plan, but for rounding to whole ns and bytes."""
     path = write(tmp_path, gpt_text(tp=4, pp=2, all_gpus=32, ga=2, experts=2**28, sequence_parallel=True))
     workload, _ = read_workload(path, micro_batch=1)
-    plans = make_plans(**plan, fidelity=fidelity)
+    plans = make_plans(workload, **plan, fidelity=fidelity)
     there = write(tmp_path, export_simai(path, workload, plans), "there.txt")
     moved, _ = read_workload(there, micro_batch=plan.get("micro_batch", 1))
     here, read = simulate(workload, h100, plans), simulate(moved, h100, plans)
@@ -58,7 +58,7 @@ def test_recompute_is_said_in_checkpoint_ids(tmp_path: Path, checkpointing: int,
     """Four layers of two records: an id list re-runs a span up to its last record, which the format leaves out."""
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, layers=4, ga=2))
     workload, _ = read_workload(path, micro_batch=1)
-    plans = make_plans(tp=1, all_gpus=8, ga=2, checkpointing=checkpointing, checkpoint_layers=layers)
+    plans = make_plans(workload, tp=1, all_gpus=8, ga=2, checkpointing=checkpointing, checkpoint_layers=layers)
     text = read_simai_text(write(tmp_path, export_simai(path, workload, plans), "there.txt"))
     lines = 2 * 4 * 2
     rerun = sum(i - max(c for c in text.header.checkpoints if c <= i) for i in text.header.checkpoint_initiates)
@@ -74,4 +74,4 @@ def test_what_the_format_cannot_say_is_refused(tmp_path: Path) -> None:
         ({"ga": 10**6}, "more than 2000000 lines"),
     ):
         with pytest.raises(SpecError, match=message):
-            export_simai(path, workload, make_plans(**{"tp": 1, "all_gpus": 8, **plan}))
+            export_simai(path, workload, make_plans(workload, **{"tp": 1, "all_gpus": 8, **plan}))
