@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
+from sim_core.readers.lines import text_lines
 
 POLICY: Final = "HYBRID_TRANSFORMER"
 RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
@@ -46,8 +47,6 @@ COLUMNS: Final = (
 _INT64_MAX: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_BOM: Final = b"\xef\xbb\xbf"
 _NAME_LENGTH: Final = 100
 
 
@@ -94,7 +93,7 @@ def read_simai_text(path: str, data: bytes | None = None) -> SimaiText:
     """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
     if data is None:
         data = Path(path).read_bytes()
-    lines = _lines(path, data)
+    lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
     header, warnings = _Header(path, lines[0][0], lines[0][1]).parse()
     if len(lines) < 2:
         raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
@@ -108,26 +107,6 @@ def read_simai_text(path: str, data: bytes | None = None) -> SimaiText:
         line_of=np.array([number for number, _ in lines[2:]], np.int64),
         warnings=tuple(warnings),
     )
-
-
-def _lines(path: str, data: bytes) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; a byte-order mark, CRLF and no final newline are accepted."""
-    data = data.removeprefix(_BOM)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise FormatError(path, line, "not text", found=f"byte 0x{data[error.start]:02x}", expected="UTF-8") from None
-    control = _CONTROL.search(text)
-    if control:
-        line = text.count("\n", 0, control.start()) + 1
-        raise FormatError(path, line, "control character", found=shown(control[0]), expected="text")
-    if "\r" in text and "\n" not in text:
-        raise FormatError(path, 1, "line ends", found="CR alone", expected="LF or CRLF")
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not lines:
-        raise FormatError(path, 1, "the file is empty", expected=f"a header that begins with {RERUN_POLICY}")
-    return lines
 
 
 def _integer(text: str, fail: Callable[[str, str], FormatError], *, least: int) -> int:

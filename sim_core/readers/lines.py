@@ -1,0 +1,60 @@
+"""The lines of a text file that a user gave, whatever editor or system it went through, and the warnings about it."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final
+
+from sim_core.errors import FormatError, shown
+
+_CONTROL: Final = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n\r")
+
+
+def text_lines(path: str, data: bytes, *, expected: str, may_be_cut: bool = False) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers; a byte-order mark, CRLF and no final newline are accepted.
+
+    `expected` says what an empty file should have held. Where the end `may_be_cut`, a last character of which bytes are
+    missing is left out. Raises FormatError.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
+    text = _decoded(path, data, may_be_cut)
+    if len(data.translate(None, _CONTROL)) != len(data):
+        line, byte = next((n, b) for n, raw in enumerate(data.split(b"\n"), 1) for b in raw if b in _CONTROL)
+        raise FormatError(path, line, "control character", found=shown(chr(byte)), expected="text")
+    if "\r" in text and "\n" not in text:
+        raise FormatError(path, 1, "line ends", found="CR alone", expected="LF or CRLF")
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
+    if not lines:
+        raise FormatError(path, 1, "the file is empty", expected=expected)
+    return lines
+
+
+def _decoded(path: str, data: bytes, may_be_cut: bool) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if may_be_cut and error.reason == "unexpected end of data":
+            return data[: error.start].decode("utf-8")
+        line = data[: error.start].count(b"\n") + 1
+        raise FormatError(path, line, "not text", found=f"byte 0x{data[error.start]:02x}", expected="UTF-8") from None
+
+
+class Warnings:
+    """Warnings of one file, each kind said once, at its first line, with the number of further lines it holds for."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._first: dict[str, int] = {}
+        self._more: dict[str, int] = {}
+
+    def add(self, line: int, text: str) -> None:
+        """Say `text` about `line`, or count the line if that was said before."""
+        if text in self._first:
+            self._more[text] = self._more.get(text, 0) + 1
+        else:
+            self._first[text] = line
+
+    def said(self) -> tuple[str, ...]:
+        """`path:line: text` each, in the order of the file."""
+        more = {text: f" (and on {n:,} more line{'s' * (n > 1)})" for text, n in self._more.items()}
+        return tuple(f"{self.path}:{line}: {text}{more.get(text, '')}" for text, line in self._first.items())
