@@ -1,0 +1,130 @@
+"""`key=value,key=value` as a mapping of texts: a comma splits only before a key, never inside brackets, quotes, free text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from typing import Final
+
+from sim_core.errors import FormatError, shown
+
+FREE_TEXT: Final = "description"
+"""The one key whose value may hold anything: it ends before a known key only, and brackets and quotes in it mean nothing."""
+
+_KEY = re.compile(r"\s*([A-Za-z_]\w{0,63})=\s*", re.ASCII)
+_NEXT_KEY = re.compile(r",\s*([A-Za-z_]\w*)=", re.ASCII)
+_STOP = re.compile(r"[\[({]|,\s*(?=[A-Za-z_]\w*=)", re.ASCII)
+_INSIDE = re.compile(r"[\[({\])}]|(?<=[\[({,:=])\s*['\"]")
+_NONE = re.compile(r"\s*None\s*(?=,\s*[A-Za-z_]\w*=|\Z)", re.ASCII)
+_REST_OF_STRING: Final = {"'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'"), '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"')}
+_ESCAPED = re.compile(r"\\(['\"\\])")
+_CLOSER: Final = {"[": "]", "(": ")", "{": "}"}
+
+
+class Unclosed(FormatError):
+    """What was opened is never closed; on the last line of a file that means that the line is cut off."""
+
+
+def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict[str, str]:
+    """The values by key, in the order of the text, without the blanks around them.
+
+    In free text a `known` key that stands before, or again later, is text. Raises FormatError; Unclosed.
+    """
+    fields: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        match = _KEY.match(text, at)
+        if not match:
+            raise FormatError(path, line, "fields", found=shown(text[at : at + 100].strip()), expected="key=value")
+        key = match[1]
+        if key in fields:
+            raise FormatError(path, line, f"key `{key}` stands twice")
+        if key == FREE_TEXT:
+            end = _free_text_end(path, line, text, match.end(), known, fields)
+        else:
+            end = _value_end(path, line, text, match.end())
+        fields[key] = text[match.end() : end].strip()
+        at = end + 1
+    return fields
+
+
+def split_strings(path: str, line: int, what: str, text: str) -> list[str]:
+    """The strings of a list such as `['a', "b"]`. Raises FormatError."""
+    expected = "a list of quoted texts, ['key=value,...', ...]"
+    if not (text.startswith("[") and text.endswith("]")):
+        raise FormatError(path, line, what, found=shown(text), expected=expected)
+    text = text[1:-1].strip()
+    strings: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at] not in _REST_OF_STRING:
+            raise FormatError(path, line, what, found=shown(text[at : at + 100]), expected=expected)
+        end = _string_end(path, line, text, at)
+        strings.append(_ESCAPED.sub(r"\1", text[at + 1 : end - 1]))
+        at = end
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at < len(text):
+            if text[at] != "," or not text[at + 1 :].strip():
+                raise FormatError(path, line, what, found=shown(text[at : at + 100]), expected="`,` and a quoted text, or `]`")
+            at += 1
+            while text[at].isspace():
+                at += 1
+    return strings
+
+
+def _value_end(path: str, line: int, text: str, at: int) -> int:
+    """Where the value that begins at `at` ends: before a comma that a key follows, or at the end of the text."""
+    if text[at : at + 1] in _REST_OF_STRING:
+        at = _string_end(path, line, text, at)
+    while stop := _STOP.search(text, at):
+        if stop[0][0] == ",":
+            return stop.start()
+        at = _bracket_end(path, line, text, stop.start())
+    return len(text)
+
+
+def _free_text_end(path: str, line: int, text: str, at: int, known: Container[str], before: Container[str]) -> int:
+    """The same of free text: before the first of the known keys, each taken where it stands last."""
+    none = _NONE.match(text, at)
+    if none:
+        return none.end()
+    last: dict[str, int] = {}
+    while match := _NEXT_KEY.search(text, at):
+        at = match.end()
+        if match[1] in known and match[1] not in before and match[1] != FREE_TEXT:
+            last[match[1]] = match.start()
+            if text[at : at + 2] in ("['", '["'):  # the keys inside a list of texts are not of this level
+                at = _bracket_end(path, line, text, at)
+    return min(last.values(), default=len(text))
+
+
+def _bracket_end(path: str, line: int, text: str, start: int) -> int:
+    """The place after the bracket that closes the one at `start`."""
+    due: list[str] = []
+    at = start
+    while match := _INSIDE.search(text, at):
+        mark, at = match[0][-1], match.end()
+        if mark in _REST_OF_STRING:
+            at = _string_end(path, line, text, at - 1)
+        elif mark in _CLOSER:
+            due.append(_CLOSER[mark])
+        elif mark != due.pop():
+            raise FormatError(path, line, "brackets", found=shown(text[start:at][-60:]), expected="each closed by its own kind")
+        if not due:
+            return at
+    raise Unclosed(
+        path,
+        line,
+        f"`{text[start]}` is not closed",
+        found=shown(text[start : start + 100]),
+        expected=f"`{_CLOSER[text[start]]}`",
+    )
+
+
+def _string_end(path: str, line: int, text: str, start: int) -> int:
+    """The place after the quote that closes the one at `start`."""
+    match = _REST_OF_STRING[text[start]].match(text, start + 1)
+    if not match:
+        raise Unclosed(path, line, "a quote is not closed", found=shown(text[start : start + 100]), expected=f"`{text[start]}`")
+    return match.end()
