@@ -18,6 +18,7 @@ from sim_core.hardware import (  # noqa: E402
     preset_names,
     read_hardware,
 )
+from sim_core.inputs import Facts, kind_of, read_traces, read_workload  # noqa: E402
 from sim_core.jit import cache_dir, is_compiled, source_hash  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
@@ -34,9 +35,11 @@ from sim_core.plan import (  # noqa: E402
     Plans,
     slice_plans,
 )
-from sim_core.readers import read_workload  # noqa: E402
+from sim_core.readers.op_table import Repeat  # noqa: E402
 from sim_core.simulator import Events, Results, legality, simai_breakdown, simulate, trace  # noqa: E402
 from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
+from sim_core.traces.job import Job, Rank  # noqa: E402
+from sim_core.traces.replay import Replay, replay  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402
 from sim_core.writer import export_simai  # noqa: E402
@@ -57,8 +60,13 @@ __all__ = [
     "STATUSES",
     "BasePlan",
     "Events",
+    "Facts",
     "FormatError",
     "Hardware",
+    "Job",
+    "Rank",
+    "Repeat",
+    "Replay",
     "HardwareTable",
     "Plans",
     "Results",
@@ -78,7 +86,10 @@ __all__ = [
     "preset_names",
     "quantity",
     "read_hardware",
+    "kind_of",
+    "read_traces",
     "read_workload",
+    "replay",
     "shown",
     "simai_breakdown",
     "simulate",

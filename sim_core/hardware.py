@@ -121,7 +121,7 @@ KEYS: Final = {
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
 _POSITIVE: Final = ("gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
-                    "nic_efficiency", "peak_flops_bf16", "memory")  # fmt: skip
+                    "nic_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory")  # fmt: skip
 MAX_PER_NODE: Final = 65_536
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 
@@ -202,16 +202,18 @@ class HardwareTable(NamedTuple):
     nic_latency: Floats
 
 
-def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None) -> HardwareTable:
-    """Columns of `variants`. Compute times scale by the ratio of bf16 peaks to `measured_on`; unscaled where that is None."""
+def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, dtype: str = "bf16") -> HardwareTable:
+    """Columns of `variants`. Compute times scale by the ratio of the peaks of `dtype` (bf16, fp32) to `measured_on`; unscaled
+    where that is None."""
 
     def column(key: str) -> Floats:
         return np.array([variant.value(key) for variant in variants], np.float64)
 
-    peak = column("peak_flops_bf16")
+    of_dtype = f"peak_flops_{dtype}"
+    peak = column(of_dtype)
     gpus = column("gpus_per_node")
     return HardwareTable(
-        compute_scale=np.ones(len(variants)) if measured_on is None else measured_on.value("peak_flops_bf16") / peak,
+        compute_scale=np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / peak,
         memory_bytes=column("memory"),
         gpus_per_node=gpus.astype(np.int64),
         nvlink_bandwidth=column("nvlink_bandwidth") * column("nvlink_efficiency"),

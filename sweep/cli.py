@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from sim_core import (
+    Facts,
     SimError,
     SpecError,
     cache_dir,
@@ -324,7 +325,7 @@ def inspect(
     """Say what a workload file holds: plan, layers, parameters, traffic, compute."""
     console = _console()
     for path in files:
-        workload, warnings = read_workload(str(path), micro_batch=micro_batch)
+        workload, warnings = read_workload(str(path), Facts(micro_batch=micro_batch))
         for warning in warnings:
             console.print(f"warning: {warning}", soft_wrap=True)
         show.workload_screen(str(path), workload, console)

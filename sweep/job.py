@@ -58,14 +58,12 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     given = spec.workload
     path = base / given.path
     try:
-        workload, warnings = read_workload(
-            str(path), micro_batch=given.micro_batch, sequence=given.sequence, measured_on=given.measured_on
-        )
+        workload, warnings = read_workload(str(path), given.facts())
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
     measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
     space, variants = build_space(spec, workload, base)
-    table = hardware_table(variants, measured_on)
+    table = hardware_table(variants, measured_on, workload.dtype)
     notes = [
         *workload.notes,
         "memory: only the model's state is checked (state_bytes); activations are not in the workload",

@@ -16,6 +16,8 @@ from sim_core import (
     PRECISIONS,
     SCHEDULES,
     SPLITS,
+    Facts,
+    Repeat,
     SpecError,
     nearest,
     quantity,
@@ -74,13 +76,41 @@ def _hardware(given: object) -> object:
     return {} if given is None else {"preset": given} if isinstance(given, str) else given
 
 
+Count = Annotated[int, Field(ge=1, lt=2**31)] | None
+
+
+class RepeatSpec(_Model):
+    """Rows of an operator table that stand for one of `times` equal layers."""
+
+    first: str = Field(alias="from")
+    last: str = Field(alias="to")
+    times: int = Field(ge=1, le=100_000)
+
+    def rows(self) -> Repeat:
+        """The same for the reader."""
+        return Repeat(first=self.first, last=self.last, times=self.times)
+
+
 class WorkloadSpec(_Model):
-    """The workload file (relative to the spec), and facts that it does not hold."""
+    """The workload (relative to the spec): a file, a folder of rank traces or a glob; and facts that it does not hold."""
 
     path: str = Field(min_length=1)
-    micro_batch: int | None = Field(default=None, ge=1, lt=2**31)
-    sequence: int | None = Field(default=None, ge=1, lt=2**31)
+    micro_batch: Count = None
+    sequence: Count = None
     measured_on: str | None = None
+    tp: Count = None
+    pp: Count = None
+    vpp: Count = None
+    ep: Count = None
+    all_gpus: Count = None
+    layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    repeat: RepeatSpec | None = None
+    bytes_per_element: Literal[1, 2, 4, 8] | None = None
+
+    def facts(self) -> Facts:
+        """The same for the readers."""
+        given = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat")}
+        return Facts(**given, repeat=None if self.repeat is None else self.repeat.rows())
 
 
 class Sample(_Model):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim_core import HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
+from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -27,7 +27,7 @@ PLAIN: dict[str, float] = {
 
 
 def make_plans(of: Workload | None = None, /, **columns: float | list[int] | list[float]) -> Plans:
-    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without any overlap, `of` tells the layers."""
+    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without overlap; layers are of `of`."""
     columns = {"layers": of.layers, **columns} if of else columns
     kinds = {name: np.float64 if name.endswith(("_ratio", "_factor", "_speed")) else np.int64 for name in Plans._fields}
     given = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
@@ -37,12 +37,12 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
 
 @pytest.fixture(scope="session")
 def gpt7b() -> Workload:
-    return read_workload(str(GPT7B), micro_batch=1, sequence=2048)[0]
+    return read_workload(str(GPT7B), Facts(micro_batch=1, sequence=2048))[0]
 
 
 @pytest.fixture(scope="session")
 def llama() -> Workload:
-    return read_workload(str(LLAMA405B), micro_batch=1, sequence=4096)[0]
+    return read_workload(str(LLAMA405B), Facts(micro_batch=1, sequence=4096))[0]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim_core import Workload, read_workload
+from sim_core import Facts, Workload, read_workload
 from sim_core.readers.simai_text import read_simai_text
 from tests.aicb import gpt_text, write
 from tests.conftest import GPT7B, LLAMA405B
@@ -38,10 +38,12 @@ def test_a_file_of_20000_lines_is_stored_as_a_dozen_records(tmp_path: Path) -> N
     text = read_simai_text(path)
     assert len(text.order) > 20_000
     assert len(text.records) == 8
-    workload, _ = read_workload(path, micro_batch=1)
+    workload, _ = read_workload(path, Facts(micro_batch=1))
     size = sum(sys.getsizeof(field) for field in (*workload.arrays.pieces, *workload.arrays.step))
     assert size < 10_000
-    few, _ = read_workload(write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, ga=160, layers=64, repetitions=1)), micro_batch=1)
+    few, _ = read_workload(
+        write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, ga=160, layers=64, repetitions=1)), Facts(micro_batch=1)
+    )
     for one, all_of_them in zip(few.arrays.pieces, workload.arrays.pieces, strict=True):
         assert (one == all_of_them).all()  # one repetition says as much of a micro-batch as 160
     assert (few.arrays.micro_batches, workload.arrays.micro_batches) == (1, 160)

@@ -18,6 +18,7 @@ from sim_core import (
     PARTS,
     REASON,
     REASONS,
+    Facts,
     HardwareTable,
     Plans,
     Workload,
@@ -172,7 +173,7 @@ def test_parameters_arrive_bucket_by_bucket(gpt7b: Workload, nic: float) -> None
 def test_gradients_of_experts_flow_beside_the_dense_ones(tmp_path: Path, bucket: int, nic: float) -> None:
     """Two kinds of buckets on one stream, each taken as it gets ready, against a loop over all of them."""
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=64, ep=8, experts=2**33, parameters=2**31, layers=32))
-    workload, _ = read_workload(path, micro_batch=1)
+    workload, _ = read_workload(path, Facts(micro_batch=1))
     table = hardware_table([read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s", "memory": "1 TB"})], None)
     plan = {"tp": 1, "ep": 8, "all_gpus": 64, "overlap_grad": 1, "bucket_bytes": bucket}
     events = trace(workload, table, make_plans(workload, **plan))
@@ -195,7 +196,7 @@ def test_gradients_of_experts_flow_beside_the_dense_ones(tmp_path: Path, bucket:
 def test_a_kind_of_parameters_that_costs_nothing_gates_nothing(tmp_path: Path, h100: HardwareTable) -> None:
     """Experts on as many ranks as there are replicas: only the dense parameters are gathered."""
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, ep=8, experts=2**31, layers=4))
-    workload, _ = read_workload(path, micro_batch=1)
+    workload, _ = read_workload(path, Facts(micro_batch=1))
     plain = one(workload, h100, tp=1, ep=8, all_gpus=8)
     gated = one(workload, h100, tp=1, ep=8, all_gpus=8, overlap_param=1)
     assert 0 < plain["dp_exposed_s"] - gated["dp_exposed_s"] < plain["dp_exposed_s"]
@@ -204,7 +205,7 @@ def test_a_kind_of_parameters_that_costs_nothing_gates_nothing(tmp_path: Path, h
 def test_the_fullest_stage_counts_for_the_state(tmp_path: Path, h100: HardwareTable) -> None:
     """Nine layers in 2 x 2 chunks: 2, 2, 2, 3; the second stage holds 5."""
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=4, layers=9, parameters=9 * 2**20))
-    workload, _ = read_workload(path, micro_batch=1)
+    workload, _ = read_workload(path, Facts(micro_batch=1))
     found = simulate(workload, h100, make_plans(workload, tp=1, pp=2, vpp=2, ga=2, all_gpus=4))
     assert found.state_bytes[0] == pytest.approx(5 * 2**20 * (6 + 12 / 2))
 
@@ -297,8 +298,8 @@ def reference_run() -> Iterator[subprocess.Popen[str]]:
         "import sys; sys.path.insert(0, '.')\n"
         "from tests.conftest import GPT7B, make_plans\n"
         "from tests.sim_core.test_simulator import SAMPLE\n"
-        "from sim_core import hardware_table, read_hardware, read_workload, simulate\n"
-        "w = read_workload(str(GPT7B), micro_batch=1)[0]\n"
+        "from sim_core import Facts, hardware_table, read_hardware, read_workload, simulate\n"
+        "w = read_workload(str(GPT7B), Facts(micro_batch=1))[0]\n"
         "t = hardware_table([read_hardware('H100-SXM')], None)\n"
         "r = simulate(w, t, make_plans(**SAMPLE))\n"
         "print(r.reason.tolist(), r.metrics.tobytes().hex())\n"

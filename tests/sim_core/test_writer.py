@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import METRICS, HardwareTable, SpecError, export_simai, read_workload, simulate
+from sim_core import METRICS, Facts, HardwareTable, SpecError, export_simai, read_workload, simulate
 from sim_core.readers.simai_text import read_simai_text
 from sim_core.writer import write_simai_text
 from tests.aicb import gpt_text, write
@@ -42,10 +42,10 @@ def test_a_moved_plan_gives_the_same_step_from_its_own_text(
 ) -> None:
     """Sweep result of a plan == result of the exported text under that plan, but for rounding to whole ns and bytes."""
     path = write(tmp_path, gpt_text(tp=4, pp=2, all_gpus=32, ga=2, experts=2**28, sequence_parallel=True))
-    workload, _ = read_workload(path, micro_batch=1)
+    workload, _ = read_workload(path, Facts(micro_batch=1))
     plans = make_plans(workload, **plan, fidelity=fidelity)
     there = write(tmp_path, export_simai(path, workload, plans), "there.txt")
-    moved, _ = read_workload(there, micro_batch=plan.get("micro_batch", 1))
+    moved, _ = read_workload(there, Facts(micro_batch=plan.get("micro_batch", 1)))
     here, read = simulate(workload, h100, plans), simulate(moved, h100, plans)
     for name, a, b in zip(METRICS, here.metrics[:, 0], read.metrics[:, 0], strict=True):
         assert a == pytest.approx(b, rel=1e-5, abs=1e-7), name
@@ -57,7 +57,7 @@ def test_a_moved_plan_gives_the_same_step_from_its_own_text(
 def test_recompute_is_said_in_checkpoint_ids(tmp_path: Path, checkpointing: int, layers: int, again: float) -> None:
     """Four layers of two records: an id list re-runs a span up to its last record, which the format leaves out."""
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, layers=4, ga=2))
-    workload, _ = read_workload(path, micro_batch=1)
+    workload, _ = read_workload(path, Facts(micro_batch=1))
     plans = make_plans(workload, tp=1, all_gpus=8, ga=2, checkpointing=checkpointing, checkpoint_layers=layers)
     text = read_simai_text(write(tmp_path, export_simai(path, workload, plans), "there.txt"))
     lines = 2 * 4 * 2

@@ -1,0 +1,278 @@
+"""A job's traces as a `Workload`: the layers' compute, the messages by their size, what the end stages do besides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Final
+
+import numpy as np
+
+from sim_core import moving
+from sim_core.traces.job import EXPERT_REDUCTIONS, Job, Operation
+from sim_core.traces.meeting import OPTIMIZER, meetings
+from sim_core.traces.stages import BLOCKS, EMBEDDING_REDUCTION, Stages, block_s, call_costs, stages_of
+from sim_core.units import short
+from sim_core.workload import (
+    AFTER_GRADIENTS,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    DP,
+    DP_EP,
+    EMBEDDING,
+    EP,
+    FORWARD,
+    INPUT_GRADIENT,
+    NO_COMM,
+    REDUCE_GRADIENTS,
+    REDUCE_SCATTER,
+    TP,
+    Arrays,
+    BasePlan,
+    Pieces,
+    StepPieces,
+    Workload,
+    layers_by_unit,
+)
+
+KIND_OF_CALL: Final = {
+    "allreduce": ALL_REDUCE,
+    "allgather": ALL_GATHER,
+    "reduce_scatter": REDUCE_SCATTER,
+    "all_to_all": ALL_TO_ALL,
+}
+GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
+RECORDED: Final = {"overlap_grad": False, "overlap_param": False}
+"""Nothing overlaps inside a rank of these traces: every operation ends in a synchronisation."""
+Times = tuple[float, float]
+"""Seconds of a forward and of a backward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comm:
+    """A collective of a layer: how often a layer's forward and backward call it, and the bytes of one call."""
+
+    kind: int
+    group: int
+    calls: tuple[int, int]
+    bytes: Times
+
+
+def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None, micro_batch: int | None) -> Workload:
+    """The workload of a job. What its messages do not tell of `sequence` (tokens) and `micro_batch`, the user may."""
+    layout = job.layout
+    met = meetings(job)
+    stages = stages_of(job, met)
+    chunks = layout.pp * layout.vpp
+    notes = [*layout.notes, *stages.notes]
+    layers = layout.layers or chunks
+    if layout.layers is None:
+        notes.append(f"layers are not told: each of the {chunks} virtual stages is one (set workload.layers)")
+    a_block = layers / chunks
+    comms, inside_s = _collectives(job, call_costs(job, met), a_block)
+    layer_s, first_s, last_s = _split(stages, inside_s, layout.ga * layout.vpp)
+    pieces, names, first, last = _pieces((layer_s[0] / a_block, layer_s[1] / a_block), first_s, last_s, comms)
+    step, width = _step(job, stages, notes)
+    units = int(pieces.unit.max()) + 1
+    messages = [o.bytes for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0]
+    base = BasePlan(
+        layout.tp,
+        layout.pp,
+        layout.vpp,
+        layout.ep,
+        layout.tp * layout.pp * layout.dp,
+        layout.ga,
+        micro_batch or layout.micro_batch,
+    )
+    arrays = Arrays(
+        base=np.array(base, np.int64),
+        pieces=pieces,
+        step=step,
+        unit_layers=layers_by_unit(np.zeros(layers, np.int64), units),
+        first_unit=first,
+        last_unit=last,
+        p2p_bytes=median(messages) if messages else 0.0,
+        p2p_rule=moving.ACTIVATION,
+        pp_comm_bytes=0.0,
+        micro_batches=float(layout.ga),
+        layer_unit=0,
+        gradient_width=width,
+        layered_gradients=False,
+    )
+    return Workload(
+        kind="trace",
+        base=base,
+        layers=layers,
+        names=names,
+        arrays=arrays,
+        sequence=sequence or job.sequence or None,
+        measured_on=measured_on,
+        has_experts=job.has_experts,
+        recorded=RECORDED,
+        notes=tuple(notes),
+    )
+
+
+def _collectives(job: Job, costs: Mapping[tuple[int, int, int], float], a_block: float) -> tuple[list[_Comm], Times]:
+    """Collectives of a layer on TP and EP groups, and the seconds that they cost in a recorded forward and backward.
+
+    Calls of a kind share their bytes equally. A call whose other members are not at hand costs what the shortest of its kind
+    and size did; its waits for them stay part of the compute, as does what is not re-costed (broadcasts, groups of one).
+    """
+    counts: dict[tuple[int, int], list[list[float]]] = defaultdict(lambda: [[], []])
+    seconds: list[list[float]] = [[], []]
+    blocks = [0, 0]
+    shortest: dict[tuple[str, str, float], float] = {}
+    for rank in job.ranks:
+        for call in (call for operation in rank.operations for call in operation.calls):
+            alike = (call.group, call.name, call.bytes)
+            shortest[alike] = min(shortest.get(alike, np.inf), call.duration_s)
+    for number, rank in enumerate(job.ranks):
+        for k, operation in enumerate(rank.operations):
+            if operation.name not in BLOCKS:
+                continue
+            phase = BLOCKS.index(operation.name)
+            blocks[phase] += 1
+            held_s = 0.0
+            for c, call in enumerate(operation.calls):
+                group = GROUP_OF_CALL.get(call.group, -1)
+                kind = KIND_OF_CALL.get(call.name, NO_COMM)
+                if kind == NO_COMM or not _spans(job, group) or call.bytes <= 0:
+                    continue
+                counts[kind, group][phase].append(call.bytes)
+                held_s += costs.get((number, k, c), shortest[call.group, call.name, call.bytes])
+            seconds[phase].append(held_s)
+    comms = [_comm(kind, group, sizes, blocks, a_block, job) for (kind, group), sizes in sorted(counts.items())]
+    return comms, (fmean(seconds[0] or [0.0]), fmean(seconds[1] or [0.0]))
+
+
+def _spans(job: Job, group: int) -> bool:
+    return (group == TP and job.layout.tp > 1) or (group == EP and job.layout.ep > 1)
+
+
+def _comm(kind: int, group: int, sizes: list[list[float]], blocks: list[int], a_block: float, job: Job) -> _Comm:
+    """One kind's calls a layer: as many as there are in a block over its layers, rounded up; the bytes are kept."""
+    calls, size = [0, 0], [0.0, 0.0]
+    whole = job.layout.ep if group == EP else job.layout.tp
+    for phase in range(2):
+        if sizes[phase] and blocks[phase]:
+            a_layer = len(sizes[phase]) / blocks[phase] / a_block
+            calls[phase] = max(int(np.ceil(a_layer - 1e-6)), 1)
+            size[phase] = sum(sizes[phase]) / blocks[phase] / a_block / calls[phase]
+            size[phase] *= whole if kind == ALL_GATHER else 1  # a call records its own input, a gather's tensor is the group's
+    return _Comm(kind=kind, group=group, calls=(calls[0], calls[1]), bytes=(size[0], size[1]))
+
+
+def _split(stages: Stages, inside_s: Times, blocks: int) -> tuple[Times, Times, Times]:
+    """Compute of an inner stage's block, and what the first and the last stage do besides; idle gaps count as compute."""
+    own: list[Times] = []
+    for stage in stages.stages:
+        gap_s = sum(step.gap_s for step in stage.steps if step.parts) / (2 * blocks)
+        forward_s, backward_s = block_s(stage)
+        own.append((max(forward_s - inside_s[0] + gap_s, 0.0), max(backward_s - inside_s[1] + gap_s, 0.0)))
+    last = len(own) - 1
+    known = [s for s in range(last) if not stages.stages[s].inferred] or list(range(last)) or [0]
+    inner = [s for s in known if s > 0] or known
+    layer_s = fmean(own[s][0] for s in inner), fmean(own[s][1] for s in inner)
+    ends = []
+    for s in (0, last):
+        extra = (max(own[s][0] - layer_s[0], 0.0), max(own[s][1] - layer_s[1], 0.0))
+        ends.append(extra if last > 0 else (0.0, 0.0))
+    return layer_s, ends[0], ends[1]
+
+
+def _pieces(layer_s: Times, first_s: Times, last_s: Times, comms: list[_Comm]) -> tuple[Pieces, tuple[str, ...], int, int]:
+    """Unit 0 is the layer; the end stages' own work, where there is any, are units of their own."""
+    rows: list[tuple[int, str, Times, _Comm | None, tuple[int, int]]] = [(0, "layer", layer_s, None, (0, 0))]
+    for comm in comms:
+        rows += [
+            (0, "collective", (0.0, 0.0), comm, (int(k < comm.calls[0]), int(k < comm.calls[1])))
+            for k in range(max(comm.calls))
+        ]
+    ends = []
+    for name, extra in (("first stage", first_s), ("last stage", last_s)):
+        ends.append(rows[-1][0] + 1 if sum(extra) > 0 else -1)
+        if sum(extra) > 0:
+            rows.append((ends[-1], name, extra, None, (0, 0)))
+    n = len(rows)
+    comm_kind, comm_group = np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64)
+    comm_bytes, comm_rule = np.zeros((n, 3)), np.zeros((n, 3), np.int64)
+    for r, (_, _, _, held, on) in enumerate(rows):
+        for at, phase in enumerate((FORWARD, INPUT_GRADIENT)):
+            if held is not None and on[at]:
+                comm_kind[r, phase], comm_group[r, phase] = held.kind, held.group
+                comm_bytes[r, phase] = held.bytes[at]
+                comm_rule[r, phase] = moving.SHARDED_ACTIVATION if held.group == EP else moving.ACTIVATION
+    pieces = Pieces(
+        unit=np.array([row[0] for row in rows], np.int64),
+        compute_s=np.array([(f, b / 2, b / 2) for _, _, (f, b), _, _ in rows]),  # two products of the size of the forward's
+        comm_kind=comm_kind,
+        comm_group=comm_group,
+        comm_bytes=comm_bytes,
+        comm_rule=comm_rule,
+        rerun=np.zeros(n),
+        attention_core=np.zeros(n, np.bool_),
+        gradient_bytes=np.zeros(n),
+    )
+    return pieces, tuple(row[1] for row in rows), ends[0], ends[1]
+
+
+def _step(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces, float]:
+    """What happens once a step, and the bytes of a gradient's element."""
+    rows: list[tuple[int, float, int, int, int, float, int]] = []
+    reductions = (
+        ("dp_allreduce", DP, moving.PARAMETERS),
+        *((name, DP_EP, moving.EXPERT_PARAMETERS) for name in EXPERT_REDUCTIONS),
+    )
+    width = 4.0
+    for name, group, rule in reductions:
+        found = _of_stages(job, name)
+        sizes = [sum(o.bytes for o in operations) for operations in found]
+        if any(sizes):
+            rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, fmean(s for s in sizes if s), rule))
+            width = next((o.width for operations in found for o in operations if o.width), width)
+        elif found:
+            notes.append(f"{name} does not tell its size: taken as {short(_seconds(stages, name), 's')} whatever the plan")
+            rows.append((AFTER_GRADIENTS, _seconds(stages, name), moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED))
+    embedding = [o.bytes for operations in _of_stages(job, EMBEDDING_REDUCTION) for o in operations if o.bytes > 0]
+    if embedding:
+        rows.append((AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, median(embedding), moving.FIXED))
+    optimizer_s = _seconds(stages, OPTIMIZER)
+    if optimizer_s > 0:
+        rows.append((AFTER_GRADIENTS, optimizer_s, moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
+    step = StepPieces(
+        role=np.array(columns[0], np.int64),
+        phase=np.zeros(len(rows), np.int64),
+        compute_s=np.array(columns[1], np.float64),
+        compute_rule=np.array(columns[2], np.int64),
+        comm_kind=np.array(columns[3], np.int64),
+        comm_group=np.array(columns[4], np.int64),
+        comm_bytes=np.array(columns[5], np.float64),
+        comm_rule=np.array(columns[6], np.int64),
+    )
+    return step, width
+
+
+def _of_stages(job: Job, name: str) -> list[list[Operation]]:
+    """Operations of a name, of the first rank of each stage that has any."""
+    found: dict[int, list[Operation]] = {}
+    for rank in job.ranks:
+        operations = rank.named(name)
+        if operations:
+            found.setdefault(rank.stage, operations)
+    return list(found.values())
+
+
+def _seconds(stages: Stages, name: str) -> float:
+    """Mean over the recorded stages of what the operations of a name take in a step."""
+    totals: Iterable[float] = (
+        sum(step.work_s + step.gap_s for step in stage.steps if step.name == name)
+        for stage in stages.stages
+        if not stage.inferred
+    )
+    found = [total for total in totals if total > 0]
+    return fmean(found) if found else 0.0
