@@ -18,7 +18,7 @@ from sim_core.hardware import (  # noqa: E402
     preset_names,
     read_hardware,
 )
-from sim_core.inputs import Facts, kind_of, read_traces, read_workload  # noqa: E402
+from sim_core.inputs import TRACE, Facts, kind_of, read_traces, read_workload  # noqa: E402
 from sim_core.jit import cache_dir, is_compiled, source_hash  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
@@ -39,7 +39,8 @@ from sim_core.readers.op_table import Repeat  # noqa: E402
 from sim_core.simulator import Events, Results, legality, simai_breakdown, simulate, trace  # noqa: E402
 from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
 from sim_core.traces.job import Job, Rank  # noqa: E402
-from sim_core.traces.replay import Replay, replay  # noqa: E402
+from sim_core.traces.replay import Played, Replay, recorded, replay  # noqa: E402
+from sim_core.traces.statistics import JobStatistics, statistics  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402
 from sim_core.writer import export_simai  # noqa: E402
@@ -58,12 +59,15 @@ __all__ = [
     "SCHEDULES",
     "SPLITS",
     "STATUSES",
+    "TRACE",
     "BasePlan",
     "Events",
     "Facts",
     "FormatError",
     "Hardware",
     "Job",
+    "JobStatistics",
+    "Played",
     "Rank",
     "Repeat",
     "Replay",
@@ -88,6 +92,8 @@ __all__ = [
     "read_hardware",
     "kind_of",
     "read_traces",
+    "recorded",
+    "statistics",
     "read_workload",
     "replay",
     "shown",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sim_core.workload import (
     DP,
     DP_EP,
@@ -13,11 +11,11 @@ from sim_core.workload import (
     GROUP_NAMES,
     NO_COMM,
     REDUCE_GRADIENTS,
+    Floats,
     Workload,
 )
 
-GRADIENT_BYTES = 4
-COLLECTIVE_NAMES = ("none", "all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+COLLECTIVE_NAMES = ("none", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +62,23 @@ def summarize(workload: Workload) -> Summary:
         forward_s=float(compute_s[:, FORWARD].sum()),
         backward_s=float(compute_s[:, FORWARD + 1 :].sum()),
         step_compute_s=float(arrays.step.compute_s.sum()),
-        parameters_per_rank=_parameters(workload, DP),
-        expert_parameters_per_rank=_parameters(workload, DP_EP),
+        parameters_per_rank=_parameters(workload, DP, runs),
+        expert_parameters_per_rank=_parameters(workload, DP_EP, runs),
         pieces=tuple((name, *sums) for name, sums in by_name.items()),
         traffic=_traffic(workload, runs),
     )
 
 
-def _parameters(workload: Workload, group: int) -> float | None:
-    """Parameters of one rank: the bytes of its gradient reduction over 4."""
-    step = workload.arrays.step
+def _parameters(workload: Workload, group: int, runs: Floats) -> float | None:
+    """Parameters of one rank: the bytes of its gradients over those of an element."""
+    arrays, step = workload.arrays, workload.arrays.step
+    if arrays.layered_gradients and group == DP:
+        return float((arrays.pieces.gradient_bytes * runs).sum()) / arrays.gradient_width
     rows = (step.role == REDUCE_GRADIENTS) & (step.comm_group == group)
-    return float(step.comm_bytes[rows].sum()) / GRADIENT_BYTES if rows.any() else None
+    return float(step.comm_bytes[rows].sum()) / arrays.gradient_width if rows.any() else None
 
 
-def _traffic(workload: Workload, runs: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Traffic, ...]:
+def _traffic(workload: Workload, runs: Floats) -> tuple[Traffic, ...]:
     pieces, step = workload.arrays.pieces, workload.arrays.step
     sums: dict[tuple[bool, int, int], tuple[float, float]] = {}
     rows = [

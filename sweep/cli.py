@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -17,19 +19,24 @@ import typer
 from rich.console import Console
 
 from sim_core import (
-    Facts,
+    TRACE,
+    Job,
     SimError,
     SpecError,
     cache_dir,
     hardware_yaml,
     is_compiled,
+    kind_of,
     preset_names,
     read_hardware,
+    read_traces,
     read_workload,
+    recorded,
+    replay,
     short,
     source_hash,
 )
-from sweep import show
+from sweep import show, show_trace
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
@@ -38,9 +45,10 @@ from sweep.job import Prepared, prepare
 from sweep.progress import shown
 from sweep.rank import outcome, rank
 from sweep.run import Progress, dry_run, run_sweep, warm_up
-from sweep.single import prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
+from sweep.single import facts_of, prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
+from sweep.timeline import chrome_trace
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,6 +58,9 @@ app = typer.Typer(
 WIDE = 250
 RESULTS = Path("results")
 EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 4, 130, 143
+
+
+Sets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not tell: pp=4, ep=2, layers=8.")]
 
 
 class Terminated(BaseException):
@@ -317,18 +328,73 @@ def export(
 
 @app.command()
 def inspect(
-    files: Annotated[list[Path], typer.Argument(help="Workload files.")],
+    files: Annotated[list[Path], typer.Argument(help="Workload files; folders of rank traces.")],
     micro_batch: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Micro-batch that the file was made with.")
     ] = None,
+    sets: Sets = None,
 ) -> None:
     """Say what a workload file holds: plan, layers, parameters, traffic, compute."""
     console = _console()
     for path in files:
-        workload, warnings = read_workload(str(path), Facts(micro_batch=micro_batch))
-        for warning in warnings:
-            console.print(f"warning: {warning}", soft_wrap=True)
+        facts = facts_of(str(path), [*(sets or []), *([f"micro_batch={micro_batch}"] if micro_batch else [])])
+        if kind_of(str(path)) == TRACE:
+            job = read_traces(str(path), facts)
+            _warn(job.warnings, console)
+            show_trace.job_screen(str(path), job, console)
+            continue
+        workload, warnings = read_workload(str(path), facts)
+        _warn(warnings, console)
         show.workload_screen(str(path), workload, console)
+
+
+def _warn(warnings: Sequence[str], console: Console) -> None:
+    for warning in warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
+
+
+def _traces(path: str, sets: list[str] | None, console: Console) -> Job:
+    job = read_traces(path, facts_of(path, sets or []))
+    _warn(job.warnings, console)
+    return job
+
+
+@app.command("replay")
+def replay_command(
+    trace: Annotated[str, typer.Argument(help="Rank traces: a file, a folder, a glob in quotes.")],
+    ranks: Annotated[
+        bool, typer.Option("--ranks/--stages", help="Each rank's own times (needs all ranks), or each stage's mean.")
+    ] = False,
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Rebuild the recorded step by the event engine, and say how far off it is."""
+    console = _console()
+    job = _traces(trace, sets, Console(stderr=True, markup=False) if as_json else console)
+    found = replay(job, of_ranks=ranks)
+    if as_json:
+        sys.stdout.write(json.dumps(show_trace.replay_values(found), indent=1) + "\n")
+    else:
+        show_trace.replay_screen(trace, found, console)
+
+
+@app.command()
+def timeline(
+    trace: Annotated[str, typer.Argument(help="Rank traces: a file, a folder, a glob in quotes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("timeline.json"),
+    sets: Sets = None,
+) -> None:
+    """Write the recorded and the replayed step side by side, for ui.perfetto.dev."""
+    console = _console()
+    job = _traces(trace, sets, console)
+    found = replay(job, of_ranks=job.whole)
+    output.write_text(chrome_trace(recorded(job), found), encoding="utf-8")
+    console.print(
+        f"{output}: recorded {short(found.recorded_s, 's')}, replayed {short(found.step_s, 's')}; open it in ui.perfetto.dev",
+        soft_wrap=True,
+    )
+    for note in found.notes:
+        console.print(f"  note: {note}", soft_wrap=True)
 
 
 @app.command()

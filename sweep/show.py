@@ -32,6 +32,7 @@ SHORT_PART: Final = {
 _SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 ROUNDING_S: Final = 1e-12
 TABLE_WIDTH: Final = 250
+MOST_PIECES: Final = 12
 
 
 def ranking_table(ranking: Ranking, console: Console) -> None:
@@ -54,7 +55,7 @@ def ranking_table(ranking: Ranking, console: Console) -> None:
         computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
         console.print(f"Incomplete: {computed}; the same `sweep run` goes on.")
     if rows.num_rows:
-        _print_table(table, console)
+        print_table(table, console)
     else:
         console.print("No plan is left to rank.")
     direction = "highest" if ranking.descending else "lowest"
@@ -73,7 +74,7 @@ def ranking_table(ranking: Ranking, console: Console) -> None:
         reasons(left_out, console, "Not ranked")
 
 
-def _print_table(table: Table, console: Console) -> None:
+def print_table(table: Table, console: Console) -> None:
     """Whole, however narrow the terminal: a row that wraps can be read, a cell that is cut off cannot."""
     Console(file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True).print(table)
 
@@ -171,7 +172,7 @@ def disagreement(found: Disagreement, console: Console) -> None:
         table.add_column(SHORT_PART.get(name, _SHORT_COLUMN.get(name, name)), justify="right", no_wrap=True)
     for row in found.rows.to_pylist():
         table.add_row(*(cell(name, row[name]) for name in names))
-    _print_table(table, console)
+    print_table(table, console)
 
 
 def workload_screen(path: str, workload: Workload, console: Console) -> None:
@@ -204,7 +205,8 @@ def workload_screen(path: str, workload: Workload, console: Console) -> None:
             f"{row.count:g}",
             short(row.bytes, "B"),
         )
-    _print_table(table, console)
+    if summary.traffic:
+        print_table(table, console)
     for note in workload.notes:
         console.print(f"  note: {note}", soft_wrap=True)
 
@@ -216,7 +218,8 @@ def _compute(summary: Summary, ga: int, console: Console) -> None:
         f"  compute       {short(total_s, 's')} a micro-batch (forward {short(summary.forward_s, 's')}, backward "
         f"{short(summary.backward_s, 's')}), x {ga} + {short(summary.step_compute_s, 's')} once a step",
     )
-    for name, count, forward_s, backward_s in summary.pieces:
+    largest = sorted(summary.pieces, key=lambda piece: -(piece[2] + piece[3]))[:MOST_PIECES]
+    for name, count, forward_s, backward_s in (piece for piece in summary.pieces if piece in largest):
         share = (forward_s + backward_s) / total_s if total_s else 0.0
         console.print(f"    {name:20} x {count:<6g} {share:6.1%} of the compute")
 
@@ -243,5 +246,5 @@ def hardware(one: Hardware | None, presets: Sequence[Hardware], console: Console
         table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
     for preset in presets:
         table.add_row(preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns))
-    _print_table(table, console)
+    print_table(table, console)
     console.print("Bandwidths are per GPU or NIC and direction. `sweep hardware NAME` shows all numbers with their sources.")

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import CHECKPOINTING, Plans, SpecError, export_simai, simai_breakdown
+from sim_core import CHECKPOINTING, Facts, Plans, SpecError, export_simai, simai_breakdown
 from sweep.document import apply_sets, fault
 from sweep.evaluate import evaluate
 from sweep.job import Prepared, prepare
 from sweep.space import to_plans
-from sweep.spec import SweepSpec
+from sweep.spec import SweepSpec, WorkloadSpec
 
 
 def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | None, sets: Sequence[str]) -> Prepared:
@@ -32,6 +32,14 @@ def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | No
     except ValidationError as error:
         raise fault(error, "--set", {}, SweepSpec) from None
     return prepare(spec, Path.cwd())
+
+
+def facts_of(path: str, sets: Sequence[str]) -> Facts:
+    """Facts of the workload at `path` as `key=value` texts (`pp=4`). Raises SpecError."""
+    try:
+        return WorkloadSpec.model_validate(apply_sets({"path": path}, sets)).facts()
+    except ValidationError as error:
+        raise fault(error, "--set", {}, WorkloadSpec) from None
 
 
 def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:

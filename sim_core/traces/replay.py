@@ -13,6 +13,7 @@ from sim_core.rank_engine import RankProgram, RankTimes, run_ranks
 from sim_core.traces.job import Job, Operation
 from sim_core.traces.meeting import Meeting, channel, meetings
 from sim_core.traces.stages import Stages, Step, stages_of
+from sim_core.traces.statistics import recorded_waits
 
 Reference = tuple[object, ...]
 
@@ -118,6 +119,16 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         of_ranks=of_ranks,
         events=events,
         notes=(*job.layout.notes, *notes),
+    )
+
+
+def recorded(job: Job) -> tuple[Played, ...]:
+    """The operations as they were recorded, each rank from its own first start, with the waits that can be told."""
+    waits, _ = recorded_waits(job)
+    return tuple(
+        Played(row=rank.rank, stage=rank.stage, name=o.name, start_s=o.start_s, end_s=o.end_s, wait_s=wait_s)
+        for rank, own in zip(job.ranks, waits, strict=True)
+        for o, wait_s in zip(rank.operations, own, strict=True)
     )
 
 

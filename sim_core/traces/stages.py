@@ -62,7 +62,7 @@ class Stages:
 
 def stages_of(job: Job, met: list[Meeting]) -> Stages:
     """The mean stages of a job."""
-    link_s, usual_s = _messages(job, met)
+    link_s, usual_s = message_costs(met)
     without_waits = call_costs(job, met)
     known = {
         stage: _mean_stage(job, stage, without_waits)
@@ -90,7 +90,7 @@ def chunk_of(job: Job, name: str, occurrence: int) -> int:
     return chunk if name == BLOCKS[0] else vpp - 1 - chunk
 
 
-def _messages(job: Job, met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float], float]:
+def message_costs(met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float], float]:
     """Seconds of a message on each link: the median over its messages of what the last to arrive paid.
 
     Where one end only is at hand, waiting cannot be told from transfer: the shortest message stands for all.
@@ -176,12 +176,13 @@ def work_without_waits(operation: Operation, rank: int, k: int, costs: Mapping[t
 def _infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str]) -> list[Stage]:
     """All stages, the missing ones made from the known."""
     pp, last = job.layout.pp, job.layout.pp - 1
-    names = ", ".join(map(str, sorted(set(range(pp)) - set(known))))
+    missing = sorted(set(range(pp)) - set(known))
+    names = f"stage {missing[0]} is" if len(missing) == 1 else f"stages {', '.join(map(str, missing))} are"
     inner = sorted(stage for stage in known if stage != last)
     if not inner:
         forward_s, backward_s = _before_the_last(job, known[last], message_s)
         notes.append(
-            f"stages {names} are not recorded: taken alike, forward {short(forward_s, 's')} as the pipeline's fill tells, "
+            f"{names} not recorded: taken alike, forward {short(forward_s, 's')} as the pipeline's fill tells, "
             f"backward {short(backward_s, 's')} in the proportion of stage {last}"
         )
         return [*(_made(job, stage, known[last], forward_s, backward_s) for stage in range(last)), known[last]]
@@ -190,14 +191,14 @@ def _infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str]
         near = known[min(inner, key=lambda k, s=stage: abs(k - s))]  # type: ignore[misc]
         stages.append(known.get(stage) or _made(job, stage, near, *block_s(near)))
     if last in known:
-        notes.append(f"stages {names} are not recorded: taken to be like the nearest that is")
+        notes.append(f"{names} not recorded: taken to be like the nearest that is")
         return [*stages, known[last]]
     near = known[inner[-1]]
     excess_s = _excess(job, near, message_s)
     forward_s, backward_s = block_s(near)
     grown = 1 + excess_s / (forward_s + backward_s)
     notes.append(
-        f"stages {names} are not recorded: taken to be like the nearest that is, the last slower by {short(excess_s, 's')} a "
+        f"{names} not recorded: taken to be like the nearest that is, the last slower by {short(excess_s, 's')} a "
         "micro-batch (mean of the steady waits beyond a message and the cooldown's waits beyond a forward)"
     )
     return [*stages, _made(job, last, near, forward_s * grown, backward_s * grown)]

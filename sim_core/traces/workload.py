@@ -72,7 +72,8 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     if layout.layers is None:
         notes.append(f"layers are not told: each of the {chunks} virtual stages is one (set workload.layers)")
     a_block = layers / chunks
-    comms, inside_s = _collectives(job, call_costs(job, met), a_block)
+    together = call_costs(job, [meeting for meeting in met if len(meeting.members) > 1])
+    comms, inside_s = _collectives(job, together, a_block)
     layer_s, first_s, last_s = _split(stages, inside_s, layout.ga * layout.vpp)
     pieces, names, first, last = _pieces((layer_s[0] / a_block, layer_s[1] / a_block), first_s, last_s, comms)
     step, width = _step(job, stages, notes)
