@@ -39,13 +39,14 @@ _FAST = re.compile(
     re.ASCII,
 )
 _FAST_PART = re.compile(
-    rf"trace_src_func=(\w+),duration={_MS},timestamp={_MS},input__shape={_SHAPE},input__dtype=([\w.]+)"
-    r"(?:,func_name=(\w+))?(?:,group=(\w+))?,comm_func=(\w+)\Z",
+    rf"trace_src_func=(\w+), ?duration={_MS}, ?timestamp={_MS}, ?input__shape={_SHAPE}, ?input__dtype=([\w.]+)"
+    r"(?:, ?func_name=(\w+))?(?:, ?group=(\w+))?, ?comm_func=(\w+)\Z",
     re.ASCII,
 )
 
 Texts = tuple[str | None, ...]
 Extra = Mapping[str, str] | None
+Part = tuple[Texts, Extra]
 
 
 class TraceLine(NamedTuple):
@@ -56,7 +57,7 @@ class TraceLine(NamedTuple):
     name: str
     values: Texts
     extra: Extra
-    parts: list[tuple[Texts, Extra]]  # of each sub-operation: the values of PART_KEYS, and its other fields
+    parts: list[Part]  # of each sub-operation: the values of PART_KEYS, and its other fields
 
 
 def looks_like_trace(head: str) -> bool:
@@ -79,16 +80,18 @@ def fast_line(text: str) -> TraceLine | None:
     del values[6:9]
     values[4] = values[4].strip()
     extra = None if newer[0] is None else dict(zip(NEWER_KEYS, newer, strict=True))
-    split: list[tuple[Texts, Extra]] = []
-    if parts:
-        if not (parts[0] == parts[-1] == "'"):
-            return None
-        for string in parts[1:-1].split("', '"):
-            part = _FAST_PART.match(string)
-            if part is None:
-                return None
-            split.append((part.groups(), None))
-    return TraceLine(prefix, int(number), name, tuple(values), extra, split)
+    split = _fast_parts(parts)
+    return None if split is None else TraceLine(prefix, int(number), name, tuple(values), extra, split)
+
+
+def _fast_parts(text: str) -> list[Part] | None:
+    """The sub-operations between the brackets of their list, None if one has its keys in another order."""
+    if not text:
+        return []
+    if not text[0] == text[-1] == "'":
+        return None
+    matches = [_FAST_PART.match(string) for string in text[1:-1].split("', '")]
+    return None if None in matches else [(match.groups(), None) for match in matches if match]
 
 
 def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
@@ -115,10 +118,18 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
     return head
 
 
-def _parts(path: str, line: int, text: str) -> list[tuple[Texts, Extra]]:
+def _parts(path: str, line: int, text: str) -> list[Part]:
     """The fields of each sub-operation."""
-    parts: list[tuple[Texts, Extra]] = []
-    for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text) if text != "None" else [], 1):
+    if text == "None":
+        return []
+    fast = _fast_parts(text[1:-1]) if text[:1] == "[" and text[-1:] == "]" else None
+    return any_parts(path, line, text) if fast is None else fast
+
+
+def any_parts(path: str, line: int, text: str) -> list[Part]:
+    """The same for keys in any order, and every message. Raises FormatError."""
+    parts: list[Part] = []
+    for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text), 1):
         try:
             fields = split_fields(path, line, string, PART_KEYS)
         except Unclosed:  # of the string, the line itself is whole

@@ -304,7 +304,8 @@ class _Rows:
         """The refusal of a word that is not in its closed list."""
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
-        raise FormatError(self.path, line, f"unknown {what}", found=f"{shown(text)} ({hint})", expected=f"{' '.join(words)}")
+        found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+        raise FormatError(self.path, line, f"unknown {what}", found=found, expected=" ".join(words))
 
     def _unknown(self, line: int, what: str, text: str, valid: tuple[str, ...]) -> None:
         """A word that is not in its open list: kept, with one warning a word."""
