@@ -18,6 +18,7 @@ _STOP = re.compile(r"[\[({]|,\s*(?=[A-Za-z_]\w*=)", re.ASCII)
 _INSIDE = re.compile(r"[\[({\])}]|(?<=[\[({,:=])\s*['\"]")
 _NONE = re.compile(r"\s*None\s*(?=,\s*[A-Za-z_]\w*=|\Z)", re.ASCII)
 _REST_OF_STRING: Final = {"'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'"), '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"')}
+_AFTER_LIST = re.compile(r"\s*(?:,|\Z)")
 _BETWEEN = re.compile(r"\s*(?:,\s*(?=['\"])|\Z)")
 _ESCAPED = re.compile(r"\\(['\"\\])")
 _CLOSER: Final = {"[": "]", "(": ")", "{": "}"}
@@ -79,6 +80,10 @@ def _value_end(path: str, line: int, text: str, at: int) -> int:
     """Where the value that begins at `at` ends: before a comma that a key follows, or at the end of the text."""
     if text[at : at + 1] in _REST_OF_STRING:
         at = _string_end(path, line, text, at)
+    elif text[at : at + 1] == "[":
+        at = _bracket_end(path, line, text, at)
+        if not _AFTER_LIST.match(text, at):
+            raise FormatError(path, line, "after a list", found=shown(text[at : at + 100]), expected="`,` and key=value")
     while stop := _STOP.search(text, at):
         if stop[0][0] == ",":
             return stop.start()

@@ -26,6 +26,8 @@ _EXPECTED: Final = "rank:N:operation(key=value,...)"
 
 _HEAD = re.compile(r"(rank|stage):([0-9]{1,9}):([A-Za-z_]\w{0,63})\(", re.ASCII)
 _HEAD_CUT = re.compile(r"(?:r|ra|ran|rank|s|st|sta|stag|stage|(?:rank|stage):(?:[0-9]{1,9}(?::\w{0,64})?)?)\Z", re.ASCII)
+_TEXT_AFTER = re.compile(r"\)[\s,.;]+\Z")
+_JOINED = re.compile(r"(?:rank|stage):[0-9]{1,9}:\w+\(\w+=", re.ASCII)
 _LOOKS = re.compile(r"(?:rank|stage):\d+:\w+\(", re.ASCII)
 
 _MS: Final = r"([0-9.]+)"
@@ -99,6 +101,10 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
     head = _head(path, line, text)
     fields = split_fields(path, line, text[head.end() : -1], _KNOWN)
     free = fields.get(FREE_TEXT, "")
+    joined = _JOINED.search(free)
+    if joined:
+        found = shown(free[joined.start() : joined.start() + 40])
+        raise FormatError(path, line, "two operations on one line", found=found, expected="a line each")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
         raise Unclosed(path, line, "the line is cut off in its description", found=shown(free[-40:] + ")"))
     parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))
@@ -111,6 +117,10 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
     if len(text) > LINE_LENGTH:
         raise FormatError(path, line, "characters in the line", found=f"{len(text):,}", expected=f"up to {LINE_LENGTH:,}")
     head = _HEAD.match(text)
+    if head and _TEXT_AFTER.search(text, len(text) - 10) and text.count("(") == text.count(")"):
+        raise FormatError(
+            path, line, "text after the closing parenthesis", found=shown(text[-40:]), expected="the end of the line"
+        )
     if _HEAD_CUT.match(text) or (head and not text.endswith(")")):
         raise Unclosed(path, line, "the line is cut off", found=shown(text[-40:]), expected="`)` at its end")
     if not head:

@@ -128,7 +128,7 @@ def joined(fields: dict[str, str], parts: list[dict[str, str]], order: list[str]
     return "rank:7:forward_step(" + comma.join(f"{key}={texts[key]}" for key in order) + ")"
 
 
-@settings(max_examples=400, derandomize=True, database=None, deadline=None)
+@settings(max_examples=250, derandomize=True, database=None, deadline=None)
 @given(operation=operations(), comma=st.sampled_from([",", ", "]), chance=st.randoms(use_true_random=False))
 def test_any_order_of_keys_gives_the_fields_that_were_written(
     operation: tuple[dict[str, str], list[dict[str, str]]], comma: str, chance: object
@@ -260,7 +260,7 @@ def test_newer_lines_keep_their_keys_as_texts() -> None:
         "]",
         "a) b",
         ", ,",
-        "rank:0:x(duration=1)",
+        "rank:0:x(y)",
         "a, duration=7",
         "[1, 2",
     ],
