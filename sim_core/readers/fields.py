@@ -12,11 +12,14 @@ FREE_TEXT: Final = "description"
 """The one key whose value may hold anything: it ends before a known key only, and brackets and quotes in it mean nothing."""
 
 _KEY = re.compile(r"\s*([A-Za-z_]\w{0,63})=\s*", re.ASCII)
+_PLAIN = re.compile(r"""\s*([A-Za-z_]\w{0,63})=\s*([^\s,='"\[({]+|\[[0-9, ]*\])(?:,(?=\s*[A-Za-z_]\w{0,63}=)|\Z)""", re.ASCII)
 _NEXT_KEY = re.compile(r",\s*([A-Za-z_]\w*)=", re.ASCII)
 _STOP = re.compile(r"[\[({]|,\s*(?=[A-Za-z_]\w*=)", re.ASCII)
 _INSIDE = re.compile(r"[\[({\])}]|(?<=[\[({,:=])\s*['\"]")
 _NONE = re.compile(r"\s*None\s*(?=,\s*[A-Za-z_]\w*=|\Z)", re.ASCII)
 _REST_OF_STRING: Final = {"'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'"), '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"')}
+_AFTER_LIST = re.compile(r"\s*(?:,|\Z)")
+_BETWEEN = re.compile(r"\s*(?:,\s*(?=['\"])|\Z)")
 _ESCAPED = re.compile(r"\\(['\"\\])")
 _CLOSER: Final = {"[": "]", "(": ")", "{": "}"}
 
@@ -33,6 +36,11 @@ def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict
     fields: dict[str, str] = {}
     at = 0
     while at < len(text):
+        match = _PLAIN.match(text, at)  # most fields are a key and a word or a list of numbers
+        if match and match[1] != FREE_TEXT and match[1] not in fields:
+            fields[match[1]] = match[2]
+            at = match.end()
+            continue
         match = _KEY.match(text, at)
         if not match:
             raise FormatError(path, line, "fields", found=shown(text[at : at + 100].strip()), expected="key=value")
@@ -61,15 +69,10 @@ def split_strings(path: str, line: int, what: str, text: str) -> list[str]:
             raise FormatError(path, line, what, found=shown(text[at : at + 100]), expected=expected)
         end = _string_end(path, line, text, at)
         strings.append(_ESCAPED.sub(r"\1", text[at + 1 : end - 1]))
-        at = end
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if at < len(text):
-            if text[at] != "," or not text[at + 1 :].strip():
-                raise FormatError(path, line, what, found=shown(text[at : at + 100]), expected="`,` and a quoted text, or `]`")
-            at += 1
-            while text[at].isspace():
-                at += 1
+        between = _BETWEEN.match(text, end)
+        if not between:
+            raise FormatError(path, line, what, found=shown(text[end : end + 100]), expected="`,` and a quoted text, or `]`")
+        at = between.end()
     return strings
 
 
@@ -77,6 +80,10 @@ def _value_end(path: str, line: int, text: str, at: int) -> int:
     """Where the value that begins at `at` ends: before a comma that a key follows, or at the end of the text."""
     if text[at : at + 1] in _REST_OF_STRING:
         at = _string_end(path, line, text, at)
+    elif text[at : at + 1] == "[":
+        at = _bracket_end(path, line, text, at)
+        if not _AFTER_LIST.match(text, at):
+            raise FormatError(path, line, "after a list", found=shown(text[at : at + 100]), expected="`,` and key=value")
     while stop := _STOP.search(text, at):
         if stop[0][0] == ",":
             return stop.start()

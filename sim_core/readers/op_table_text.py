@@ -117,14 +117,17 @@ class _Table:
         for k, cell in enumerate(cells, 1):
             what = f"header column {k}"
             if cell not in COLUMNS:
-                raise FormatError(self.path, line, f"{what} is unknown", found=f"{shown(cell)} ({nearest(cell, COLUMNS)})")
+                raise FormatError(
+                    self.path, line, f"{what} is unknown", found=f"{shown(cell)} ({nearest(cell.lower(), COLUMNS)})"
+                )
             if cell in cells[: k - 1]:
                 raise FormatError(self.path, line, f"{what}: {cell} stands twice")
         absent = [column for column in COLUMNS if column not in cells]
         for column in absent:
             if column in NEEDED:
                 raise FormatError(self.path, line, f"header column {column} is missing", expected=" ".join(COLUMNS))
-            partner = column.replace("comm_size", "comm_type")
+            swap = ("_size", "_type") if column.endswith("_size") else ("_type", "_size")
+            partner = column.replace(*swap)
             if partner != column and partner in cells:
                 raise FormatError(self.path, line, f"header column {column} is missing", expected=f"it beside {partner}")
         if absent:
@@ -172,15 +175,10 @@ class _Table:
         text = values.get(column, "NONE")
         if text in _WORDS:
             return _WORDS[text]
-        stem = next((kind for kind in COLLECTIVES[1:] if text.startswith(kind + "_")), "")  # the async one is tried first
-        if stem:
-            expected = "none, _EP or _DP_EP"
-            raise FormatError(
-                self.path, line, f"column {column}: unknown group", found=shown(text[len(stem) :]), expected=expected
-            )
-        hint = nearest(text.upper(), COLLECTIVES)
+        hint = nearest(text.upper(), _WORDS)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
-        raise FormatError(self.path, line, f"column {column}: unknown collective", found=found, expected=" ".join(COLLECTIVES))
+        expected = f"{' '.join(COLLECTIVES)}, each with no suffix, _EP or _DP_EP"
+        raise FormatError(self.path, line, f"column {column}: unknown collective", found=found, expected=expected)
 
 
 def _check_names(path: str, lines: Ints, names: tuple[str, ...]) -> None:
@@ -188,12 +186,11 @@ def _check_names(path: str, lines: Ints, names: tuple[str, ...]) -> None:
     first: dict[str, int] = {}
     for line, name, following in zip(lines.tolist(), names, (*names[1:], None), strict=True):
         if name in first:
-            what = f"name {shown(name)} stands twice"
-            expected = "rows that repeat once, and `repeat: {from, to, times}` in the spec"
-            raise FormatError(path, line, what, found=f"it on line {first[name]}, too", expected=expected)
+            what = f"name {shown(name)} stands twice, before on line {first[name]}"
+            raise FormatError(path, line, what, expected="rows that repeat once, with `repeat: {from, to, times}` in the spec")
         first[name] = line
         operator = name.removesuffix(GRADIENT)
-        if operator != name and following != operator:
+        if operator not in (name, "") and following != operator:
             found = "the end of the table" if following is None else shown(following)
             what = f"gradient {shown(name)} without its operator on the next row"
             raise FormatError(path, line, what, found=found, expected=shown(operator))

@@ -26,6 +26,8 @@ _EXPECTED: Final = "rank:N:operation(key=value,...)"
 
 _HEAD = re.compile(r"(rank|stage):([0-9]{1,9}):([A-Za-z_]\w{0,63})\(", re.ASCII)
 _HEAD_CUT = re.compile(r"(?:r|ra|ran|rank|s|st|sta|stag|stage|(?:rank|stage):(?:[0-9]{1,9}(?::\w{0,64})?)?)\Z", re.ASCII)
+_TEXT_AFTER = re.compile(r"\)[\s,.;]+\Z")
+_JOINED = re.compile(r"(?:rank|stage):[0-9]{1,9}:\w+\(\w+=", re.ASCII)
 _LOOKS = re.compile(r"(?:rank|stage):\d+:\w+\(", re.ASCII)
 
 _MS: Final = r"([0-9.]+)"
@@ -39,13 +41,14 @@ _FAST = re.compile(
     re.ASCII,
 )
 _FAST_PART = re.compile(
-    rf"trace_src_func=(\w+),duration={_MS},timestamp={_MS},input__shape={_SHAPE},input__dtype=([\w.]+)"
-    r"(?:,func_name=(\w+))?(?:,group=(\w+))?,comm_func=(\w+)\Z",
+    rf"trace_src_func=(\w+), ?duration={_MS}, ?timestamp={_MS}, ?input__shape={_SHAPE}, ?input__dtype=([\w.]+)"
+    r"(?:, ?func_name=(\w+))?(?:, ?group=(\w+))?, ?comm_func=(\w+)\Z",
     re.ASCII,
 )
 
 Texts = tuple[str | None, ...]
 Extra = Mapping[str, str] | None
+Part = tuple[Texts, Extra]
 
 
 class TraceLine(NamedTuple):
@@ -56,7 +59,7 @@ class TraceLine(NamedTuple):
     name: str
     values: Texts
     extra: Extra
-    parts: list[tuple[Texts, Extra]]  # of each sub-operation: the values of PART_KEYS, and its other fields
+    parts: list[Part]  # of each sub-operation: the values of PART_KEYS, and its other fields
 
 
 def looks_like_trace(head: str) -> bool:
@@ -79,16 +82,18 @@ def fast_line(text: str) -> TraceLine | None:
     del values[6:9]
     values[4] = values[4].strip()
     extra = None if newer[0] is None else dict(zip(NEWER_KEYS, newer, strict=True))
-    split: list[tuple[Texts, Extra]] = []
-    if parts:
-        if not (parts[0] == parts[-1] == "'"):
-            return None
-        for string in parts[1:-1].split("', '"):
-            part = _FAST_PART.match(string)
-            if part is None:
-                return None
-            split.append((part.groups(), None))
-    return TraceLine(prefix, int(number), name, tuple(values), extra, split)
+    split = _fast_parts(parts)
+    return None if split is None else TraceLine(prefix, int(number), name, tuple(values), extra, split)
+
+
+def _fast_parts(text: str) -> list[Part] | None:
+    """The sub-operations between the brackets of their list, None if one has its keys in another order."""
+    if not text:
+        return []
+    if not text[0] == text[-1] == "'":
+        return None
+    matches = [_FAST_PART.match(string) for string in text[1:-1].split("', '")]
+    return None if None in matches else [(match.groups(), None) for match in matches if match]
 
 
 def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
@@ -96,6 +101,10 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
     head = _head(path, line, text)
     fields = split_fields(path, line, text[head.end() : -1], _KNOWN)
     free = fields.get(FREE_TEXT, "")
+    joined = _JOINED.search(free)
+    if joined:
+        found = shown(free[joined.start() : joined.start() + 40])
+        raise FormatError(path, line, "two operations on one line", found=found, expected="a line each")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
         raise Unclosed(path, line, "the line is cut off in its description", found=shown(free[-40:] + ")"))
     parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))
@@ -108,6 +117,10 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
     if len(text) > LINE_LENGTH:
         raise FormatError(path, line, "characters in the line", found=f"{len(text):,}", expected=f"up to {LINE_LENGTH:,}")
     head = _HEAD.match(text)
+    if head and _TEXT_AFTER.search(text, len(text) - 10) and text.count("(") == text.count(")"):
+        raise FormatError(
+            path, line, "text after the closing parenthesis", found=shown(text[-40:]), expected="the end of the line"
+        )
     if _HEAD_CUT.match(text) or (head and not text.endswith(")")):
         raise Unclosed(path, line, "the line is cut off", found=shown(text[-40:]), expected="`)` at its end")
     if not head:
@@ -115,10 +128,18 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
     return head
 
 
-def _parts(path: str, line: int, text: str) -> list[tuple[Texts, Extra]]:
+def _parts(path: str, line: int, text: str) -> list[Part]:
     """The fields of each sub-operation."""
-    parts: list[tuple[Texts, Extra]] = []
-    for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text) if text != "None" else [], 1):
+    if text == "None":
+        return []
+    fast = _fast_parts(text[1:-1]) if text[:1] == "[" and text[-1:] == "]" else None
+    return any_parts(path, line, text) if fast is None else fast
+
+
+def any_parts(path: str, line: int, text: str) -> list[Part]:
+    """The same for keys in any order, and every message. Raises FormatError."""
+    parts: list[Part] = []
+    for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text), 1):
         try:
             fields = split_fields(path, line, string, PART_KEYS)
         except Unclosed:  # of the string, the line itself is whole

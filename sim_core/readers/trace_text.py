@@ -165,7 +165,7 @@ class _Rows:
         self._keep(self.rows, line, 0, name, duration, timestamp, group, shape, dtype, extra)
         self.line.append(line)
         self.micro_batch.append(-1 if micro_batch is None else micro_batch)
-        self.state.append(_STATE[state] if state in _STATE else self._word(line, "mg_state", state, _STATE))
+        self.state.append(_STATE[state] if state in _STATE else self._word(line, f"mg_state of {name}", state, _STATE))
         self.description.append(_text(description))
 
     def _part(self, line: int, number: int, values: Texts, extra: Extra) -> None:
@@ -202,8 +202,10 @@ class _Rows:
             math.nan if timestamp in _ABSENT else self._milliseconds(line, "timestamp", name, part, str(timestamp), -_MOST_MS)
         )
         columns.group.append(_GROUP[group] if group in _GROUP else self._group(line, group))
-        columns.shape.append(self.shapes[shape] if shape in self.shapes else self._shape(line, shape))
-        columns.dtype.append(_DTYPE[dtype] if dtype in _DTYPE else self._word(line, "input__dtype", dtype, _DTYPE))
+        columns.shape.append(self.shapes[shape] if shape in self.shapes else self._shape(line, shape, _owner(name, part)))
+        columns.dtype.append(
+            _DTYPE[dtype] if dtype in _DTYPE else self._word(line, f"input__dtype of {_owner(name, part)}", dtype, _DTYPE)
+        )
         columns.extra.append(extra)
 
     def columns(self, *, truncated: bool) -> TraceText:
@@ -286,17 +288,19 @@ class _Rows:
         else:
             self.warnings.add(line, "a sub-operation without `comm_func` is kept without a name")
 
-    def _shape(self, line: int, text: str | None) -> Shape:
+    def _shape(self, line: int, text: str | None, owner: str) -> Shape:
         """Sizes of `[2, 3]`, also where that is the one element of a list."""
         text = text or ""
         bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
         if not _SIZES.match(bare):
             raise FormatError(
-                self.path, line, "input__shape", found=shown(text), expected="[SIZE, ...], up to 64 sizes, or None"
+                self.path, line, f"input__shape of {owner}", found=shown(text), expected="[SIZE, ...], up to 64 sizes, or None"
             )
         sizes = tuple(int(size) for size in bare[1:-1].split(",") if size.strip())
         if math.prod(sizes) > _INT64_MAX:
-            raise FormatError(self.path, line, "input__shape", found=shown(text), expected="fewer than 2^63 elements")
+            raise FormatError(
+                self.path, line, f"input__shape of {owner}", found=shown(text), expected="fewer than 2^63 elements"
+            )
         self.shapes[text] = sizes
         return sizes
 
@@ -304,7 +308,8 @@ class _Rows:
         """The refusal of a word that is not in its closed list."""
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
-        raise FormatError(self.path, line, f"unknown {what}", found=f"{shown(text)} ({hint})", expected=f"{' '.join(words)}")
+        found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+        raise FormatError(self.path, line, f"unknown {what}", found=found, expected=" ".join(words))
 
     def _unknown(self, line: int, what: str, text: str, valid: tuple[str, ...]) -> None:
         """A word that is not in its open list: kept, with one warning a word."""
@@ -328,7 +333,9 @@ class _Rows:
 
 
 def _owner(name: str, part: int) -> str:
-    return f"sub-operation {part} ({name})" if part else name
+    if not part:
+        return name
+    return f"sub-operation {part} ({name})" if name else f"sub-operation {part}"
 
 
 def _text(text: str | None) -> str:

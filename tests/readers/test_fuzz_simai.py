@@ -15,9 +15,11 @@ from sim_core import FormatError
 from sim_core.readers.simai import workload_from_simai
 from sim_core.readers.simai_text import read_simai_text
 from sim_core.writer import write_simai_text
+from tests.mutation import KINDS, Mutation, mutated, mutation_lists
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "workloads"
 PATH = "some folder/mutant.txt"
+GAPS = re.compile(rb"([ \t\r\n]+)")
 PEAK_BYTES = 10_000_000
 
 EXPERTS = b"""\
@@ -61,66 +63,14 @@ HOSTILE = (
     *(b"embedding_layer", b"attention_layer", b"final_norm", b"grad_gather", b"cross_entropy1", b"optimizer9"),
     *(b"\x00", b"\xff", b"\r", b"\n", b"\x0b", b"\x1c", b"\x85", b"\x1b[2J", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xd9\xa3"),
 )
-KINDS = (
-    *("token to hostile", "token deleted", "token twice", "tokens swapped", "hostile between"),
-    *("bit flipped", "byte inserted", "byte deleted"),
-    *("line deleted", "line twice", "lines swapped", "cut"),
-)
-Mutation = tuple[str, int, int, bytes]
-"""Kind, two places (taken modulo what there is to choose from), hostile token."""
-
-MUTATIONS: st.SearchStrategy[list[Mutation]] = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.integers(0, 4095), st.integers(0, 4095), st.sampled_from(HOSTILE)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def mutated(data: bytes, mutation: Mutation) -> bytes:
-    kind, a, b, hostile = mutation
-    if not data:
-        return hostile
-    if "byte" in kind or "bit" in kind or kind == "cut":
-        place = a % len(data)
-        middle = {
-            "bit flipped": bytes([data[place] ^ 1 << b % 8]),
-            "byte inserted": bytes([b % 256, data[place]]),
-        }.get(kind, b"")
-        return data[:place] + middle + (b"" if kind == "cut" else data[place + 1 :])
-    lines = data.splitlines(keepends=True)
-    if "line" in kind:
-        _change(lines, kind, a, b, hostile)
-        return b"".join(lines)
-    # half of the token mutations go to the header, which is one line of many
-    at = 0 if b % 2 else a % len(lines)
-    words = re.split(rb"([ \t\r\n]+)", lines[at])
-    tokens = words[::2]
-    _change(tokens, kind, a, b // 2, hostile)
-    gaps = [*words[1::2], *[b" "] * len(tokens)]
-    lines[at] = b"".join(token + gap for token, gap in zip(tokens, gaps, strict=False)).rstrip(b" ")
-    return b"".join(lines)
-
-
-def _change(items: list[bytes], kind: str, a: int, b: int, hostile: bytes) -> None:
-    """The mutation of a list of tokens or lines, in place."""
-    a, b = a % len(items), b % len(items)
-    if kind.endswith("to hostile"):
-        items[b] = hostile
-    elif kind.endswith("deleted"):
-        del items[b]
-    elif kind.endswith("twice"):
-        items.insert(b, items[b])
-    elif kind.endswith("swapped"):
-        items[a], items[b] = items[b], items[a]
-    else:
-        items.insert(b, hostile)
+MUTATIONS = mutation_lists(HOSTILE)
 
 
 def mutant(seed: bytes, mutations: list[Mutation], recount: bool) -> bytes:
     """`recount` puts the number of lines right again, else lines taken away hide all faults behind that one."""
     data = seed
     for mutation in mutations:
-        data = mutated(data, mutation)
+        data = mutated(data, mutation, GAPS)
     lines = data.split(b"\n")
     if recount and len(lines) > 2:
         lines[1] = str(sum(bool(line.strip()) for line in lines[2:])).encode()

@@ -97,7 +97,7 @@ def test_size_without_collective_and_collective_without_size_are_said_once() -> 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([ADD, ADD], "3: name 'add' stands twice: found it on line 2, too, expected rows that repeat once, and `repeat:"),
+        ([ADD, ADD], "3: name 'add' stands twice, before on line 2: expected rows that repeat once, with `repeat:"),
         ([ADD.replace("0.5", "-0.5")], "2: column forward_compute_time: found '-0.5', expected milliseconds, 0 to 2^53"),
         ([ADD.replace("ALLTOALL_EP", "ALLTOAL")], "2: column backward_comm_type: unknown collective: found 'ALLTOAL' (nearest"),
         ([ADD.replace("add", "mul_grad"), ADD], "2: gradient 'mul_grad' without its operator on the next row: found 'add',"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import FormatError
-from sim_core.readers.trace_line import KEYS, NEWER_KEYS, PART_KEYS, TraceLine, any_line, fast_line
+from sim_core.readers.trace_line import KEYS, NEWER_KEYS, PART_KEYS, TraceLine, any_line, any_parts, fast_line
 from sim_core.readers.trace_text import DTYPE_BYTES, OPERATIONS, STATES, TraceText, looks_like_trace, read_trace_text
 from tests.conftest import EXAMPLES
 
@@ -74,11 +74,15 @@ def test_example_of_the_last_stage_has_its_known_sums() -> None:
     assert trace.shape[0] == (4096, 1, 128)
 
 
+def slow_line(text: str) -> TraceLine:
+    """A line by the way of any order, its sub-operations too, which must be its last field."""
+    line = any_line(PATH, 1, text, unended=True)
+    return line._replace(parts=any_parts(PATH, 1, text[text.index("sub_operations=") + 15 : -1]))
+
+
 def test_usual_lines_take_the_fast_way_and_the_slow_way_finds_the_same() -> None:
     for number, text in enumerate([*MOE.read_text().splitlines(), *SMALL.read_text().splitlines()], 1):
-        fast = fast_line(text)
-        assert fast is not None
-        assert fast == any_line(PATH, number, text, unended=False)
+        assert fast_line(text) == slow_line(text), number
 
 
 WORDS = st.text("abcxyz_019.-", min_size=1, max_size=8).filter(lambda word: word != "None")
@@ -119,12 +123,12 @@ def operations(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 
 def joined(fields: dict[str, str], parts: list[dict[str, str]], order: list[str], comma: str) -> str:
-    strings = [",".join(f"{key}={value}" for key, value in part.items()) for part in parts]
+    strings = [comma.join(f"{key}={value}" for key, value in part.items()) for part in parts]
     texts = {**fields, "sub_operations": str(strings)}
     return "rank:7:forward_step(" + comma.join(f"{key}={texts[key]}" for key in order) + ")"
 
 
-@settings(max_examples=400, derandomize=True, database=None, deadline=None)
+@settings(max_examples=250, derandomize=True, database=None, deadline=None)
 @given(operation=operations(), comma=st.sampled_from([",", ", "]), chance=st.randoms(use_true_random=False))
 def test_any_order_of_keys_gives_the_fields_that_were_written(
     operation: tuple[dict[str, str], list[dict[str, str]]], comma: str, chance: object
@@ -140,6 +144,7 @@ def test_any_order_of_keys_gives_the_fields_that_were_written(
     )
     usual_text = joined(fields, parts, usual, comma)
     assert any_line(PATH, 1, usual_text, unended=True) == expected
+    assert slow_line(usual_text) == expected
     assert fast_line(usual_text) in (expected, None)
     shuffled = any_line(PATH, 1, joined(fields, parts, order, comma), unended=False)
     assert shuffled.values == expected.values
@@ -162,7 +167,7 @@ def test_the_fast_way_never_differs_from_the_slow_way(line: str, edits: list[tup
         line = line[:at] + put + line[at + taken :]
     fast = fast_line(line)
     if fast is not None:
-        assert fast == any_line(PATH, 1, line, unended=True)
+        assert fast == slow_line(line)
 
 
 def test_oddities_of_a_file_change_nothing() -> None:
@@ -255,7 +260,7 @@ def test_newer_lines_keep_their_keys_as_texts() -> None:
         "]",
         "a) b",
         ", ,",
-        "rank:0:x(duration=1)",
+        "rank:0:x(y)",
         "a, duration=7",
         "[1, 2",
     ],
