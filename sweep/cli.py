@@ -34,6 +34,7 @@ from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.fidelity import compare_fidelity
 from sweep.job import Prepared, prepare
+from sweep.place import Place, place
 from sweep.progress import shown
 from sweep.rank import outcome, rank
 from sweep.run import Progress, dry_run, run_sweep, warm_up
@@ -99,7 +100,7 @@ def _options(
 @app.command()
 def run(
     spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: results/NAME-HASH.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the results, a path or URI. Default: results/NAME-HASH.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores.")
     ] = None,
@@ -117,7 +118,7 @@ def run(
     if only_plan:
         _dry_run(prepared, max(count, 1), console)
         return
-    directory = out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}"
+    directory = place(out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}")
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
     executor: Executor = LocalExecutor(count) if count else InlineExecutor()
     before = signal.signal(signal.SIGTERM, _terminate)
@@ -178,7 +179,7 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
         )
 
 
-def _conclude(progress: Progress, directory: Path, executor: Executor, top: int | None, console: Console) -> None:
+def _conclude(progress: Progress, directory: Place, executor: Executor, top: int | None, console: Console) -> None:
     resumed = f" ({progress.resumed:,} were there already)" if progress.resumed else ""
     if progress.done:
         plural = "s" * (executor.workers != 1)
@@ -203,7 +204,9 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
 
 @app.command("rank")
 def rank_command(
-    directory: Annotated[Path | None, typer.Argument(help="Folder of results. Default: the newest under results/.")] = None,
+    directory: Annotated[
+        str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
+    ] = None,
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 of each group.")] = None,
     where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
@@ -217,17 +220,17 @@ def rank_command(
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree, widest first.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    directory = directory or newest(RESULTS)
+    found = place(directory) if directory else newest(RESULTS)
     if form is None:
         suffix = output.suffix.removeprefix(".") if output else ""
         form = Form(suffix) if suffix in list(Form) else Form.table
     if compare:
         if by or per or columns or descending is not None:
             raise SpecError("--compare-fidelity: takes --top, --where, --format and --output only")
-        _compare(directory, top, where, form, output)
+        _compare(found, top, where, form, output)
         return
     ranking = rank(
-        directory,
+        found,
         by=by,
         top=top,
         where=where,
@@ -238,7 +241,7 @@ def rank_command(
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
     elif output is None:
-        _console().print(f"{directory}:")
+        _console().print(f"{found}:")
         show.ranking_table(ranking, _console())
     else:
         with output.open("w", encoding="utf-8") as file:
@@ -257,7 +260,7 @@ def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
         output.write_text(show.rows_text(rows, form.value) + "\n", encoding="utf-8")
 
 
-def _compare(directory: Path, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
+def _compare(directory: Place, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
     found = compare_fidelity(directory, top=top or 20, where=where)
     if form is Form.table and output is None:
         show.disagreement(found, _console())

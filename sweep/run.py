@@ -60,7 +60,7 @@ def run_sweep(
     count = prepared.job.space.count
     with store.opened(prepared.provenance, fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.job.identity):
-            tell(f"{store.directory / name}: damaged, is computed again")
+            tell(f"{store.place / name}: damaged, is computed again")
         missing = store.missing(count)
         left = sum(part.rows for part in missing)
         progress = Progress(total=count, resumed=count - left)

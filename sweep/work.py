@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from sim_core import REASON
 from sweep.evaluate import evaluate
 from sweep.job import Job
+from sweep.place import Location
 from sweep.store import Slice, write_slice
 
 FIRST_ROWS: Final = 4096
@@ -35,7 +35,7 @@ class SliceTask:
     """Simulate a slice and store it; picklable, so that any process can run it."""
 
     job: Job
-    directory: Path
+    directory: Location
     provenance: bytes
 
     def __call__(self, part: Slice) -> Receipt:

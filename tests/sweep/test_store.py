@@ -11,9 +11,24 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
+from sweep.__main__ import main as command_line
 from sweep.evaluate import evaluate
-from sweep.job import Prepared
-from sweep.store import Slice, Store, write_slice
+from sweep.job import Prepared, prepare
+from sweep.rank import rank
+from sweep.spec import load_spec
+from sweep.store import Slice, Store, newest, write_slice
+from tests.sweep.conftest import SpecWriter, rows
+
+
+def main(*arguments: object) -> int:
+    """The exit code of a command, run in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["sweep", *map(str, arguments)])
+        try:
+            command_line()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
 
 
 @pytest.fixture
@@ -157,3 +172,38 @@ def test_a_manifest_that_is_none_deletes_nothing(store: Store, prepared: Prepare
     with pytest.raises(SpecError, match="is damaged"), store.opened(prepared.provenance):
         pass
     assert store.slices() == [Slice(0, 5)]
+
+
+def test_a_store_on_s3_is_filled_resumed_and_ranked_as_a_local_one(
+    write_spec: SpecWriter, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec()
+    out = f"{bucket}/results/small"
+    assert main("run", spec, "--workers", 0, "--out", tmp_path / "local") == 0
+    assert main("run", spec, "--workers", 2, "--out", out) == 0
+    assert rows(out).equals(rows(tmp_path / "local"))
+    store = Store(directory=out)
+    store.place.write_bytes(store.slices()[0].file_name, b"damaged")
+    store.place.delete(store.slices()[-1].file_name)
+    assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
+    assert rows(out).equals(rows(tmp_path / "local"))
+    assert newest(f"{bucket}/results").names() == store.place.names()
+    found, expected = rank(out, top=50, where="tp > 1"), rank(tmp_path / "local", top=50, where="tp > 1")
+    assert found == expected
+    with pytest.raises(SpecError, match="holds results of another sweep"):
+        store.check({**prepare(load_spec(spec), spec.parent).provenance, "sweep": "another"})
+    for fresh in (False, True):  # nor is anything but a sweep's folder taken
+        (store.place / "others").write_bytes("theirs.parquet", b"")
+        with pytest.raises(SpecError, match="not a sweep's folder"):
+            Store(directory=f"{out}/others").check({}, fresh=fresh)
+
+
+def test_of_slices_that_overlap_those_are_taken_that_cover_the_most(store: Store, prepared: Prepared) -> None:
+    """As a run that was killed may leave workers that still write: no tiling is broken by what they add."""
+    put(store, prepared, (0, 40), (0, 60), (40, 80), (60, 100), (80, 100), (30, 90))
+    assert store.missing(100) == []
+    assert store.slices() in ([Slice(0, 40), Slice(40, 80), Slice(80, 100)], [Slice(0, 60), Slice(60, 100)])
+    kept = store.slices()
+    assert store.drop_damaged(prepared.job.identity) == []
+    assert store.slices() == kept
+    assert len(list(store.directory.glob("part-*"))) == len(kept)  # type: ignore[union-attr]
