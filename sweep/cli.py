@@ -30,8 +30,7 @@ from sim_core import (
 )
 from sweep import show
 from sweep.executors import Executor
-from sweep.executors.inline import InlineExecutor
-from sweep.executors.local import LocalExecutor
+from sweep.executors.choice import Kind, check_kept, opened
 from sweep.fidelity import compare_fidelity
 from sweep.job import Prepared, prepare
 from sweep.place import Place, place
@@ -41,6 +40,7 @@ from sweep.run import Progress, dry_run, run_sweep, warm_up
 from sweep.single import prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
+from sweep.work import LIMIT_S
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -101,9 +101,14 @@ def _options(
 def run(
     spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
     out: Annotated[str | None, typer.Option(help="Folder of the results, a path or URI. Default: results/NAME-HASH.")] = None,
+    executor: Annotated[
+        Kind, typer.Option(help="Processes of this machine, or Ray: the cluster in RAY_ADDRESS, else one of its own.")
+    ] = Kind.local,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores.")
+        int | None,
+        typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores. A cluster has its own."),
     ] = None,
+    slice_limit: Annotated[float, typer.Option(min=1, help="Seconds after which a slice of plans is taken to hang.")] = LIMIT_S,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; store nothing.")] = False,
     fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
@@ -113,23 +118,24 @@ def run(
     console = _console()
     loaded = load_spec(spec, sets or [])
     prepared = _prepare(loaded, spec)
-    count = workers if workers is not None else len(os.sched_getaffinity(0))
     _introduce(loaded, prepared, console)
     if only_plan:
-        _dry_run(prepared, max(count, 1), console)
+        _dry_run(prepared, workers or len(os.sched_getaffinity(0)), console)
         return
+    check_kept(out)
     directory = place(out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}")
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
-    executor: Executor = LocalExecutor(count) if count else InlineExecutor()
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        progress = _run(prepared, Store(directory=directory), executor, fresh, console)
+        with opened(executor, workers, slice_limit, loaded.store.writer, directory) as running:
+            signal.signal(signal.SIGTERM, _terminate)  # now: Ray has its own while it starts
+            progress = _run(prepared, Store(directory=directory), running, fresh, console)
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    _conclude(progress, directory, executor, top, console)
+    _conclude(progress, directory, running.workers, top, console)
 
 
 def _prepare(loaded: SweepSpec, spec: Path) -> Prepared:
@@ -179,13 +185,12 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
         )
 
 
-def _conclude(progress: Progress, directory: Place, executor: Executor, top: int | None, console: Console) -> None:
+def _conclude(progress: Progress, directory: Place, workers: int, top: int | None, console: Console) -> None:
     resumed = f" ({progress.resumed:,} were there already)" if progress.resumed else ""
     if progress.done:
-        plural = "s" * (executor.workers != 1)
         console.print(
             f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s with "
-            f"{executor.workers} worker{plural}{resumed}",
+            f"{workers} worker{'s' * (workers != 1)}{resumed}",
             highlight=False,
         )
     else:

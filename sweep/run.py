@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core import SpecError
 from sweep.evaluate import evaluate
 from sweep.executors import Executor
 from sweep.job import Job, Prepared
@@ -72,6 +73,12 @@ def run_sweep(
         for receipt in executor.run(task, queue):
             progress.done += receipt.part.rows
             watch(progress)
+        lost = sum(part.rows for part in store.missing(count))
+        if lost:
+            raise SpecError(
+                f"{store.place}: {lost:,} plans were done but do not lie here: is this folder the same on every node? "
+                "With --set store.writer=driver it need not be"
+            )
     return progress
 
 

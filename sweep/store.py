@@ -64,11 +64,6 @@ def encoded(batch: pa.RecordBatch, provenance: bytes) -> pa.Buffer:
     return sink.getvalue()
 
 
-def write_slice(directory: Location, part: Slice, batch: pa.RecordBatch, provenance: bytes) -> None:
-    """Write one slice so that it is there whole or not at all."""
-    place(directory).write_bytes(part.file_name, encoded(batch, provenance))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """A folder of slices."""

@@ -16,7 +16,7 @@ from sweep.evaluate import evaluate
 from sweep.job import Prepared, prepare
 from sweep.rank import rank
 from sweep.spec import load_spec
-from sweep.store import Slice, Store, newest, write_slice
+from sweep.store import Slice, Store, encoded, newest
 from tests.sweep.conftest import SpecWriter, rows
 
 
@@ -40,7 +40,8 @@ def store(tmp_path: Path) -> Store:
 def put(store: Store, prepared: Prepared, *parts: tuple[int, int]) -> None:
     provenance = json.dumps(prepared.provenance).encode()
     for start, stop in parts:
-        write_slice(store.directory, Slice(start, stop), evaluate(prepared.job, np.arange(start, stop)), provenance)
+        batch = evaluate(prepared.job, np.arange(start, stop))
+        store.place.write_bytes(Slice(start, stop).file_name, encoded(batch, provenance))
 
 
 def test_what_is_missing_are_the_gaps(store: Store, prepared: Prepared) -> None:
@@ -70,7 +71,7 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
         path.write_bytes(b"\xff" * 4000)
     elif damage == "foreign":
         other = json.dumps({**prepared.provenance, "sweep": "another"}).encode()
-        write_slice(store.directory, Slice(50, 80), evaluate(prepared.job, np.arange(50, 80)), other)
+        store.place.write_bytes(path.name, encoded(evaluate(prepared.job, np.arange(50, 80)), other))
     else:
         put(store, prepared, (50, 79))
         (store.directory / Slice(50, 79).file_name).rename(path)
@@ -79,13 +80,14 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
 
 
 def test_a_write_that_fails_leaves_nothing(store: Store, prepared: Prepared) -> None:
-    batch = evaluate(prepared.job, np.arange(5))
+    name = Slice(0, 5).file_name
+    data = encoded(evaluate(prepared.job, np.arange(5)), b"{}")
     with pytest.raises(OSError, match="No such file"):
-        write_slice(store.directory / "gone", Slice(0, 5), batch, b"{}")
-    (store.directory / Slice(0, 5).file_name).mkdir()  # the rename fails, after the write
+        (store.place / "gone").write_bytes(name, data)
+    (store.directory / name).mkdir()  # the rename fails, after the write
     with pytest.raises(OSError, match="directory"):
-        write_slice(store.directory, Slice(0, 5), batch, b"{}")
-    assert [path.name for path in store.directory.iterdir()] == [Slice(0, 5).file_name]
+        store.place.write_bytes(name, data)
+    assert [path.name for path in store.directory.iterdir()] == [name]
 
 
 def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Prepared) -> None:
