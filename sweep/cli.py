@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ from sim_core import (
     source_hash,
 )
 from sweep import show
+from sweep.evaluate import warm_up
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_kept, opened
 from sweep.fidelity import compare_fidelity
@@ -36,7 +38,7 @@ from sweep.job import Prepared, prepare
 from sweep.place import Place, place
 from sweep.progress import shown
 from sweep.rank import outcome, rank
-from sweep.run import Progress, dry_run, run_sweep, warm_up
+from sweep.run import Progress, dry_run, run_sweep
 from sweep.single import prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
@@ -127,7 +129,10 @@ def run(
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
     before = signal.getsignal(signal.SIGTERM)
     try:
+        begun = time.monotonic()
         with opened(executor, workers, slice_limit, loaded.store.writer, directory) as running:
+            if executor is Kind.ray:
+                console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
             signal.signal(signal.SIGTERM, _terminate)  # now: Ray has its own while it starts
             progress = _run(prepared, Store(directory=directory), running, fresh, console)
     except (KeyboardInterrupt, Terminated) as stop:

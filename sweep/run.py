@@ -6,21 +6,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 from sim_core import SpecError
-from sweep.evaluate import evaluate
+from sweep.evaluate import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import Executor
 from sweep.job import Job, Prepared
-from sweep.space import permuted
 from sweep.store import Store
 from sweep.work import SliceQueue, SliceTask
-
-WARM_UP_PLANS: Final = 64
-PROBE_PLANS: Final = 20_000
 
 
 @dataclass(kw_only=True)
@@ -82,18 +74,6 @@ def run_sweep(
     return progress
 
 
-def warm_up(job: Job) -> float:
-    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds.
-
-    One of them has to be legal, or nothing is compiled and each worker would do it for itself: if need be, more are tried.
-    """
-    begun = time.perf_counter()
-    for plans in (WARM_UP_PLANS, PROBE_PLANS):
-        if "" in evaluate(job, _spread(job, plans)).column("reason").to_pylist():
-            break
-    return time.perf_counter() - begun
-
-
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
     """What a sweep would do, from plans spread over the space: rows by reason, and seconds a plan on one worker."""
@@ -106,15 +86,9 @@ class DryRun:
 def dry_run(job: Job) -> DryRun:
     """Simulate some plans in this process and store nothing."""
     warm_up(job)
-    positions = _spread(job, PROBE_PLANS)
+    positions = spread(job, PROBE_PLANS)
     begun = time.perf_counter()
     batch = evaluate(job, positions)
     seconds = time.perf_counter() - begun
     reasons = Counter(batch.column("reason").to_pylist())
     return DryRun(probed=len(positions), reasons=dict(reasons), seconds_per_plan=seconds / len(positions))
-
-
-def _spread(job: Job, plans: int) -> npt.NDArray[np.int64]:
-    """Up to `plans` positions drawn from the whole space, the same at every call."""
-    count = job.space.count
-    return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))

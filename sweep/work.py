@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import REASON, SimError, SpecError
-from sweep.evaluate import evaluate
+from sweep.evaluate import evaluate, warm_up
 from sweep.job import Job
 from sweep.place import Location, place
 from sweep.store import Slice, encoded
@@ -57,6 +57,10 @@ class SliceTask:
         begun = time.perf_counter()
         self.store(part, self.encode(part))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
+
+    def warm_up(self) -> None:
+        """Load the engine into this process, so that no slice's time holds it."""
+        warm_up(self.job)
 
     def encode(self, part: Slice) -> pa.Buffer:
         """Simulate a slice: its file, to be stored."""

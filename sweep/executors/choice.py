@@ -17,6 +17,7 @@ from sweep.place import Place
 _RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _DEFAULTS: Final = {
     "RAY_task_oom_retries": "3",  # else Ray tries a slice that runs out of memory for ever
+    "RAY_COLOR_PREFIX": "0",  # no control codes in the log of a job
     "RAY_USAGE_STATS_ENABLED": "0",  # a Ray of our own calls nobody
 }
 

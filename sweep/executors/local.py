@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -28,7 +28,10 @@ from sweep.work import LIMIT_S, Loss, Receipt, SliceQueue, SliceTask, attempt, s
 
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
+_STARTED: Final = "started"
 _READY: Final = "ready"
+START_LIMIT_S: Final = 300.0
+"""For a worker to import, and to compile the engine where nobody has."""
 MAX_FALSE_STARTS: Final = 5
 
 
@@ -58,7 +61,7 @@ class LocalExecutor:
         try:
             while True:
                 while len(pool) < self.workers and (taken := queue.take()) is not None:
-                    pool.append(_start(taken, time.monotonic() + self.limit_s))
+                    pool.append(_start(taken))
                 if not pool:
                     return
                 for worker in _spoken(pool):
@@ -100,10 +103,13 @@ class LocalExecutor:
             self._false_start(worker)
             queue.returned.append(taken)
             return None
+        if answer == _STARTED:
+            _send(worker, task)
+            return None
         if answer == _READY:
             worker.ready = True
             self.false_starts = 0
-            self._hand(worker, taken, task)
+            self._hand(worker, taken)
             return None
         worker.held = None
         return settle(answer, taken, task, queue)
@@ -115,23 +121,18 @@ class LocalExecutor:
             worker.process.join(_STOP_S)
             raise WorkerStartError(f"worker processes end before they can work (exit code {worker.process.exitcode})")
 
-    def _hand(self, worker: _Worker, taken: tuple[Slice, int], task: SliceTask | None = None) -> None:
-        """Give a worker its next slice; before the first, the task."""
+    def _hand(self, worker: _Worker, taken: tuple[Slice, int]) -> None:
+        """Give a worker its next slice."""
         worker.held = taken
         worker.until = time.monotonic() + self.limit_s
-        try:
-            if task is not None:
-                worker.pipe.send(task)
-            worker.pipe.send(taken[0])
-        except OSError:
-            return  # it is dead: its pipe will say so
+        _send(worker, taken[0])
 
 
 class WorkerStartError(SimError):
     """Worker processes cannot be started on this machine."""
 
 
-def _start(taken: tuple[Slice, int], until: float) -> _Worker:
+def _start(taken: tuple[Slice, int]) -> _Worker:
     """A new process for a slice. It gets the task once it is ready: a process that dies before would leave us writing it."""
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -139,7 +140,7 @@ def _start(taken: tuple[Slice, int], until: float) -> _Worker:
     with _sigint_ignored():  # inherited: a Ctrl-C while the worker still imports is the driver's affair, too
         process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours, held=taken, until=until)
+    return _Worker(process=process, pipe=ours, held=taken, until=time.monotonic() + START_LIMIT_S)
 
 
 @contextmanager
@@ -152,6 +153,11 @@ def _sigint_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _send(worker: _Worker, what: SliceTask | Slice) -> None:
+    with suppress(OSError):  # it is dead: its pipe will say so
+        worker.pipe.send(what)
 
 
 def _spoken(pool: list[_Worker]) -> list[_Worker]:
@@ -180,8 +186,10 @@ def _work(pipe: Connection, driver: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's affair
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        pipe.send(_READY)
+        pipe.send(_STARTED)
         task = pipe.recv()
+        attempt(task.warm_up)  # a fault of the input is told by the slice that has it
+        pipe.send(_READY)
     except (EOFError, OSError):
         return
     while True:

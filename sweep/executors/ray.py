@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -27,14 +27,15 @@ from sim_core import SimError
 from sweep.store import Slice
 from sweep.work import LIMIT_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
 
-RETRIES: Final = 3
-"""Of a slice by Ray, when its worker or node dies; none of a slice that has been lost before: it is under suspicion."""
+RETRIES, SUSPECT_RETRIES = 3, 1
+"""Of a slice by Ray, when its worker or node dies; of one that has been lost before: it is under suspicion."""
 IN_FLIGHT_PER_CPU: Final = 2
 MIN_IN_FLIGHT: Final = 8
 """So that a cluster that has no CPU yet sees demand, and adds nodes."""
 CPUS_EVERY_S: Final = 10.0
 MAX_QUIET: Final = 2
 _GRACE_S: Final = 5.0
+_DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
 _BUSY: Final = "busy"
 
@@ -92,7 +93,7 @@ class RayExecutor:
 
     def _submitted(self, shared: Any, taken: tuple[Slice, int]) -> Any:
         part, losses = taken
-        options = {"max_retries": 0 if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
+        options = {"max_retries": SUSPECT_RETRIES if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
         return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
@@ -143,7 +144,16 @@ def _slice(task: SliceTask, part: Slice, at_driver: bool, limit_s: float) -> obj
     """What a worker does with a slice; every outcome but the worker's death is a value."""
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the slice before hangs in this process, which is about to end
+    if task.job.identity not in _warm():
+        attempt(task.warm_up)  # a fault of the input is told by the slice that has it
+        _warm().add(task.job.identity)
     return _within(limit_s, partial(attempt, partial(_rows, task, part) if at_driver else partial(task, part)))
+
+
+@cache
+def _warm() -> set[str]:
+    """Sweeps whose engine this process has loaded."""
+    return set()
 
 
 def _rows(task: SliceTask, part: Slice) -> _Rows:
@@ -163,6 +173,7 @@ def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
+        signal.setitimer(signal.ITIMER_REAL, _DELIVERY_S)
         return Loss(reason="timed_out")
     signal.setitimer(signal.ITIMER_REAL, 0)
     return results[0]
