@@ -118,7 +118,8 @@ import tempfile
 from pathlib import Path
 from sweep.job import prepare
 from sweep.executors.local import LocalExecutor
-from sweep.run import run_sweep, warm_up
+from sweep.evaluate import warm_up
+from sweep.run import run_sweep
 from sweep.spec import load_spec
 from sweep.store import Store
 if __name__ == "__main__":

@@ -59,6 +59,9 @@ REASONS: Final = (
     "numbers_too_large",
     "result_not_finite",
     "worker_lost",
+    "out_of_memory",
+    "timed_out",
+    "simulation_raised",
 )
 """Reason codes; the first is that of a plan with a result."""
 FIRST_FAILURE: Final = REASONS.index("result_not_finite")
@@ -90,6 +93,9 @@ EXPLANATIONS: Final = {
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
     "result_not_finite": "the step time, or a part of it, is not a positive finite number",
     "worker_lost": "the process that simulated this plan died, also when it had this plan alone",
+    "out_of_memory": "this plan alone needs more memory than a worker has",
+    "timed_out": "this plan alone was not simulated within the time limit of a slice (--slice-limit)",
+    "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 
 MAX_BLOCKS: Final = 2**24

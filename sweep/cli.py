@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
@@ -37,18 +38,20 @@ from sim_core import (
     source_hash,
 )
 from sweep import show, show_trace
+from sweep.evaluate import warm_up
 from sweep.executors import Executor
-from sweep.executors.inline import InlineExecutor
-from sweep.executors.local import LocalExecutor
+from sweep.executors.choice import Kind, check_kept, opened
 from sweep.fidelity import compare_fidelity
 from sweep.job import Prepared, prepare
+from sweep.place import Place, place
 from sweep.progress import shown
 from sweep.rank import outcome, rank
-from sweep.run import Progress, dry_run, run_sweep, warm_up
+from sweep.run import Progress, dry_run, run_sweep
 from sweep.single import facts_of, prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
 from sweep.timeline import chrome_trace
+from sweep.work import LIMIT_S
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -111,10 +114,15 @@ def _options(
 @app.command()
 def run(
     spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the results. Default: results/NAME-HASH.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the results, a path or URI. Default: results/NAME-HASH.")] = None,
+    executor: Annotated[
+        Kind, typer.Option(help="Processes of this machine, or Ray: the cluster in RAY_ADDRESS, else one of its own.")
+    ] = Kind.local,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores.")
+        int | None,
+        typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores. A cluster has its own."),
     ] = None,
+    slice_limit: Annotated[float, typer.Option(min=1, help="Seconds after which a slice of plans is taken to hang.")] = LIMIT_S,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; store nothing.")] = False,
     fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
@@ -124,23 +132,27 @@ def run(
     console = _console()
     loaded = load_spec(spec, sets or [])
     prepared = _prepare(loaded, spec)
-    count = workers if workers is not None else len(os.sched_getaffinity(0))
     _introduce(loaded, prepared, console)
     if only_plan:
-        _dry_run(prepared, max(count, 1), console)
+        _dry_run(prepared, workers or len(os.sched_getaffinity(0)), console)
         return
-    directory = out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}"
+    check_kept(out)
+    directory = place(out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}")
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
-    executor: Executor = LocalExecutor(count) if count else InlineExecutor()
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        progress = _run(prepared, Store(directory=directory), executor, fresh, console)
+        begun = time.monotonic()
+        with opened(executor, workers, slice_limit, loaded.store.writer, directory) as running:
+            if executor is Kind.ray:
+                console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
+            signal.signal(signal.SIGTERM, _terminate)  # now: Ray has its own while it starts
+            progress = _run(prepared, Store(directory=directory), running, fresh, console)
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
         raise typer.Exit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    _conclude(progress, directory, executor, top, console)
+    _conclude(progress, directory, running.workers, top, console)
 
 
 def _prepare(loaded: SweepSpec, spec: Path) -> Prepared:
@@ -190,13 +202,12 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
         )
 
 
-def _conclude(progress: Progress, directory: Path, executor: Executor, top: int | None, console: Console) -> None:
+def _conclude(progress: Progress, directory: Place, workers: int, top: int | None, console: Console) -> None:
     resumed = f" ({progress.resumed:,} were there already)" if progress.resumed else ""
     if progress.done:
-        plural = "s" * (executor.workers != 1)
         console.print(
             f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s with "
-            f"{executor.workers} worker{plural}{resumed}",
+            f"{workers} worker{'s' * (workers != 1)}{resumed}",
             highlight=False,
         )
     else:
@@ -215,7 +226,9 @@ def _conclude(progress: Progress, directory: Path, executor: Executor, top: int 
 
 @app.command("rank")
 def rank_command(
-    directory: Annotated[Path | None, typer.Argument(help="Folder of results. Default: the newest under results/.")] = None,
+    directory: Annotated[
+        str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
+    ] = None,
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 of each group.")] = None,
     where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
@@ -229,17 +242,17 @@ def rank_command(
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree, widest first.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    directory = directory or newest(RESULTS)
+    found = place(directory) if directory else newest(RESULTS)
     if form is None:
         suffix = output.suffix.removeprefix(".") if output else ""
         form = Form(suffix) if suffix in list(Form) else Form.table
     if compare:
         if by or per or columns or descending is not None:
             raise SpecError("--compare-fidelity: takes --top, --where, --format and --output only")
-        _compare(directory, top, where, form, output)
+        _compare(found, top, where, form, output)
         return
     ranking = rank(
-        directory,
+        found,
         by=by,
         top=top,
         where=where,
@@ -250,7 +263,7 @@ def rank_command(
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
     elif output is None:
-        _console().print(f"{directory}:")
+        _console().print(f"{found}:")
         show.ranking_table(ranking, _console())
     else:
         with output.open("w", encoding="utf-8") as file:
@@ -269,7 +282,7 @@ def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
         output.write_text(show.rows_text(rows, form.value) + "\n", encoding="utf-8")
 
 
-def _compare(directory: Path, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
+def _compare(directory: Place, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
     found = compare_fidelity(directory, top=top or 20, where=where)
     if form is Form.table and output is None:
         show.disagreement(found, _console())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -10,9 +13,13 @@ from sim_core import FIRST_FAILURE, METRICS, REASON, REASONS, STATUSES, Plans, l
 from sweep.columns import describe_rows, result_schema, words
 from sweep.constraints import kept
 from sweep.job import Job
+from sweep.space import permuted
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+WARM_UP_PLANS: Final = 64
+PROBE_PLANS: Final = 20_000
 
 
 def evaluate(job: Job, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
@@ -44,3 +51,21 @@ def _batch(job: Job, described: dict[str, pa.Array], plans: Plans, reason: Ints,
     arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
     schema = result_schema(job.space)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def warm_up(job: Job) -> float:
+    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds.
+
+    One of them has to be legal, or nothing is compiled and each worker would do it for itself: if need be, more are tried.
+    """
+    begun = time.perf_counter()
+    for plans in (WARM_UP_PLANS, PROBE_PLANS):
+        if "" in evaluate(job, spread(job, plans)).column("reason").to_pylist():
+            break
+    return time.perf_counter() - begun
+
+
+def spread(job: Job, plans: int) -> Ints:
+    """Up to `plans` positions drawn from the whole space, the same at every call."""
+    count = job.space.count
+    return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from sim_core import FIDELITIES, PARTS, SpecError
+from sweep.place import Location
 from sweep.query import columns_of, results
 
 _NOT_OF_THE_PLAN = ("plan", "fidelity")
@@ -28,7 +28,7 @@ class Disagreement:
     rows: pa.Table
 
 
-def compare_fidelity(directory: Path, *, top: int, where: str | None) -> Disagreement:
+def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Disagreement:
     """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError where there is no such pair."""
     with results(directory, where) as connection:
         names = list(columns_of(connection))

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import duckdb
+import pyarrow.dataset as ds
 
 from sim_core import SpecError
+from sweep.place import Location
 from sweep.store import Store
 
 
 @contextmanager
-def results(directory: Path, where: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def results(directory: Location, where: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Raises SpecError where there are no results, a file cannot be read, or a condition (`where`) fails on a value."""
     store = Store(directory=directory)
-    files = store.files() if directory.is_dir() and store.provenance() is not None else []
-    if not files:
-        raise SpecError(f"{directory}: no results of a sweep lie here")
+    place = store.place
+    parts = store.slices() if store.provenance() is not None else []
+    if not parts:
+        raise SpecError(f"{place}: no results of a sweep lie here")
+    files = [place.path(part.file_name) for part in parts]
     with duckdb.connect() as connection:
         try:
-            connection.register("results", connection.read_parquet([str(path) for path in files]))
+            if place.local is not None:
+                connection.register("results", connection.read_parquet(files))
+            else:  # through Arrow, which knows the file system; columns and conditions are pushed down to it
+                connection.register("results", ds.dataset(files, format="parquet", filesystem=place.filesystem))
             yield connection
         except duckdb.Error as error:
             text = str(error).splitlines()[0]
             if where and not isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
                 raise SpecError(f"--where {where!r}: {text}") from None
-            raise SpecError(f"{directory}: cannot be read ({text}); `sweep run` computes damaged slices again") from None
+            raise SpecError(f"{place}: cannot be read ({text}); `sweep run` computes damaged slices again") from None
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
 from sweep.columns import result_column
+from sweep.place import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
 
@@ -40,7 +40,7 @@ class Ranking:
 
 
 def rank(
-    directory: Path,
+    directory: Location,
     *,
     by: str | None = None,
     top: int | None = None,
@@ -98,7 +98,7 @@ def rank(
     )
 
 
-def outcome(directory: Path) -> tuple[int, int]:
+def outcome(directory: Location) -> tuple[int, int]:
     """Rows with a result and rows that failed, of all that lie in `directory`. Raises SpecError."""
     with results(directory) as connection:
         query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"

@@ -6,20 +6,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from sweep.evaluate import evaluate
+from sim_core import SpecError
+from sweep.evaluate import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import Executor
 from sweep.job import Job, Prepared
-from sweep.space import permuted
 from sweep.store import Store
 from sweep.work import SliceQueue, SliceTask
-
-WARM_UP_PLANS: Final = 64
-PROBE_PLANS: Final = 20_000
 
 
 @dataclass(kw_only=True)
@@ -60,7 +53,7 @@ def run_sweep(
     count = prepared.job.space.count
     with store.opened(prepared.provenance, fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.job.identity):
-            tell(f"{store.directory / name}: damaged, is computed again")
+            tell(f"{store.place / name}: damaged, is computed again")
         missing = store.missing(count)
         left = sum(part.rows for part in missing)
         progress = Progress(total=count, resumed=count - left)
@@ -72,19 +65,13 @@ def run_sweep(
         for receipt in executor.run(task, queue):
             progress.done += receipt.part.rows
             watch(progress)
+        lost = sum(part.rows for part in store.missing(count))
+        if lost:
+            raise SpecError(
+                f"{store.place}: {lost:,} plans were done but do not lie here: is this folder the same on every node? "
+                "With --set store.writer=driver it need not be"
+            )
     return progress
-
-
-def warm_up(job: Job) -> float:
-    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds.
-
-    One of them has to be legal, or nothing is compiled and each worker would do it for itself: if need be, more are tried.
-    """
-    begun = time.perf_counter()
-    for plans in (WARM_UP_PLANS, PROBE_PLANS):
-        if "" in evaluate(job, _spread(job, plans)).column("reason").to_pylist():
-            break
-    return time.perf_counter() - begun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +86,9 @@ class DryRun:
 def dry_run(job: Job) -> DryRun:
     """Simulate some plans in this process and store nothing."""
     warm_up(job)
-    positions = _spread(job, PROBE_PLANS)
+    positions = spread(job, PROBE_PLANS)
     begun = time.perf_counter()
     batch = evaluate(job, positions)
     seconds = time.perf_counter() - begun
     reasons = Counter(batch.column("reason").to_pylist())
     return DryRun(probed=len(positions), reasons=dict(reasons), seconds_per_plan=seconds / len(positions))
-
-
-def _spread(job: Job, plans: int) -> npt.NDArray[np.int64]:
-    """Up to `plans` positions drawn from the whole space, the same at every call."""
-    count = job.space.count
-    return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))

@@ -120,6 +120,12 @@ class Sample(_Model):
     seed: int = Field(default=0, ge=0)
 
 
+class StoreSpec(_Model):
+    """Who writes the slices of a run on a cluster; `auto`: the workers, where `--out` is an object store."""
+
+    writer: Literal["auto", "driver", "worker"] = "auto"
+
+
 class Objective(_Model):
     """A result column to rank by."""
 
@@ -151,6 +157,7 @@ class SweepSpec(_Model):
     )
     per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     sample: Sample | None = None
+    store: StoreSpec = StoreSpec()
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The result of a sweep: a folder of Parquet slices, written aside then renamed; what is missing is what resume computes.
+"""The result of a sweep: a folder of Parquet slices on any file system; what is missing is what resume computes.
 
 A slice's name is its range of positions, its metadata the provenance of the sweep, so that a file says by itself whether
 it belongs, and a folder can be filled by any number of runs, workers and slice sizes.
@@ -6,11 +6,12 @@ it belongs, and a folder can be filled by any number of runs, workers and slice 
 
 from __future__ import annotations
 
+import bisect
 import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim_core import SpecError
+from sweep.place import Location, Place, place
 
 PROVENANCE: Final = b"sweep.provenance"
 MANIFEST: Final = "sweep.json"
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK: Final = ".lock"
+_READERS: Final = 16
 
 
 @dataclass(frozen=True, order=True)
@@ -45,112 +48,101 @@ class Slice:
         return f"part-{self.start:012d}-{self.stop:012d}.parquet"
 
 
-def write_slice(directory: Path, part: Slice, batch: pa.RecordBatch, provenance: bytes) -> None:
-    """Write one slice so that it is there whole or not at all."""
+def encoded(batch: pa.RecordBatch, provenance: bytes) -> pa.Buffer:
+    """A slice's rows as a Parquet file."""
     table = pa.Table.from_batches([batch]).replace_schema_metadata({PROVENANCE: provenance})
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     others = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
-    aside = directory / f".{part.file_name}.{os.getpid()}"
-    try:
-        with open(aside, "wb") as file:  # noqa: PTH123 (fsync wants the descriptor)
-            pq.write_table(
-                table,
-                file,
-                compression="zstd",
-                use_dictionary=others,
-                column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, directory / part.file_name)
-    finally:
-        aside.unlink(missing_ok=True)
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        use_dictionary=others,
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+    )
+    return sink.getvalue()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """A folder of slices."""
 
-    directory: Path
+    directory: Location
+
+    @property
+    def place(self) -> Place:
+        """Where it lies."""
+        return place(self.directory)
 
     @contextmanager
     def opened(self, provenance: dict[str, Any], *, fresh: bool = False) -> Iterator[bytes]:
         """Own the folder for one run; yields the provenance that goes into each file.
 
         Raises SpecError where another run is at work here, or the folder holds another sweep (and `fresh` is not said).
+        An object store has no locks: there, two runs of one sweep do each other no harm, their rows are the same.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory / _LOCK, "w") as lock:  # noqa: PTH123 (flock wants the descriptor)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SpecError(f"{self.directory}: another run is writing here") from None
-            for leftover in self.directory.glob(".part-*"):
-                leftover.unlink()
+        self.place.make()
+        with _locked(self.place):
+            names = self.place.names()
+            for name in names:
+                if name.startswith(".part-"):
+                    self.place.delete(name)
             self.check(provenance, fresh=fresh)
             if fresh:
-                for path, _ in self._parts():
-                    path.unlink()
-            text = json.dumps(provenance, indent=1)
-            aside = self.directory / f".{MANIFEST}"
-            aside.write_text(text, encoding="utf-8")
-            os.replace(aside, self.directory / MANIFEST)
-            yield text.encode()
+                for part in self._parts():
+                    self.place.delete(part.file_name)
+            text = json.dumps(provenance, indent=1).encode()
+            self.place.write_bytes(MANIFEST, text)
+            yield text
 
     def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
         """Raise SpecError where the folder cannot take this sweep, before anything is computed."""
-        if self.directory.exists() and not self.directory.is_dir():
-            raise SpecError(f"{self.directory}: is a file, expected a folder")
-        if not self.directory.exists():
-            return
-        if not (self.directory / MANIFEST).exists() and list(self.directory.glob("*.parquet")):
-            raise SpecError(
-                f"{self.directory}: holds Parquet files but no {MANIFEST}: not a sweep's folder; give another --out"
-            )
+        if self.place.is_file():
+            raise SpecError(f"{self.place}: is a file, expected a folder")
+        names = self.place.names()
+        if MANIFEST not in names and any(name.endswith(".parquet") for name in names):
+            raise SpecError(f"{self.place}: holds Parquet files but no {MANIFEST}: not a sweep's folder; give another --out")
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
-            raise SpecError(f"{self.directory}: {_difference(held, provenance)}; give another --out, or --fresh to start over")
+            raise SpecError(f"{self.place}: {_difference(held, provenance)}; give another --out, or --fresh to start over")
 
     def provenance(self) -> dict[str, Any] | None:
         """What the folder's results were made from; None where it holds none."""
         try:
-            held = json.loads((self.directory / MANIFEST).read_text(encoding="utf-8"))
+            held = json.loads(self.place.read_bytes(MANIFEST))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise SpecError(f"{self.directory / MANIFEST}: is damaged ({error}); --fresh starts over") from None
+            raise SpecError(f"{self.place / MANIFEST}: is damaged ({error}); --fresh starts over") from None
         if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
-            raise SpecError(f"{self.directory / MANIFEST}: is damaged (not a sweep's provenance); --fresh starts over")
+            raise SpecError(f"{self.place / MANIFEST}: is damaged (not a sweep's provenance); --fresh starts over")
         return held
 
     def slices(self) -> list[Slice]:
-        """The finished slices, disjoint, in order; where runs of other slice sizes overlap, the later one is left out."""
-        disjoint: list[Slice] = []
-        for part in sorted(part for _, part in self._parts()):
-            if part.start < part.stop and (not disjoint or part.start >= disjoint[-1].stop):
-                disjoint.append(part)
-        return disjoint
+        """The finished slices, disjoint, in order: where runs of other slice sizes overlap, those that cover the most."""
+        return _covering(self._parts())
 
     def files(self) -> list[Path]:
-        """Files of the finished slices."""
-        return [self.directory / part.file_name for part in self.slices()]
+        """Files of the finished slices of a local folder."""
+        return [Path(self.place.path(part.file_name)) for part in self.slices()]
 
     def drop_damaged(self, sweep: str) -> list[str]:
         """Delete slices that cannot be read, have missing rows or belong to another sweep; returns their names."""
-        dropped = []
-        chosen = set(self.slices())
-        for path, part in self._parts():
+        parts = self._parts()
+        with ThreadPoolExecutor(_READERS) as readers:  # a footer on an object store is a wait
+            whole = dict(zip(parts, readers.map(lambda part: _whole(self.place, part, sweep), parts), strict=True))
+        dropped = [part for part in parts if not whole[part]]
+        chosen = set(_covering([part for part in parts if whole[part]]))
+        for part in parts:
             if part not in chosen:
-                path.unlink()
-            elif not _whole(path, part, sweep):
-                path.unlink()
-                dropped.append(path.name)
-        return dropped
+                self.place.delete(part.file_name)
+        return [part.file_name for part in dropped]
 
-    def _parts(self) -> list[tuple[Path, Slice]]:
-        """Files that are named as slices, in order; other files in the folder are somebody else's and never touched."""
-        found = ((path, _PART.match(path.name)) for path in self.directory.glob("part-*.parquet"))
-        return sorted((path, Slice(int(match[1]), int(match[2]))) for path, match in found if match)
+    def _parts(self) -> list[Slice]:
+        """Slices by the names of files, in order; other files in the folder are somebody else's and never touched."""
+        found = (_PART.match(name) for name in self.place.names())
+        return sorted(Slice(int(match[1]), int(match[2])) for match in found if match)
 
     def missing(self, count: int) -> list[Slice]:
         """Ranges of [0, count) that no finished slice covers."""
@@ -165,19 +157,57 @@ class Store:
         return gaps
 
 
-def newest(parent: Path) -> Path:
-    """The folder of results below `parent` that was written last. Raises SpecError where there is none."""
-    found = [path.parent for path in parent.glob(f"*/{MANIFEST}")]
+def newest(parent: Location) -> Place:
+    """The folder of results below `parent` whose run began last. Raises SpecError where there is none."""
+    above = place(parent)
+    found = [(written, name) for name in above.folders() if (written := (above / name).written_s(MANIFEST)) is not None]
     if not found:
-        raise SpecError(f"{parent}: no results of a sweep lie here")
-    return max(found, key=lambda folder: folder.stat().st_mtime)
+        raise SpecError(f"{above}: no results of a sweep lie here")
+    return above / max(found)[1]
 
 
-def _whole(path: Path, part: Slice, sweep: str) -> bool:
+@contextmanager
+def _locked(folder: Place) -> Iterator[None]:
+    """One run at a time in a local folder. Raises SpecError."""
+    if folder.local is None:
+        yield
+        return
+    with open(folder.local / _LOCK, "w") as lock:  # noqa: PTH123 (flock wants the descriptor)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpecError(f"{folder}: another run is writing here") from None
+        yield
+
+
+def _covering(parts: Sequence[Slice]) -> list[Slice]:
+    """Of slices that may overlap, disjoint ones that together have the most rows (weighted interval scheduling)."""
+    ordered = sorted((part for part in parts if part.start < part.stop), key=lambda part: (part.stop, part.start))
+    stops = [part.stop for part in ordered]
+    best = [0]  # rows covered by the best choice among the first k
+    before = [bisect.bisect_right(stops, part.start) for part in ordered]
+    for part, k in zip(ordered, before, strict=True):
+        best.append(max(best[-1], best[k] + part.rows))
+    chosen: list[Slice] = []
+    k = len(ordered)
+    while k:
+        if best[k] == best[k - 1]:
+            k -= 1
+        else:
+            chosen.append(ordered[k - 1])
+            k = before[k - 1]
+    return chosen[::-1]
+
+
+def _whole(folder: Place, part: Slice, sweep: str) -> bool:
     try:
-        footer = pq.read_metadata(path)
+        footer = pq.read_metadata(folder.path(part.file_name), filesystem=folder.filesystem)
         provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
-    except (OSError, pa.ArrowException, ValueError):
+    except (pa.ArrowException, ValueError):
+        return False
+    except OSError:
+        if folder.local is None:
+            raise  # a store that cannot be reached is no damage
         return False
     return footer.num_rows == part.rows and isinstance(provenance, dict) and provenance.get("sweep") == sweep
 

@@ -13,40 +13,46 @@ import os
 import signal
 import sys
 import threading
-import traceback
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
-from sim_core import SimError, SpecError
+from sim_core import SimError
 from sweep.store import Slice
-from sweep.work import Receipt, SliceQueue, SliceTask
+from sweep.work import LIMIT_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
 
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
+_STARTED: Final = "started"
 _READY: Final = "ready"
+START_LIMIT_S: Final = 300.0
+"""For a worker to import, and to compile the engine where nobody has."""
 MAX_FALSE_STARTS: Final = 5
 
 
 @dataclass(kw_only=True)
 class _Worker:
-    """One process, its pipe and the slice that it holds with the losses of that slice; None: idle."""
+    """One process, its pipe and the slice that it holds with the losses of that slice (None: idle), and until when."""
 
     process: SpawnProcess
     pipe: Connection
+    until: float
     held: tuple[Slice, int] | None = None
     ready: bool = False
     dead: bool = False
 
 
 class LocalExecutor:
-    """`workers` processes on this machine."""
+    """`workers` processes on this machine; a slice may take `limit_s` seconds."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, limit_s: float = LIMIT_S) -> None:
         self.workers = workers
+        self.limit_s = limit_s
         self.false_starts = 0
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
@@ -58,9 +64,7 @@ class LocalExecutor:
                     pool.append(_start(taken))
                 if not pool:
                     return
-                by_pipe = {worker.pipe: worker for worker in pool}
-                for pipe in wait(list(by_pipe)):
-                    worker = by_pipe[pipe]  # type: ignore[index]
+                for worker in _spoken(pool):
                     receipt = self._answer(worker, task, queue)
                     if receipt is not None:
                         yield receipt
@@ -68,7 +72,7 @@ class LocalExecutor:
                         continue  # it has said that it is ready, and works
                     taken = None if worker.dead else queue.take()
                     if taken is not None:
-                        _hand(worker, taken)
+                        self._hand(worker, taken)
                     else:  # nothing is left; or it died, and a new process takes its place
                         _stop(worker)
                         pool.remove(worker)
@@ -86,34 +90,42 @@ class LocalExecutor:
         """
         if worker.held is None:  # it was stopped; the pool holds none such
             return None
-        part, losses = worker.held
+        taken = worker.held
         try:
+            if not worker.pipe.poll():  # it is here because its time is over
+                worker.process.kill()
             answer = worker.pipe.recv()
         except (EOFError, OSError):
             worker.dead, worker.held = True, None
             if worker.ready:
-                return None if queue.lost(part, losses) else task.give_up(part)
-            self.false_starts += 1
-            if self.false_starts >= MAX_FALSE_STARTS:
-                worker.process.join(_STOP_S)
-                raise WorkerStartError(
-                    f"worker processes end before they can work (exit code {worker.process.exitcode})"
-                ) from None
-            queue.returned.append((part, losses))
+                late = worker.until <= time.monotonic()
+                return settle(Loss(reason="timed_out" if late else "worker_lost"), taken, task, queue)
+            self._false_start(worker)
+            queue.returned.append(taken)
+            return None
+        if answer == _STARTED:
+            _send(worker, task)
             return None
         if answer == _READY:
             worker.ready = True
             self.false_starts = 0
-            _hand(worker, worker.held, task)
+            self._hand(worker, taken)
             return None
         worker.held = None
-        if isinstance(answer, Receipt):
-            queue.finished(answer)
-            return answer
-        if isinstance(answer, OSError | SimError):
-            raise answer
-        sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {answer}\n")
-        return None if queue.lost(part, losses) else task.give_up(part)
+        return settle(answer, taken, task, queue)
+
+    def _false_start(self, worker: _Worker) -> None:
+        """A worker ended before it could work; so many in a row that it is no accident end the run."""
+        self.false_starts += 1
+        if self.false_starts >= MAX_FALSE_STARTS:
+            worker.process.join(_STOP_S)
+            raise WorkerStartError(f"worker processes end before they can work (exit code {worker.process.exitcode})")
+
+    def _hand(self, worker: _Worker, taken: tuple[Slice, int]) -> None:
+        """Give a worker its next slice."""
+        worker.held = taken
+        worker.until = time.monotonic() + self.limit_s
+        _send(worker, taken[0])
 
 
 class WorkerStartError(SimError):
@@ -128,7 +140,7 @@ def _start(taken: tuple[Slice, int]) -> _Worker:
     with _sigint_ignored():  # inherited: a Ctrl-C while the worker still imports is the driver's affair, too
         process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours, held=taken)
+    return _Worker(process=process, pipe=ours, held=taken, until=time.monotonic() + START_LIMIT_S)
 
 
 @contextmanager
@@ -143,15 +155,17 @@ def _sigint_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _hand(worker: _Worker, taken: tuple[Slice, int], task: SliceTask | None = None) -> None:
-    """Give a worker its next slice; before the first, the task."""
-    worker.held = taken
-    try:
-        if task is not None:
-            worker.pipe.send(task)
-        worker.pipe.send(taken[0])
-    except OSError:
-        return  # it is dead: its pipe will say so
+def _send(worker: _Worker, what: SliceTask | Slice) -> None:
+    with suppress(OSError):  # it is dead: its pipe will say so
+        worker.pipe.send(what)
+
+
+def _spoken(pool: list[_Worker]) -> list[_Worker]:
+    """Wait until workers have something to say, or have held a slice for too long; those."""
+    first = min(worker.until for worker in pool)
+    ready = wait([worker.pipe for worker in pool], max(first - time.monotonic(), 0.0))
+    now = time.monotonic()
+    return [worker for worker in pool if worker.pipe in ready or worker.until <= now]
 
 
 def _stop(worker: _Worker) -> None:
@@ -172,8 +186,10 @@ def _work(pipe: Connection, driver: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's affair
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        pipe.send(_READY)
+        pipe.send(_STARTED)
         task = pipe.recv()
+        attempt(task.warm_up)  # a fault of the input is told by the slice that has it
+        pipe.send(_READY)
     except (EOFError, OSError):
         return
     while True:
@@ -181,14 +197,7 @@ def _work(pipe: Connection, driver: int) -> None:
             part = pipe.recv()
         except (EOFError, OSError):
             return
-        try:
-            answer: object = task(part)
-        except OSError as error:
-            answer = OSError(error.errno, error.strerror or str(error), error.filename)
-        except SimError as error:  # of the input, not of a plan
-            answer = SpecError(str(error))
-        except Exception:  # noqa: BLE001 (whatever a plan does to us is reported, then the plan is found)
-            answer = traceback.format_exc(limit=-3)
+        answer = attempt(partial(task, part))
         try:
             pipe.send(answer)
         except OSError:

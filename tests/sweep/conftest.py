@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 import yaml
+from moto.server import ThreadedMotoServer
+from pyarrow import fs
 
 from sweep.job import Prepared, prepare
+from sweep.place import Location
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
@@ -58,8 +62,32 @@ def prepared(write_spec: SpecWriter) -> Prepared:
     return prepare(load_spec(path), path.parent)
 
 
-def rows(directory: Path) -> pa.Table:
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """A real S3 server on a free port of loopback; yields HOST:PORT."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket of that server, which the usual environment variables name; yields s3://BUCKET."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server}")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    name = f"sweep-{uuid.uuid4().hex[:12]}"
+    fs.S3FileSystem(endpoint_override=s3_server, scheme="http", allow_bucket_creation=True).create_dir(name)
+    return f"s3://{name}"
+
+
+def rows(directory: Location) -> pa.Table:
     """All rows of a store, sorted by plan number, without dictionaries and metadata."""
-    table = ds.dataset([str(path) for path in Store(directory=directory).files()]).to_table()
+    store = Store(directory=directory)
+    paths = [store.place.path(part.file_name) for part in store.slices()]
+    table = ds.dataset(paths, format="parquet", filesystem=store.place.filesystem).to_table()
     plain = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in table.columns]
     return pa.table(plain, names=table.column_names).sort_by("plan").combine_chunks()

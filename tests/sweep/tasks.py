@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from sweep.store import Slice
-from sweep.work import Receipt, SliceTask
+from sweep.work import SliceTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +22,10 @@ class Poisoned(SliceTask):
 
     poison: tuple[int, ...]
 
-    def __call__(self, part: Slice) -> Receipt:
+    def encode(self, part: Slice) -> pa.Buffer:
         if any(part.start <= position < part.stop for position in self.poison):
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(part)
+        return super().encode(part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +34,17 @@ class Raising(SliceTask):
 
     position: int
 
-    def __call__(self, part: Slice) -> Receipt:
+    def encode(self, part: Slice) -> pa.Buffer:
         if part.start <= self.position < part.stop:
             raise ArithmeticError("a plan that nobody thought of")
-        return super().__call__(part)
+        return super().encode(part)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskFull(SliceTask):
     """The store cannot be written."""
 
-    def __call__(self, part: Slice) -> Receipt:
+    def store(self, part: Slice, data: pa.Buffer) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results")
 
 
@@ -51,11 +55,52 @@ class KilledOnce(SliceTask):
     marks: Path
     times: int
 
-    def __call__(self, part: Slice) -> Receipt:
+    def encode(self, part: Slice) -> pa.Buffer:
         for k in range(self.times):
             try:
                 (self.marks / f"{k}").touch(exist_ok=False)
             except FileExistsError:
                 continue
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(part)
+        return super().encode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hanging(SliceTask):
+    """Never comes to an end on the slice that holds `position`: waits for what nobody sends, or `busy`, lets go of nothing."""
+
+    position: int
+    busy: bool = False
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        if part.start <= self.position < part.stop:
+            while self.busy:
+                pass
+            threading.Event().wait()
+        return super().encode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(SliceTask):
+    """Asks for more memory than there is on the slice that holds `position`."""
+
+    position: int
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        if part.start <= self.position < part.stop:
+            np.empty(2**50)
+        return super().encode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedOnce(SliceTask):
+    """Stops its process for good (SIGSTOP: it lives, and says nothing more) the first time that a slice holds `position`."""
+
+    position: int
+    marks: Path
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        if part.start <= self.position < part.stop and not (self.marks / "stopped").exists():
+            (self.marks / "stopped").write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().encode(part)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +19,34 @@ import pytest
 
 from sim_core import SimError, SpecError
 from sweep.executors import Executor
+from sweep.executors.choice import Kind, opened
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
+from sweep.executors.ray import RayExecutor
 from sweep.job import Prepared, prepare
+from sweep.place import place
 from sweep.spec import load_spec
 from sweep.store import Slice
 from sweep.work import SliceQueue, SliceTask
 from tests.sweep.conftest import SpecWriter, rows
-from tests.sweep.tasks import DiskFull, KilledOnce, Poisoned, Raising
+from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce
 
 
 def execute(
-    executor: Executor, prepared: Prepared, directory: Path, kind: type[SliceTask] = SliceTask, **more: Any
+    executor: Executor,
+    prepared: Prepared,
+    directory: Path,
+    kind: type[SliceTask] = SliceTask,
+    part: Slice | None = None,
+    **more: Any,
 ) -> pa.Table:
-    """Run a task over the whole job; returns all rows."""
+    """Run a task over the whole job, or a part of it; returns all rows."""
     directory.mkdir(exist_ok=True)
-    count = prepared.job.space.count
+    part = part or Slice(0, prepared.job.space.count)
     task = kind(job=prepared.job, directory=directory, provenance=json.dumps(prepared.provenance).encode(), **more)
-    queue = SliceQueue(gaps=deque([Slice(0, count)]), workers=executor.workers)
+    queue = SliceQueue(gaps=deque([part]), workers=executor.workers)
     done = sum(receipt.part.rows for receipt in executor.run(task, queue))
-    assert done == count
+    assert done == part.rows
     return rows(directory)
 
 
@@ -43,10 +55,37 @@ def undisturbed(prepared: Prepared, tmp_path: Path) -> pa.Table:
     return execute(InlineExecutor(), prepared, tmp_path / "undisturbed")
 
 
-@pytest.fixture(params=["inline", "local-1", "local-3"])
+Make = Callable[..., Executor]
+
+
+@pytest.fixture(scope="module")
+def own_ray() -> Iterator[Executor]:
+    """A Ray of this machine, for the tests of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        with opened(Kind.ray, 2, 120.0, "auto", place("results")) as executor:
+            yield executor
+
+
+def maker(request: pytest.FixtureRequest) -> Make:
+    """How to make the executor that a parameter names; keywords go to its constructor."""
+    kind, _, rest = request.param.partition("-")
+    if kind == "inline":
+        return InlineExecutor
+    if kind == "local":
+        return partial(LocalExecutor, int(rest))
+    request.getfixturevalue("own_ray")
+    return partial(RayExecutor, at_driver=rest == "driver")
+
+
+@pytest.fixture(params=["inline", "local-1", "local-3", "ray-driver", "ray-worker"])
 def executor(request: pytest.FixtureRequest) -> Executor:
-    kind, _, workers = request.param.partition("-")
-    return InlineExecutor() if kind == "inline" else LocalExecutor(int(workers))
+    return maker(request)()
+
+
+@pytest.fixture(params=["local-2", "ray-driver"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return maker(request)
 
 
 class TestContract:
@@ -77,37 +116,70 @@ class TestContract:
 
 
 class TestLosses:
-    """What an executor with processes of its own does when they die."""
+    """What an executor with processes of its own does when they die, hang, raise."""
 
     @pytest.mark.parametrize("poison", [(0,), (7777, 7778)])
     def test_the_guilty_plans_alone_are_failed(
-        self, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, poison: tuple[int, ...]
+        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, poison: tuple[int, ...]
     ) -> None:
-        table = execute(LocalExecutor(2), prepared, tmp_path / "out", Poisoned, poison=poison)
-        assert table["plan"].to_pylist() == undisturbed["plan"].to_pylist()
-        before, after = undisturbed.to_pylist(), table.to_pylist()
-        for k, (plain, found) in enumerate(zip(before, after, strict=True)):
-            if k in poison and plain["status"] == "ok":
-                assert (found["status"], found["reason"], found["step_time_s"]) == ("failed", "worker_lost", None)
-            else:
-                assert found == plain
+        table = execute(make(), prepared, tmp_path / "out", Poisoned, poison=poison)
+        check_failed(table, undisturbed, poison, "worker_lost")
 
     def test_a_plan_that_raises_is_found_and_told(
-        self, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        guilty = next(k for k, status in enumerate(undisturbed["status"].to_pylist()) if status == "ok" and k > 5000)
-        table = execute(LocalExecutor(2), prepared, tmp_path / "out", Raising, position=guilty)
-        assert table["reason"].to_pylist()[guilty] == "worker_lost"
-        assert sum(status == "failed" for status in table["status"].to_pylist()) == 1
+        guilty = legal_after(undisturbed, 5000)
+        table = execute(make(), prepared, tmp_path / "out", Raising, position=guilty)
+        check_failed(table, undisturbed, (guilty,), "simulation_raised")
         assert "a plan that nobody thought of" in capfd.readouterr().err
+
+    def test_a_plan_that_wants_too_much_memory_is_found(
+        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+    ) -> None:
+        guilty = legal_after(undisturbed, 9000)
+        table = execute(make(), prepared, tmp_path / "out", Greedy, position=guilty)
+        check_failed(table, undisturbed, (guilty,), "out_of_memory")
+
+    @pytest.mark.parametrize("busy", [False, True])
+    def test_a_plan_that_hangs_is_found(
+        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, busy: bool
+    ) -> None:
+        """Of a few plans only: each halving takes the time limit."""
+        guilty = legal_after(undisturbed, 5000)
+        few = Slice(guilty - 3, guilty + 1)
+        table = execute(make(limit_s=2.0), prepared, tmp_path / "out", Hanging, few, position=guilty, busy=busy)
+        check_failed(table, undisturbed.slice(few.start, few.rows), (guilty,), "timed_out")
+
+    def test_a_worker_that_answers_no_more_costs_nothing(
+        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+    ) -> None:
+        table = execute(make(limit_s=5.0), prepared, tmp_path / "out", StoppedOnce, position=9000, marks=tmp_path)
+        assert table.equals(undisturbed)
+        with suppress(ProcessLookupError):  # where it still lives, its CPU is lost to the tests that follow
+            os.kill(int((tmp_path / "stopped").read_text()), signal.SIGKILL)
 
     @pytest.mark.parametrize("times", [1, 4])
     def test_a_worker_killed_from_outside_costs_nothing(
-        self, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, times: int
+        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, times: int
     ) -> None:
         (tmp_path / "marks").mkdir()
-        table = execute(LocalExecutor(2), prepared, tmp_path / "out", KilledOnce, marks=tmp_path / "marks", times=times)
+        table = execute(make(), prepared, tmp_path / "out", KilledOnce, marks=tmp_path / "marks", times=times)
         assert table.equals(undisturbed)
+
+
+def legal_after(table: pa.Table, position: int) -> int:
+    """The first plan from `position` on that has a result."""
+    return next(k for k, status in enumerate(table["status"].to_pylist()) if status == "ok" and k >= position)
+
+
+def check_failed(table: pa.Table, undisturbed: pa.Table, guilty: tuple[int, ...], reason: str) -> None:
+    """Of an undisturbed run's rows, those of the guilty plans alone are failed; the others are the same."""
+    assert table["plan"].to_pylist() == undisturbed["plan"].to_pylist()
+    for plain, found in zip(undisturbed.to_pylist(), table.to_pylist(), strict=True):
+        if plain["plan"] in guilty and plain["status"] == "ok":
+            assert (found["status"], found["reason"], found["step_time_s"]) == ("failed", reason, None)
+        else:
+            assert found == plain
 
 
 def test_workers_that_cannot_start_end_the_run(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

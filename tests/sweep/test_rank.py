@@ -199,7 +199,8 @@ def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: P
     assert (none.returncode, none.stderr) == (1, "error: results: no results of a sweep lie here\n")
     for name, age in (("old", 100), ("new", 0)):
         shutil.copytree(results, tmp_path / "results" / name)
-        moment = (tmp_path / "results" / name).stat().st_mtime - age
-        os.utime(tmp_path / "results" / name, (moment, moment))
+        manifest = tmp_path / "results" / name / "sweep.json"
+        moment = manifest.stat().st_mtime - age
+        os.utime(manifest, (moment, moment))
     told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
     assert told.stdout.startswith("results/new:\n")

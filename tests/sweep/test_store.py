@@ -11,9 +11,24 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
+from sweep.__main__ import main as command_line
 from sweep.evaluate import evaluate
-from sweep.job import Prepared
-from sweep.store import Slice, Store, write_slice
+from sweep.job import Prepared, prepare
+from sweep.rank import rank
+from sweep.spec import load_spec
+from sweep.store import Slice, Store, encoded, newest
+from tests.sweep.conftest import SpecWriter, rows
+
+
+def main(*arguments: object) -> int:
+    """The exit code of a command, run in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["sweep", *map(str, arguments)])
+        try:
+            command_line()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
 
 
 @pytest.fixture
@@ -25,7 +40,8 @@ def store(tmp_path: Path) -> Store:
 def put(store: Store, prepared: Prepared, *parts: tuple[int, int]) -> None:
     provenance = json.dumps(prepared.provenance).encode()
     for start, stop in parts:
-        write_slice(store.directory, Slice(start, stop), evaluate(prepared.job, np.arange(start, stop)), provenance)
+        batch = evaluate(prepared.job, np.arange(start, stop))
+        store.place.write_bytes(Slice(start, stop).file_name, encoded(batch, provenance))
 
 
 def test_what_is_missing_are_the_gaps(store: Store, prepared: Prepared) -> None:
@@ -55,7 +71,7 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
         path.write_bytes(b"\xff" * 4000)
     elif damage == "foreign":
         other = json.dumps({**prepared.provenance, "sweep": "another"}).encode()
-        write_slice(store.directory, Slice(50, 80), evaluate(prepared.job, np.arange(50, 80)), other)
+        store.place.write_bytes(path.name, encoded(evaluate(prepared.job, np.arange(50, 80)), other))
     else:
         put(store, prepared, (50, 79))
         (store.directory / Slice(50, 79).file_name).rename(path)
@@ -64,13 +80,14 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
 
 
 def test_a_write_that_fails_leaves_nothing(store: Store, prepared: Prepared) -> None:
-    batch = evaluate(prepared.job, np.arange(5))
+    name = Slice(0, 5).file_name
+    data = encoded(evaluate(prepared.job, np.arange(5)), b"{}")
     with pytest.raises(OSError, match="No such file"):
-        write_slice(store.directory / "gone", Slice(0, 5), batch, b"{}")
-    (store.directory / Slice(0, 5).file_name).mkdir()  # the rename fails, after the write
+        (store.place / "gone").write_bytes(name, data)
+    (store.directory / name).mkdir()  # the rename fails, after the write
     with pytest.raises(OSError, match="directory"):
-        write_slice(store.directory, Slice(0, 5), batch, b"{}")
-    assert [path.name for path in store.directory.iterdir()] == [Slice(0, 5).file_name]
+        store.place.write_bytes(name, data)
+    assert [path.name for path in store.directory.iterdir()] == [name]
 
 
 def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Prepared) -> None:
@@ -157,3 +174,38 @@ def test_a_manifest_that_is_none_deletes_nothing(store: Store, prepared: Prepare
     with pytest.raises(SpecError, match="is damaged"), store.opened(prepared.provenance):
         pass
     assert store.slices() == [Slice(0, 5)]
+
+
+def test_a_store_on_s3_is_filled_resumed_and_ranked_as_a_local_one(
+    write_spec: SpecWriter, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec()
+    out = f"{bucket}/results/small"
+    assert main("run", spec, "--workers", 0, "--out", tmp_path / "local") == 0
+    assert main("run", spec, "--workers", 2, "--out", out) == 0
+    assert rows(out).equals(rows(tmp_path / "local"))
+    store = Store(directory=out)
+    store.place.write_bytes(store.slices()[0].file_name, b"damaged")
+    store.place.delete(store.slices()[-1].file_name)
+    assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
+    assert rows(out).equals(rows(tmp_path / "local"))
+    assert newest(f"{bucket}/results").names() == store.place.names()
+    found, expected = rank(out, top=50, where="tp > 1"), rank(tmp_path / "local", top=50, where="tp > 1")
+    assert found == expected
+    with pytest.raises(SpecError, match="holds results of another sweep"):
+        store.check({**prepare(load_spec(spec), spec.parent).provenance, "sweep": "another"})
+    for fresh in (False, True):  # nor is anything but a sweep's folder taken
+        (store.place / "others").write_bytes("theirs.parquet", b"")
+        with pytest.raises(SpecError, match="not a sweep's folder"):
+            Store(directory=f"{out}/others").check({}, fresh=fresh)
+
+
+def test_of_slices_that_overlap_those_are_taken_that_cover_the_most(store: Store, prepared: Prepared) -> None:
+    """As a run that was killed may leave workers that still write: no tiling is broken by what they add."""
+    put(store, prepared, (0, 40), (0, 60), (40, 80), (60, 100), (80, 100), (30, 90))
+    assert store.missing(100) == []
+    assert store.slices() in ([Slice(0, 40), Slice(40, 80), Slice(80, 100)], [Slice(0, 60), Slice(60, 100)])
+    kept = store.slices()
+    assert store.drop_damaged(prepared.job.identity) == []
+    assert store.slices() == kept
+    assert len(list(store.directory.glob("part-*"))) == len(kept)  # type: ignore[union-attr]
