@@ -79,6 +79,8 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
     [
         "README.md",
         "CHANGELOG.md",
+        "cluster/README.md",
+        "cluster/nightly/README.md",
         "docs/architecture.md",
         "docs/moving.md",
         "docs/fidelity.md",

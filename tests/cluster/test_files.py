@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -165,3 +166,27 @@ def test_the_submitting_account_may_do_what_it_does_and_no_more() -> None:
     assert kinds["RoleBinding"]["roleRef"]["name"] == kinds["Role"]["metadata"]["name"]
     assert [subject["name"] for subject in kinds["RoleBinding"]["subjects"]] == [account]
     assert kinds["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["serviceAccountName"] == account
+
+
+def blocks(name: str) -> list[list[str]]:
+    """The commands of a document, block by block."""
+    return [block.splitlines() for block in re.findall(r"^```\n(.+?)\n```$", text(name), re.MULTILINE | re.DOTALL)]
+
+
+def test_five_lines_install_a_schedule() -> None:
+    found = blocks("nightly/README.md")
+    assert [len(lines) for lines in found] == [5] * 5
+    told = "\n".join(line for lines in found for line in lines)
+    assert {name for name in [*CHECKS, *OTHER] if name.startswith("nightly/") and f"cluster/{name}" not in told} == {
+        "nightly/README.md"
+    }
+
+
+@pytest.mark.parametrize("name", ["README.md", "nightly/README.md"])
+def test_the_commands_of_the_documents_are_right_as_far_as_they_can_be_read(name: str) -> None:
+    """sh reads them, the files that they name are there, calls of ray fit its command line."""
+    for line in [line for lines in blocks(name) for line in lines]:
+        assert checks.shell(line + "\n") == []
+        assert [path for path in re.findall(r"cluster/[\w./-]+", line) if not (ROOT / path).exists()] == []
+        if line.startswith("ray "):
+            assert checks.ray_command(shlex.split(line, comments=True)) == []
