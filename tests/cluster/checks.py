@@ -147,6 +147,14 @@ def ray_command(words: list[str]) -> list[str]:
     return []
 
 
+def sweep_command(words: list[str]) -> list[str]:
+    """A call of `sweep` whose file is not there: it must come as far as to miss the file."""
+    command = [str(BIN / words[0]), *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent)
+    missed = any(word in done.stderr for word in words if word.endswith(".yaml"))
+    return [] if missed and "Usage:" not in done.stderr else [done.stderr]
+
+
 def _instance(node: dict[str, Any]) -> Iterator[str]:
     model = botocore.session.get_session().get_service_model("ec2")
     shape = model.operation_model("RunInstances").input_shape

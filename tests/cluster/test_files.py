@@ -190,3 +190,12 @@ def test_the_commands_of_the_documents_are_right_as_far_as_they_can_be_read(name
         assert [path for path in re.findall(r"cluster/[\w./-]+", line) if not (ROOT / path).exists()] == []
         if line.startswith("ray "):
             assert checks.ray_command(shlex.split(line, comments=True)) == []
+
+
+def test_the_job_runs_a_command_that_sweep_knows() -> None:
+    entrypoint = yaml.safe_load(text("rayjob.yaml"))["spec"]["entrypoint"]
+    assert checks.sweep_command(shlex.split(entrypoint)) == []
+    assert checks.sweep_command(shlex.split(entrypoint.replace("--executor", "--executer"))) != []
+    assert checks.sweep_command(shlex.split(entrypoint.replace("ray", "rai"))) != []
+    (submitted,) = re.findall(r"^ray job submit .* -- (sweep .+)$", text("README.md"), re.MULTILINE)
+    assert checks.sweep_command(shlex.split(submitted)) == []
