@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from sim_core.engine import allocate, run
+from sim_core.readers.trace_text import read_trace_text
 from sim_core.schedule import fill_order
 from sweep.evaluate import evaluate
 from sweep.job import Job, prepare
@@ -27,6 +28,7 @@ from sweep.work import SliceTask
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "gpt7b.yaml"
+TRACE = ROOT / "examples" / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 ROUNDS = 5
 
 
@@ -89,6 +91,13 @@ def worker_rate(job: Job, fidelity: str, bar: str) -> list[tuple[str, str, str]]
         (f"one worker, {fidelity}, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", bar),
         (f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", f"{legal / seconds:,.0f} plans/s", bar),
     ]
+
+
+def reader_rows() -> list[tuple[str, str, str]]:
+    """The reader of rank traces, on the larger example many times over."""
+    data = TRACE.read_bytes() * 200
+    rate = len(data) / median_s(lambda: read_trace_text(TRACE.name, data))
+    return [("one core, rank trace to columns", f"{rate / 1e6:.0f} MB/s", ">= 20 MB/s")]
 
 
 def sweep_once(*options: str) -> tuple[float, str]:
@@ -157,7 +166,7 @@ def memory_rows() -> list[tuple[str, str, str]]:
 def main() -> None:
     """Print every figure beside the bar it is held against."""
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for group in (engine_rows, worker_rows, whole_rows, memory_rows):
+    for group in (engine_rows, reader_rows, worker_rows, whole_rows, memory_rows):
         for what, found, bar in group():
             print(f"{what:72} {found:>24}  {bar}", flush=True)
 

@@ -245,7 +245,8 @@ class _Rows:
         except ValueError:
             value = math.nan
         if len(text) > _NUMBER_LENGTH or not least <= value <= _MOST_MS or "_" in text or not text.isascii():
-            expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53"
+            length = f" in up to {_NUMBER_LENGTH} characters" if len(text) > _NUMBER_LENGTH else ""
+            expected = f"milliseconds, {'-2^53' if least else '0'} to 2^53{length}"
             raise FormatError(self.path, line, f"{what} of {_owner(name, part)}", found=shown(text), expected=expected)
         return value
 

@@ -116,6 +116,8 @@ def test_table_is_told_from_other_files() -> None:
     assert looks_like_op_table(text.replace("\t", " "))
     assert looks_like_op_table(text.split("\n", 1)[1])
     assert looks_like_op_table(ADD)
+    rows = text.split("\n", 1)[1]
+    assert all(looks_like_op_table(rows[:size]) for size in range(80, 300))  # the last row of a head is cut
     others = [path for path in (EXAMPLES / "workloads").iterdir() if path != GPT2]
     others += [*EXAMPLES.glob("*.yaml"), *Path(__file__).parent.parent.glob("hostile/simai/*")]
     assert len(others) > 200
