@@ -1,0 +1,47 @@
+"""Every example runs, small; what the examples are there to show is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from sweep.executors.inline import InlineExecutor
+from sweep.job import prepare
+from sweep.run import run_sweep
+from sweep.spec import load_spec
+from sweep.store import Store
+from tests.conftest import EXAMPLES
+
+SPECS = [path for path in sorted(EXAMPLES.glob("*.yaml")) if "\naxes:" in path.read_text(encoding="utf-8")]
+
+
+def run(path: Path, out: Path, *sets: str) -> str:
+    """Run a spec with overrides; returns the glob of its files."""
+    prepared = prepare(load_spec(path, sets), path.parent)
+    run_sweep(prepared, Store(directory=out), InlineExecutor())
+    return str(out / "*.parquet")
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
+def test_every_example_runs_small(path: Path, tmp_path: Path) -> None:
+    files = run(path, tmp_path / "out", "sample={n: 400}")
+    counts = dict(duckdb.sql(f"SELECT status, count(*) FROM '{files}' GROUP BY status").fetchall())
+    assert counts.get("failed", 0) == 0
+    assert counts["ok"] > 0
+
+
+def test_every_workload_has_its_example() -> None:
+    texts = " ".join(path.read_text(encoding="utf-8") for path in SPECS)
+    for workload in (EXAMPLES / "workloads").iterdir():
+        assert workload.name in texts, workload.name
+
+
+def test_gpt2_shows_where_communication_is_exposed_and_where_not(tmp_path: Path) -> None:
+    """Small batches on slow fabrics show it; large ones on fast fabrics hide all but the last bucket."""
+    files = run(EXAMPLES / "gpt2_ddp.yaml", tmp_path / "out", "axes.micro_batch=[2, 16]")
+    share = "dp_exposed_s / step_time_s"
+    worst, best = duckdb.sql(f"SELECT max({share}), min({share}) FROM '{files}' WHERE dp > 1").fetchall()[0]
+    assert worst > 0.2
+    assert best < 0.001
