@@ -1,0 +1,98 @@
+"""The commands on rank traces, as a user calls them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim_core import SimError
+from sweep.cli import app
+from tests.conftest import EXAMPLES
+
+MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
+SMALL = EXAMPLES / "workloads" / "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt"
+
+
+@pytest.fixture
+def told() -> Callable[..., str]:
+    def call(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def test_inspect_shows_the_job(told: Callable[..., str]) -> None:
+    text = told("inspect", MOE)
+    for part in ("1 of 16 ranks", "tp 1, pp 4, vpp 1, ep 2, dp 4", "ga 16, 1f1b", "718.91 ms", "send_forward+recv_backward"):
+        assert part in text
+    shares = next(
+        line for line in text.splitlines() if line.strip().endswith("%") and line.split()[0] == "0" and "ms" not in line
+    )
+    assert sum(float(cell.rstrip("%")) for cell in rows[0][2:]) == pytest.approx(100, abs=0.2)
+
+
+@pytest.mark.parametrize(("trace", "recorded_ms"), [(MOE, 718.91), (SMALL, 165.87)])
+def test_replay_is_within_two_percent_and_says_what_it_assumed(
+    told: Callable[..., str], trace: Path, recorded_ms: float
+) -> None:
+    found = json.loads(told("replay", trace, "--json"))
+    assert found["recorded_s"] * 1e3 == pytest.approx(recorded_ms, abs=0.005)
+    assert abs(found["error"]) < 0.02
+    assert any("not recorded: taken" in note for note in found["notes"])
+    assert "replayed step" in told("replay", trace)
+
+
+def test_replay_takes_facts_that_a_name_does_not_tell(told: Callable[..., str], tmp_path: Path) -> None:
+    bare = tmp_path / "trace.txt"
+    shutil.copy(MOE, bare)
+    named, told_facts = json.loads(told("replay", MOE, "--json")), ("--set", "all_gpus=16", "--set", "ep=2", "--set", "tp=1")
+    assert json.loads(told("replay", bare, "--json", *told_facts))["replayed_s"] == named["replayed_s"]
+    assert "set workload.all_gpus" in told("replay", bare)
+
+
+def test_a_timeline_is_a_chrome_trace_of_both(told: Callable[..., str], tmp_path: Path) -> None:
+    """Events of a thread do not overlap but for a wait inside its operation; the ends are the two steps."""
+    out = tmp_path / "timeline.json"
+    told("timeline", MOE, "-o", out)
+    events = json.loads(out.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
+    assert names == {"recorded", "replayed"}
+    slices = [event for event in events if event["ph"] == "X"]
+    ends_ms = {pid: max(e["ts"] + e["dur"] for e in slices if e["pid"] == pid) / 1e3 for pid in (1, 2)}
+    assert ends_ms[1] == pytest.approx(718.91, abs=0.01)
+    assert ends_ms[2] == pytest.approx(716.2, abs=0.1)
+    for thread in {(e["pid"], e["tid"]) for e in slices}:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if (e["pid"], e["tid"]) == thread and e["name"] != "wait")
+        for (_, end), (start, _) in itertools.pairwise(own):
+            assert start >= end - 0.01
+        waits = [(e["ts"], e["ts"] + e["dur"]) for e in slices if (e["pid"], e["tid"]) == thread and e["name"] == "wait"]
+        assert all(any(a <= start and end <= b + 0.01 for a, b in own) for start, end in waits)
+    assert sum(e["name"] == "wait" for e in slices) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("replay", MOE, "--ranks"), "1 of 16 ranks are at hand"),
+        (("replay", MOE, "--set", "pp=0"), "pp"),
+        (("replay", MOE, "--set", "qp=4"), "unknown key, nearest valid"),
+        (("replay", "/nonexistent/*.txt"), "no file matches"),
+        (("inspect", MOE, "--set", "repeat.times=3"), "repeat.from: missing"),
+        (("simulate", MOE, "--fidelity", "simai"), "not_in_simai"),
+    ],
+)
+def test_faults_are_one_line(arguments: tuple[object, ...], message: str) -> None:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(result.exception, SimError), result.output
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
