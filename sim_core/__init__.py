@@ -18,7 +18,7 @@ from sim_core.hardware import (  # noqa: E402
     preset_names,
     read_hardware,
 )
-from sim_core.inputs import TRACE, Facts, kind_of, read_traces, read_workload  # noqa: E402
+from sim_core.inputs import SIMAI, TRACE, Facts, kind_of, read_traces, read_workload  # noqa: E402
 from sim_core.jit import cache_dir, is_compiled, source_hash  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
@@ -57,6 +57,7 @@ __all__ = [
     "REASON",
     "REASONS",
     "SCHEDULES",
+    "SIMAI",
     "SPLITS",
     "STATUSES",
     "TRACE",

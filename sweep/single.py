@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import CHECKPOINTING, Facts, Plans, SpecError, export_simai, simai_breakdown
+from sim_core import CHECKPOINTING, SIMAI, Facts, Plans, SpecError, export_simai, simai_breakdown
 from sweep.document import apply_sets, fault
 from sweep.evaluate import evaluate
 from sweep.job import Prepared, prepare
@@ -74,6 +74,9 @@ def recompute_note(prepared: Prepared, number: int) -> str | None:
 
 def simai_text(prepared: Prepared, path: Path, number: int) -> str:
     """The workload file at `path` under plan `number`. Raises SimError where the plan cannot be run or said."""
+    kind = prepared.job.workload.kind
+    if kind != SIMAI:
+        raise SpecError(f"{path}: a workload of kind {kind}; only SimAI texts can be written as one")
     row = row_of(prepared.without_sample(), number) if number < prepared.job.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
