@@ -78,10 +78,11 @@ class DemoCluster:
 
     def submit(self, entrypoint: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
         """`ray job submit` of this checkout, to its end; what it printed is in `stdout`."""
-        command = [
-            str(BIN / "ray"), "job", "submit", "--address", self.dashboard, "--working-dir", str(ROOT), *options, "--",
-            *entrypoint,
-        ]  # fmt: skip
+        return self.job("submit", "--working-dir", str(ROOT), *options, "--", *entrypoint)
+
+    def job(self, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A `ray job` command, to its end."""
+        command = [str(BIN / "ray"), "job", action, "--address", self.dashboard, *arguments]
         return subprocess.run(
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
