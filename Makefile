@@ -5,7 +5,7 @@ READY := .venv/.ready
 # the same kernels as plain Python: the readable reference
 REFERENCE := $(addprefix tests/sim_core/test_,engine.py costs.py moving.py simai_model.py)
 
-.PHONY: sweep test test-long check bench format clean
+.PHONY: sweep test test-long check bench cluster-demo format clean
 
 sweep: $(READY)  ## set up, run the main job, rank it
 	$(BIN)/sweep run examples/gpt7b.yaml
@@ -25,6 +25,9 @@ check: $(READY)  ## style, types, imports
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python benchmarks/bench.py
+
+cluster-demo: $(READY)  ## a Ray cluster of three nodes on this machine, the main job on it
+	$(BIN)/python cluster/demo.py
 
 format: $(READY)
 	$(BIN)/ruff format .

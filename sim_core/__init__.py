@@ -19,7 +19,7 @@ from sim_core.hardware import (  # noqa: E402
     read_hardware,
 )
 from sim_core.inputs import SIMAI, TRACE, Facts, kind_of, read_traces, read_workload  # noqa: E402
-from sim_core.jit import cache_dir, is_compiled, source_hash  # noqa: E402
+from sim_core.jit import cache_dir, compiling_alone, is_compiled, source_hash  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
     CHECKPOINTING,
@@ -81,6 +81,7 @@ __all__ = [
     "Traffic",
     "Workload",
     "cache_dir",
+    "compiling_alone",
     "export_simai",
     "hardware_table",
     "hardware_yaml",

@@ -6,17 +6,20 @@ of all of sim_core does, so that old machine code can never answer for new sourc
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
+_COMPILED: Final = ".compiled"
 
 
 @cache
@@ -52,7 +55,7 @@ def cache_dir() -> Path:
 
 def is_compiled() -> bool:
     """Whether kernels of these sources lie in the cache already."""
-    return any(cache_dir().rglob("*.nbc"))
+    return (cache_dir() / _COMPILED).exists()
 
 
 def kernel(function: F) -> F:
@@ -60,6 +63,53 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
+class KernelLocator:
+    """Where numba keeps a kernel: by the hash of the sources, not by the path that they lie at.
+
+    So a checkout, an image and the folder that a job on a cluster is unpacked into share one cache.
+    """
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+    def ensure_cache_path(self) -> None:
+        """Done by `cache_dir`."""
+
+    def get_cache_path(self) -> str:
+        """The folder."""
+        return str(cache_dir())
+
+    def get_source_stamp(self) -> str:
+        """What a kernel in the cache must have been compiled from."""
+        return source_hash()
+
+    def get_disambiguator(self) -> str:
+        """Tells functions of one name in one module apart."""
+        return str(self.line)
+
+    @classmethod
+    def from_function(cls, function: Callable[..., object], path: str) -> KernelLocator | None:
+        """None for a function that is not of this package: numba's own ways apply."""
+        if not Path(path).is_relative_to(Path(__file__).parent):
+            return None
+        return cls(function.__code__.co_firstlineno)
+
+
 def use_cache_dir() -> None:
     """Point numba at `cache_dir()`; called once by the package, before the first kernel is defined."""
-    setattr(numba.config, "CACHE_DIR", str(cache_dir()))  # noqa: B010 (numba makes this module's names at run time)
+    # by setattr: numba makes these names of its module at run time
+    setattr(numba.config, "CACHE_DIR", str(cache_dir()))  # noqa: B010
+    locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
+    setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
+
+
+@contextmanager
+def compiling_alone() -> Iterator[None]:
+    """Of the processes on a machine that would compile at the same time, one does, and the others load what it made."""
+    if is_compiled():
+        yield
+        return
+    with (cache_dir() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    (cache_dir() / _COMPILED).touch()

@@ -9,7 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import FIRST_FAILURE, METRICS, REASON, REASONS, STATUSES, Plans, legality, simulate, slice_plans
+from sim_core import (
+    FIRST_FAILURE,
+    METRICS,
+    REASON,
+    REASONS,
+    STATUSES,
+    Plans,
+    compiling_alone,
+    legality,
+    simulate,
+    slice_plans,
+)
 from sweep.columns import describe_rows, result_schema, words
 from sweep.constraints import kept
 from sweep.job import Job
@@ -59,9 +70,10 @@ def warm_up(job: Job) -> float:
     One of them has to be legal, or nothing is compiled and each worker would do it for itself: if need be, more are tried.
     """
     begun = time.perf_counter()
-    for plans in (WARM_UP_PLANS, PROBE_PLANS):
-        if "" in evaluate(job, spread(job, plans)).column("reason").to_pylist():
-            break
+    with compiling_alone():
+        for plans in (WARM_UP_PLANS, PROBE_PLANS):
+            if "" in evaluate(job, spread(job, plans)).column("reason").to_pylist():
+                break
     return time.perf_counter() - begun
 
 

@@ -65,6 +65,7 @@ def run_sweep(
         for receipt in executor.run(task, queue):
             progress.done += receipt.part.rows
             watch(progress)
+        store.drop_doubles()  # of workers that a killed driver left behind
         lost = sum(part.rows for part in store.missing(count))
         if lost:
             raise SpecError(

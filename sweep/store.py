@@ -132,12 +132,19 @@ class Store:
         parts = self._parts()
         with ThreadPoolExecutor(_READERS) as readers:  # a footer on an object store is a wait
             whole = dict(zip(parts, readers.map(lambda part: _whole(self.place, part, sweep), parts), strict=True))
-        dropped = [part for part in parts if not whole[part]]
-        chosen = set(_covering([part for part in parts if whole[part]]))
+        damaged = [part for part in parts if not whole[part]]
+        for part in damaged:
+            self.place.delete(part.file_name)
+        self.drop_doubles()
+        return [part.file_name for part in damaged]
+
+    def drop_doubles(self) -> None:
+        """Delete slices whose rows lie in others, so that a reader of all files finds each row once."""
+        parts = self._parts()
+        chosen = set(_covering(parts))
         for part in parts:
             if part not in chosen:
                 self.place.delete(part.file_name)
-        return [part.file_name for part in dropped]
 
     def _parts(self) -> list[Slice]:
         """Slices by the names of files, in order; other files in the folder are somebody else's and never touched."""

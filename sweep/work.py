@@ -26,6 +26,8 @@ TARGET_S: Final = 1.0
 """A slice should take about this long: the cost of handing it out is nothing, and little is lost with a worker."""
 LIMIT_S: Final = 120.0
 """A slice that takes longer hangs, unless told otherwise: its process is ended, the plan at fault is found."""
+START_S: Final = 300.0
+"""For a worker to start, and to compile the engine where nobody has."""
 
 
 @dataclass(frozen=True, kw_only=True)

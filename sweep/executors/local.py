@@ -24,14 +24,12 @@ from typing import Final
 
 from sim_core import SimError
 from sweep.store import Slice
-from sweep.work import LIMIT_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
+from sweep.work import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
 
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
 _STARTED: Final = "started"
 _READY: Final = "ready"
-START_LIMIT_S: Final = 300.0
-"""For a worker to import, and to compile the engine where nobody has."""
 MAX_FALSE_STARTS: Final = 5
 
 
@@ -50,9 +48,10 @@ class _Worker:
 class LocalExecutor:
     """`workers` processes on this machine; a slice may take `limit_s` seconds."""
 
-    def __init__(self, workers: int, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, workers: int, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
         self.workers = workers
         self.limit_s = limit_s
+        self.start_s = start_s
         self.false_starts = 0
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
@@ -61,7 +60,7 @@ class LocalExecutor:
         try:
             while True:
                 while len(pool) < self.workers and (taken := queue.take()) is not None:
-                    pool.append(_start(taken))
+                    pool.append(_start(taken, time.monotonic() + self.start_s))
                 if not pool:
                     return
                 for worker in _spoken(pool):
@@ -132,7 +131,7 @@ class WorkerStartError(SimError):
     """Worker processes cannot be started on this machine."""
 
 
-def _start(taken: tuple[Slice, int]) -> _Worker:
+def _start(taken: tuple[Slice, int], until: float) -> _Worker:
     """A new process for a slice. It gets the task once it is ready: a process that dies before would leave us writing it."""
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -140,7 +139,7 @@ def _start(taken: tuple[Slice, int]) -> _Worker:
     with _sigint_ignored():  # inherited: a Ctrl-C while the worker still imports is the driver's affair, too
         process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours, held=taken, until=time.monotonic() + START_LIMIT_S)
+    return _Worker(process=process, pipe=ours, held=taken, until=until)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
 from sweep.store import Slice
-from sweep.work import LIMIT_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
+from sweep.work import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
 
 RETRIES, SUSPECT_RETRIES = 3, 1
 """Of a slice by Ray, when its worker or node dies; of one that has been lost before: it is under suspicion."""
@@ -57,9 +57,10 @@ class _Rows:
 class RayExecutor:
     """The cluster that this process has joined. `at_driver`: rows are written by the driver, not by the workers."""
 
-    def __init__(self, *, at_driver: bool, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
         self.at_driver = at_driver
         self.limit_s = limit_s
+        self.start_s = start_s
         self.workers = max(_cpus(), 1)
         self._counted = time.monotonic()
 
@@ -97,8 +98,8 @@ class RayExecutor:
         return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
-        """Wait for a slice, and take all that are done then; none where nothing was heard for two time limits."""
-        first, others = ray.wait(references, num_returns=1, timeout=2 * (self.limit_s + _GRACE_S))
+        """Wait for a slice, and take all that are done then; none where nothing was heard for longer than a slice may take."""
+        first, others = ray.wait(references, num_returns=1, timeout=self.start_s + self.limit_s + _GRACE_S)
         if not first or not others:
             return list(first)
         return [*first, *ray.wait(others, num_returns=len(others), timeout=0)[0]]

@@ -1,0 +1,180 @@
+"""A sweep on a Ray cluster whose workers, nodes and drivers are killed (kill -9) at random moments; and as a submitted job.
+
+Whatever dies, the table is in the end bit for bit that of an undisturbed local run: no row twice, none missing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from ray.cluster_utils import Cluster
+
+from cluster.demo import DemoCluster, demo_cluster
+from sweep.store import Store
+from tests.sweep.conftest import SpecWriter, rows
+from tests.sweep.test_run import BIG_AXES, call, children, command
+
+ROOT = Path(__file__).parent.parent.parent
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+@pytest.fixture
+def spec(write_spec: SpecWriter) -> Path:
+    return write_spec(axes=BIG_AXES, where=None, name="big")
+
+
+@pytest.fixture
+def undisturbed(spec: Path, tmp_path: Path) -> pa.Table:
+    call("run", spec, "--out", tmp_path / "undisturbed", "--workers", 2, "--top", 0)
+    return rows(tmp_path / "undisturbed")
+
+
+class Nodes:
+    """A head that only keeps the books, and nodes of one CPU each that may be killed."""
+
+    def __init__(self, count: int) -> None:
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(count)]
+
+    def raylet(self, node: object) -> int:
+        return int(node.all_processes["raylet"][0].process.pid)  # type: ignore[attr-defined]
+
+    def kill_node(self, rng: random.Random) -> None:
+        """Kill a node's raylet, and give the cluster another node."""
+        node = rng.choice(self.nodes)
+        os.kill(self.raylet(node), signal.SIGKILL)
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+        self.nodes.append(self.cluster.add_node(num_cpus=1))
+
+    def kill_worker(self, rng: random.Random) -> bool:
+        """Kill a process that runs slices; False where there is none at the moment."""
+        found = [pid for node in self.nodes for pid in children(self.raylet(node)) if is_slice(pid)]
+        for pid in rng.sample(found, min(1, len(found))):
+            os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+
+def is_slice(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::_slice")
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        made = Nodes(2)
+        yield made
+        made.cluster.shutdown()
+
+
+def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("run", spec, "--out", out, "--executor", "ray", "--top", 0, "--set", f"store.writer={writer}"),
+        env={**os.environ, **QUIET, "RAY_ADDRESS": nodes.cluster.address},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def there(out: Path) -> int:
+    """Rows that are stored."""
+    return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
+
+
+def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: int, seed: int) -> None:
+    """Each round kills one thing once a random number of rows has been added, and resumes; then all is compared."""
+    rng = random.Random(seed)
+    kinds = ["worker", "raylet", "driver"]
+    for number in range(rounds):
+        kind = kinds[(number + seed) % 3]
+        left = undisturbed.num_rows - there(out)
+        moment = there(out) + rng.randrange(max(int(0.7 * left), 1))
+        process = started(spec, out, nodes, rng.choice(["driver", "worker"]))
+        while process.poll() is None and there(out) < moment:
+            os.sched_yield()
+        if kind == "driver":
+            process.kill()
+            process.communicate()
+            continue
+        if kind == "raylet":
+            nodes.kill_node(rng)
+        while kind == "worker" and process.poll() is None and not nodes.kill_worker(rng):
+            os.sched_yield()
+        told, _ = process.communicate(timeout=400)
+        assert process.returncode == 0, told
+        assert rows(out).equals(undisturbed)
+        files = sorted(out.glob("part-*.parquet"))
+        assert len(files) == len(Store(directory=out).slices()), "a row lies in two files"
+        for path in rng.sample(files, len(files) - 1):
+            path.unlink()
+    call("run", spec, "--out", out, "--top", 0)
+    assert rows(out).equals(undisturbed)
+    assert len(list(out.glob("part-*.parquet"))) == len(Store(directory=out).slices())
+
+
+def test_kill_9_on_a_cluster(spec: Path, tmp_path: Path, undisturbed: pa.Table, nodes: Nodes) -> None:
+    disturb(spec, tmp_path / "out", undisturbed, nodes, rounds=2, seed=1)
+
+
+@pytest.mark.long
+def test_kill_9_on_a_cluster_many_times(spec: Path, tmp_path: Path, undisturbed: pa.Table, nodes: Nodes) -> None:
+    for seed in range(8):
+        disturb(spec, tmp_path / f"out{seed}", undisturbed, nodes, rounds=3, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[DemoCluster]:
+    with demo_cluster([2]) as cluster:
+        yield cluster
+
+
+def test_a_job_ends_with_0_and_a_log_without_control_codes(
+    jobs: DemoCluster, spec: Path, tmp_path: Path, undisturbed: pa.Table
+) -> None:
+    out = tmp_path / "out"
+    done = jobs.submit(["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "3"])
+    assert done.returncode == 0, done.stdout
+    log = done.stdout[done.stdout.index("Running entrypoint") : done.stdout.index("WebSocket closed")]
+    assert "61,440 plans in" in log
+    assert "\x1b" not in log
+    assert "\r" not in log
+    assert rows(out).equals(undisturbed)
+
+
+def test_a_job_that_fails_says_why_in_its_last_lines(jobs: DemoCluster) -> None:
+    done = jobs.submit(["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"])
+    assert done.returncode != 0
+    log = done.stdout[: done.stdout.index("WebSocket closed")]
+    assert "error: --out: a job's working folder is deleted after it" in log.splitlines()[-2]
+
+
+def test_a_stopped_job_leaves_a_result_that_is_resumed(
+    jobs: DemoCluster, spec: Path, tmp_path: Path, undisturbed: pa.Table
+) -> None:
+    out = tmp_path / "out"
+    entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "0"]
+    patience = '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}'
+    submitted = jobs.submit(entry, "--no-wait", "--submission-id", "stopped", "--runtime-env-json", patience)
+    assert submitted.returncode == 0, submitted.stdout
+    while not there(out):
+        os.sched_yield()
+    assert jobs.job("stop", "stopped").returncode == 0
+    log = jobs.job("logs", "stopped").stdout
+    assert "Interrupted. What is done lies in" in log
+    assert "Traceback" not in log
+    assert 0 < there(out) < undisturbed.num_rows
+    done = jobs.submit(entry)
+    assert done.returncode == 0, done.stdout
+    assert "were there already" in done.stdout
+    assert rows(out).equals(undisturbed)
