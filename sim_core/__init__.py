@@ -18,7 +18,7 @@ from sim_core.hardware import (  # noqa: E402
     preset_names,
     read_hardware,
 )
-from sim_core.jit import cache_dir, is_compiled, source_hash  # noqa: E402
+from sim_core.jit import cache_dir, is_compiled, source_hash, source_hashes  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
     CHECKPOINTING,
@@ -83,6 +83,7 @@ __all__ = [
     "slice_plans",
     "short",
     "source_hash",
+    "source_hashes",
     "summarize",
     "trace",
 ]
