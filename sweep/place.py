@@ -126,6 +126,12 @@ class Place:
         with self._told(name):
             self.filesystem.delete_file(self.path(name))
 
+    def remove_if_empty(self) -> None:
+        """Delete the folder where there is such a thing and nothing lies in it."""
+        if not self.is_object_store and not self._infos():
+            with self._told():
+                self.filesystem.delete_dir(self.path())
+
     def _infos(self) -> Sequence[Any]:
         with self._told():
             return list(self.filesystem.get_file_info(fs.FileSelector(self.path(), allow_not_found=True)))

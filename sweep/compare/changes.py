@@ -36,9 +36,9 @@ def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Chang
     """What differs between two provenances (`sweep.json`); older ones that recorded less by what is there."""
     before, after = old.get("inputs", {}), new.get("inputs", {})
     return (
-        *_files(old, new),
         *_hardware(before, after, "hardware"),
         *_hardware(before, after, "measured_on"),
+        *_files(old, new),
         *_model(old, new),
         *_spec(old.get("spec", {}), new.get("spec", {})),
         *_listed("default", "held", old.get("held", ()), new.get("held", ())),
@@ -60,13 +60,20 @@ def _files(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             continue
         same = what == "workload" and not content
         told = ", but what is read of it is the same" if same else _sums(old, new) if what == "workload" else ""
-        yield Change(kind="file", name=what, old=_version(a), new=_version(b) + told, moves_results=not same)
+        moved = a["path"] != b["path"]
+        yield Change(
+            kind="file",
+            name=what if moved else a["path"],
+            old=_version(a, moved),
+            new=_version(b, moved) + told,
+            moves_results=not same,
+        )
     if content and not (before and after):
         yield Change(kind="file", name="workload", old=str(old.get("workload"))[:8], new=str(new.get("workload"))[:8])
 
 
-def _version(file: Mapping[str, Any]) -> str:
-    return f"{file['path']} ({file['sha256'][:8]}, {file['bytes']:,} bytes)"
+def _version(file: Mapping[str, Any], moved: bool) -> str:
+    return f"{file['path'] + ' ' if moved else ''}{file['sha256'][:8]} ({file['bytes']:,} bytes)"
 
 
 def _sums(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -12,6 +11,7 @@ from sim_core import PARTS
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, paired, quoted
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
+from sweep.place import Location
 from sweep.query import columns_of
 from sweep.rank import ordering
 
@@ -22,7 +22,9 @@ QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 BINS: Final = 60
 
 
-def compare(old: Path, new: Path, *, top: int = 10, by: str | None = None, per: Sequence[str] | None = None) -> Comparison:
+def compare(
+    old: Location, new: Location, *, top: int = 10, by: str | None = None, per: Sequence[str] | None = None
+) -> Comparison:
     """Compare the results in two folders; `by` and `per` default to the new one's spec, `top` limits listed plans.
 
     Raises SpecError where a folder has no results, or a column is not known on both sides.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 
 from sim_core import HARDWARE_KEYS, PARTS, SpecError, nearest
+from sweep.place import Location
 from sweep.query import attach, columns_of
 from sweep.space import DEFAULTS
 from sweep.store import Store
@@ -36,7 +36,7 @@ class Pairs:
 
 
 @contextmanager
-def paired(old: Path, new: Path) -> Iterator[Pairs]:
+def paired(old: Location, new: Location) -> Iterator[Pairs]:
     """Raises SpecError where one of the folders has no results or cannot be read."""
     with duckdb.connect() as connection:
         try:
@@ -61,7 +61,7 @@ def quoted(names: Sequence[str], prefix: str = "") -> str:
     return ", ".join(f'{prefix}"{name}"' for name in names)
 
 
-def _attached(connection: duckdb.DuckDBPyConnection, side: str, path: Path) -> dict[str, Any]:
+def _attached(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
     attach(connection, f"{side}_results", path)
     provenance = Store(directory=path).provenance() or {}
     if not {"status", "reason", "step_time_s", *PARTS} <= set(columns_of(connection, f"{side}_results")):
