@@ -10,7 +10,7 @@ from sim_core import HARDWARE_KEYS, short
 
 Kind = Literal["file", "hardware", "model", "spec", "default"]
 PRESETS: Final = "presets/"
-RANKING_KEYS: Final = ("name", "objectives", "per")
+NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store")
 _APART: Final = ("name", "workload", "hardware", "axes", "fixed")
 
 
@@ -148,7 +148,7 @@ def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             yield Change(kind="spec", name=f"workload.{key}", old=_shown(a), new=_shown(b))
     for key in [key for key in dict.fromkeys([*old, *new]) if key not in _APART]:
         if old.get(key) != new.get(key):
-            moves = key not in RANKING_KEYS
+            moves = key not in NEUTRAL_KEYS
             yield Change(kind="spec", name=key, old=_shown(old.get(key)), new=_shown(new.get(key)), moves_results=moves)
 
 

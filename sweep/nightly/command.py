@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +12,13 @@ import typer
 
 from sim_core import SimError
 from sweep.executors import Executor
-from sweep.executors.inline import InlineExecutor
-from sweep.executors.local import LocalExecutor
+from sweep.executors.choice import Kind, check_kept, opened
 from sweep.nightly.night import EXIT_FAILURES, Means, run_night
 from sweep.nightly.spec import NightlySpec, load_nightly
+from sweep.place import Place
 from sweep.progress import shown
 from sweep.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.work import LIMIT_S
 
 
 def nightly_command(
@@ -29,11 +30,12 @@ def nightly_command(
     try:
         spec = load_nightly(file, sets or [])
         means = Means(
-            executor=_executor(spec),
+            executor=lambda writer, out: _executor(spec, writer, out),
             tell=lambda text: console.print(text, soft_wrap=True, highlight=False),
             shown=lambda: shown(console),
         )
         with sigterm_raises():
+            check_kept(spec.root, "root")
             outcome = run_night(spec, file.parent, means)
     except (KeyboardInterrupt, Terminated) as stop:
         console.print("Interrupted. The same command goes on from there.")
@@ -48,6 +50,7 @@ def nightly_command(
     raise typer.Exit(outcome.code)
 
 
-def _executor(spec: NightlySpec) -> Callable[[], Executor]:
-    workers = spec.workers if spec.workers is not None else len(os.sched_getaffinity(0))
-    return (lambda: LocalExecutor(workers)) if workers else InlineExecutor
+@contextmanager
+def _executor(spec: NightlySpec, writer: str, out: Place) -> Iterator[Executor]:
+    with opened(Kind(spec.executor), spec.workers, LIMIT_S, writer, out) as running, sigterm_raises():  # after Ray's own
+        yield running

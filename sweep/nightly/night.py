@@ -17,6 +17,7 @@ from sweep.compare.comparison import compare
 from sweep.compare.report import group_text
 from sweep.compare.result import Comparison
 from sweep.executors import Executor
+from sweep.executors.inline import InlineExecutor
 from sweep.job import Prepared, prepare
 from sweep.nightly.lock import locked
 from sweep.nightly.nights import Night, Nights, SweepRecord, expired
@@ -52,7 +53,7 @@ class Outcome:
 class Means:
     """What a night is run with; tests put their own in."""
 
-    executor: Callable[[], Executor]
+    executor: Callable[[str, Place], AbstractContextManager[Executor]]  # for `store.writer` and a place, started
     tell: Tell = lambda text: None
     shown: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: nullcontext(lambda progress: None)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -183,10 +184,14 @@ def _simulate(prepared: Prepared, record: SweepRecord, nights: Nights, means: Me
     for text in prepared.warnings:
         means.tell(f"{record.name}: warning: {text}")
     store = Store(directory=nights.results(record.results))
-    if store.provenance() is None or store.missing(prepared.job.space.count):
-        warm_up(prepared.job)
-    with means.shown() as watch:
-        progress = run_sweep(prepared, store, means.executor(), watch=watch, tell=means.tell)
+    complete = store.provenance() is not None and not store.missing(prepared.job.space.count)
+    started: AbstractContextManager[Executor] = nullcontext(InlineExecutor())
+    if not complete:
+        started = means.executor(prepared.provenance["spec"]["store"]["writer"], store.place)
+    with started as executor, means.shown() as watch:
+        if not complete:
+            warm_up(prepared.job)
+        progress = run_sweep(prepared, store, executor, watch=watch, tell=means.tell)
     record.computed = progress.done
 
 
