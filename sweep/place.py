@@ -127,9 +127,10 @@ class Place:
             self.filesystem.delete_file(self.path(name))
 
     def remove_if_empty(self) -> None:
-        """Delete the folder where there is such a thing and nothing lies in it."""
-        if not self.is_object_store and not self._infos():
-            with self._told():
+        """Delete the folder, or the mark that stands for it in an object store, unless something lies in it."""
+        with self._told():
+            there = self.filesystem.get_file_info(self.path()).type == fs.FileType.Directory
+            if there and not self._infos():
                 self.filesystem.delete_dir(self.path())
 
     def _infos(self) -> Sequence[Any]:

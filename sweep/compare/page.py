@@ -93,7 +93,7 @@ def _figures(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
         ranks = [rank for point in history for rank in point.champion_rank.values() if rank]
         rank_axis = _rank_axis(max(ranks, default=1))
         figures += [
-            ("Step time of the best plan, s", _lines(history, "best_step_s", {"type": "log", "dtick": "D2"})),
+            ("Step time of the best plan, s", _lines(history, "best_step_s", _step_axis(history))),
             (
                 "Rank, now, of the best plan of the night before",
                 _lines(history, "champion_rank", rank_axis),
@@ -105,6 +105,12 @@ def _figures(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
     if found is not None and found.steps.mean is not None and found.steps.mean.parts:
         figures.append(("Parts of the mean step, now - then, s", _parts(found)))
     return figures
+
+
+def _step_axis(history: Sequence[Point]) -> dict[str, Any]:
+    """Logarithmic where the groups are far apart; on a narrow range that would have no ticks."""
+    steps = [step for point in history for step in point.best_step_s.values() if step]
+    return {"type": "log", "dtick": "D2"} if steps and max(steps) > 5 * min(steps) else {}
 
 
 def _rank_axis(worst: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sweep.show import SHORT_PART, TABLE_WIDTH, cell
 
 SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 MAX_GROUPS: Final = 40
+BEST_PLAN: Final = "Best plan"
 _FOLLOWS: Final = {"dp": "all_gpus", "global_batch": "ga"}
 """Plan columns that need not be said where the other is."""
 
@@ -105,8 +106,8 @@ def _groups(found: Comparison) -> Section:
     if left > 0:
         lines.append(f"and {_plural(left, 'more group')} (all in the JSON form)")
     if not rows:
-        return Section(heading="Best plan", lines=(*lines, "No plan can run on either side."))
-    return Section(heading="Best plan", lines=tuple(lines), table=(heads, *rows))
+        return Section(heading=BEST_PLAN, lines=(*lines, "No plan can run on either side."))
+    return Section(heading=BEST_PLAN, lines=tuple(lines), table=(heads, *rows))
 
 
 def _group_row(group: Group, found: Comparison) -> tuple[str, ...]:

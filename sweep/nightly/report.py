@@ -8,7 +8,7 @@ from datetime import UTC
 
 from sim_core import SpecError
 from sweep.compare.page import Entry, html_page
-from sweep.compare.report import Section, markdown, sections
+from sweep.compare.report import BEST_PLAN, Section, markdown, sections
 from sweep.compare.result import Comparison
 from sweep.nightly.nights import Night, Nights, SweepRecord, line_of_nights
 
@@ -48,7 +48,7 @@ def _sections(sweep: SweepRecord, found: Comparison | None) -> list[Section]:
         return told + (sections(found) if found is not None else [])
     verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
     against = (f"compared with night {sweep.baseline}",) if sweep.baseline else ("the first night: nothing to compare with",)
-    shown = sections(found) if found is not None else []
+    head, *shown = sections(found) if found is not None else [Section(heading=sweep.name)]
     if not sweep.baseline:  # against itself there is nothing to say but the best plans
-        shown = [part for part in shown if part.heading == "Best plan"]
-    return [Section(heading=sweep.name, lines=(*verdict, *against)), *shown]
+        return [Section(heading=sweep.name, lines=against), *(part for part in shown if part.heading == BEST_PLAN)]
+    return [Section(heading=sweep.name, lines=(*verdict, *against, *head.lines)), *shown]
