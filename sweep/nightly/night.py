@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -71,7 +72,7 @@ class _Sweep:
 
 def root_of(spec: NightlySpec, base: Path) -> Place:
     """The output root: a URI, or a path relative to the nightly file."""
-    return place(spec.root if "://" in spec.root else base / spec.root)
+    return place(spec.root if "://" in spec.root else os.path.normpath(base / spec.root))
 
 
 def run_night(spec: NightlySpec, base: Path, means: Means) -> Outcome:
