@@ -28,7 +28,7 @@ from sim_core import (
     source_hash,
 )
 from sweep import show
-from sweep.compare.command import compare_command
+from sweep.compare_command import compare_command
 from sweep.evaluate import warm_up
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_kept, opened

@@ -17,6 +17,7 @@ from sim_core import SimError, SpecError
 from sweep.compare.comparison import compare
 from sweep.compare.report import group_text
 from sweep.compare.result import Comparison
+from sweep.evaluate import warm_up
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.job import Prepared, prepare
@@ -27,7 +28,7 @@ from sweep.nightly.report import write_reports
 from sweep.nightly.spec import NightlySpec, SweepEntry
 from sweep.nightly.verdict import regressions
 from sweep.place import Place, place
-from sweep.run import Progress, run_sweep, warm_up
+from sweep.run import Progress, run_sweep
 from sweep.spec import load_spec
 from sweep.store import Store
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def test_reports_lie_beside_the_record(anywhere: Sandbox) -> None:
     assert "hardware H100-SXM nic\\_bandwidth: 50 GB/s -\\> 10 GB/s" in text
     data = json.loads(outcome.folder.read_bytes("report.json"))
     assert (data["code"], [found["name"] for found in data["comparisons"]]) == (1, ["a", "b"])
+
+
+def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Path) -> None:
+    results = []
+    for rate in ("50 GB/s", "40 GB/s", "30 GB/s", "20 GB/s"):
+        sandbox.change_network(rate)
+        results.append(sandbox.nights.results(sandbox.record(sandbox.night()).sweeps[0].results))
+    command = [sys.executable, "-m", "sweep", "compare", str(results[1]), str(results[2]), "-o", str(tmp_path / "page.html")]
+    subprocess.run([*command, "--nights", sandbox.root, "--last", "2"], check=True, timeout=120)
+    page = (tmp_path / "page.html").read_text()
+    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
+    assert figures[0]["data"][0]["x"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
+    refused = subprocess.run([*command, "--nights", str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"error: --nights {tmp_path}: no night there has the result a-")
 
 
 def test_the_verdict_is_that_of_the_comparison(sandbox: Sandbox) -> None:
