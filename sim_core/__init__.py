@@ -19,7 +19,7 @@ from sim_core.hardware import (  # noqa: E402
     read_hardware,
 )
 from sim_core.inputs import SIMAI, TRACE, Facts, kind_of, read_traces, read_workload  # noqa: E402
-from sim_core.jit import cache_dir, compiling_alone, is_compiled, source_hash  # noqa: E402
+from sim_core.jit import cache_dir, compiling_alone, is_compiled, source_hash, source_hashes  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
     CHECKPOINTING,
@@ -104,6 +104,7 @@ __all__ = [
     "slice_plans",
     "short",
     "source_hash",
+    "source_hashes",
     "summarize",
     "trace",
 ]

@@ -25,11 +25,22 @@ _COMPILED: Final = ".compiled"
 @cache
 def source_hash() -> str:
     """Hash (16 hex digits) of every source and preset of sim_core: the version of the model."""
-    root = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for name, content in _sources():
+        digest.update(name.encode() + b"\0" + content + b"\0")
     return digest.hexdigest()[:16]
+
+
+@cache
+def source_hashes() -> dict[str, str]:
+    """Hash (16 hex digits) of each source and preset of sim_core by its path in it: names what a new model changed."""
+    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    root = Path(__file__).parent
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml")):
+        yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
 @cache

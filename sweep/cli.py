@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,11 +36,13 @@ from sim_core import (
     source_hash,
 )
 from sweep import show, show_trace
+from sweep.compare_command import compare_command
 from sweep.evaluate import warm_up
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_kept, opened
 from sweep.fidelity import compare_fidelity
 from sweep.job import Prepared, prepare
+from sweep.nightly.command import nightly_command
 from sweep.place import Place, place
 from sweep.progress import shown
 from sweep.rank import outcome, rank
@@ -50,6 +50,7 @@ from sweep.run import Progress, dry_run, run_sweep
 from sweep.single import facts_of, prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store, newest
+from sweep.terminal import EXIT_INTERRUPTED, WIDE, Terminated, exit_code, own_console, sigterm_raises
 from sweep.timeline import chrome_trace
 from sweep.work import LIMIT_S
 
@@ -58,16 +59,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-WIDE = 250
 RESULTS = Path("results")
-EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 3, 4, 130, 143
-
+EXIT_INPUT, EXIT_FAILED_PLANS, EXIT_NO_PLAN = 1, 3, 4
 
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not tell: pp=4, ep=2, layers=8.")]
-
-
-class Terminated(BaseException):
-    """SIGTERM: ends a run as Ctrl-C does."""
 
 
 class Fidelity(StrEnum):
@@ -90,12 +85,6 @@ class Form(StrEnum):
     csv = "csv"
     json = "json"
     parquet = "parquet"
-
-
-def _console() -> Console:
-    """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
-    console = Console(markup=False)
-    return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
 
 
 def _version(wanted: bool) -> None:
@@ -129,7 +118,7 @@ def run(
     top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (of each group); 0: none.")] = None,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
-    console = _console()
+    console = own_console()
     loaded = load_spec(spec, sets or [])
     prepared = _prepare(loaded, spec)
     _introduce(loaded, prepared, console)
@@ -139,19 +128,16 @@ def run(
     check_kept(out)
     directory = place(out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}")
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
-    before = signal.getsignal(signal.SIGTERM)
     try:
         begun = time.monotonic()
-        with opened(executor, workers, slice_limit, loaded.store.writer, directory) as running:
+        started = opened(executor, workers, slice_limit, loaded.store.writer, directory)
+        with sigterm_raises(), started as running, sigterm_raises():  # again: Ray has put in handlers of its own
             if executor is Kind.ray:
                 console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
-            signal.signal(signal.SIGTERM, _terminate)  # now: Ray has its own while it starts
             progress = _run(prepared, Store(directory=directory), running, fresh, console)
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
-        raise typer.Exit(EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise typer.Exit(exit_code(stop)) from None
     _conclude(progress, directory, running.workers, top, console)
 
 
@@ -160,10 +146,6 @@ def _prepare(loaded: SweepSpec, spec: Path) -> Prepared:
         return prepare(loaded, spec.parent)
     except SpecError as error:
         raise SpecError(f"{spec}: {error}") from None
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
 
 
 def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
@@ -263,8 +245,8 @@ def rank_command(
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
     elif output is None:
-        _console().print(f"{found}:")
-        show.ranking_table(ranking, _console())
+        own_console().print(f"{found}:")
+        show.ranking_table(ranking, own_console())
     else:
         with output.open("w", encoding="utf-8") as file:
             show.ranking_table(ranking, Console(file=file, width=WIDE, markup=False))
@@ -285,7 +267,7 @@ def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
 def _compare(directory: Place, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
     found = compare_fidelity(directory, top=top or 20, where=where)
     if form is Form.table and output is None:
-        show.disagreement(found, _console())
+        show.disagreement(found, own_console())
     elif form is Form.table and output is not None:
         with output.open("w", encoding="utf-8") as file:
             show.disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
@@ -306,7 +288,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Simulate one plan (the file's own, unless changed) and print where its time goes."""
-    console = _console()
+    console = own_console()
     prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, sets or [])
     for text in prepared.warnings:
         console.print(f"warning: {text}", soft_wrap=True)
@@ -348,7 +330,7 @@ def inspect(
     sets: Sets = None,
 ) -> None:
     """Say what a workload file holds: plan, layers, parameters, traffic, compute."""
-    console = _console()
+    console = own_console()
     for path in files:
         facts = facts_of(str(path), [*(sets or []), *([f"micro_batch={micro_batch}"] if micro_batch else [])])
         if kind_of(str(path)) == TRACE:
@@ -382,7 +364,7 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Rebuild the recorded step by the event engine, and say how far off it is."""
-    console = _console()
+    console = own_console()
     job = _traces(trace, sets, Console(stderr=True, markup=False) if as_json else console)
     found = replay(job, of_ranks=ranks)
     if as_json:
@@ -398,7 +380,7 @@ def timeline(
     sets: Sets = None,
 ) -> None:
     """Write the recorded and the replayed step side by side, for ui.perfetto.dev."""
-    console = _console()
+    console = own_console()
     job = _traces(trace, sets, console)
     found = replay(job, of_ranks=job.whole)
     output.write_text(chrome_trace(recorded(job), found), encoding="utf-8")
@@ -419,8 +401,12 @@ def hardware(
     if name and as_yaml:
         sys.stdout.write(hardware_yaml(read_hardware(name)))
         return
-    console = _console()
+    console = own_console()
     show.hardware(read_hardware(name) if name else None, [read_hardware(preset) for preset in preset_names()], console)
+
+
+app.command("compare")(compare_command)
+app.command("nightly")(nightly_command)
 
 
 def main() -> None:

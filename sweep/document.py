@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -48,8 +48,8 @@ _plain_numbers(_Loader)
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def read_document(path: Path) -> tuple[Document, dict[tuple[str, ...], int]]:
-    """The mapping in a YAML file, and the line of each key path. Raises SpecError."""
+def read_document(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[tuple[str, ...], int]]:
+    """The mapping in a YAML file, and the line of each key path; `keys` are examples for messages. Raises SpecError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         for token in yaml.scan(text):
@@ -66,9 +66,9 @@ def read_document(path: Path) -> tuple[Document, dict[tuple[str, ...], int]]:
         problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
         raise SpecError(f"{path}{f':{mark.line + 1}' if mark else ''}: not valid YAML: {problem}") from None
     if document is None:
-        raise SpecError(f"{path}: the file is empty, expected keys such as workload, hardware, axes")
+        raise SpecError(f"{path}: the file is empty, expected keys such as {keys}")
     if not isinstance(document, dict):
-        raise SpecError(f"{path}: found {shown(document)}, expected keys such as workload, hardware, axes")
+        raise SpecError(f"{path}: found {shown(document)}, expected keys such as {keys}")
     lines: dict[tuple[str, ...], int] = {}
     _note_lines(node, (), lines)
     return document, lines
@@ -132,9 +132,18 @@ def fault(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], in
 def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
     """Names of the fields of the model at `path` inside `model`."""
     for part in path:
+        if part.isdigit():  # an entry of a list: its model is that of the list
+            continue
         field = model.model_fields.get(part)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation names, itself or inside a tuple or a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)

@@ -23,6 +23,7 @@ from sim_core import (
 )
 from sweep.columns import describe_rows, result_column, result_schema
 from sweep.constraints import check_constraints
+from sweep.inputs import recorded
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
 
@@ -93,6 +94,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "spec": json.loads(spec.model_dump_json()),
         "workload": workload.content,
         "model": source_hash(),
+        "inputs": recorded(spec, base, workload, variants, measured_on),
         "plans": space.size,
         "rows": space.count,
         "hardware": [variant.model_dump() for variant in variants[:64]],

@@ -126,6 +126,13 @@ class Place:
         with self._told(name):
             self.filesystem.delete_file(self.path(name))
 
+    def remove_if_empty(self) -> None:
+        """Delete the folder, or the mark that stands for it in an object store, unless something lies in it."""
+        with self._told():
+            there = self.filesystem.get_file_info(self.path()).type == fs.FileType.Directory
+            if there and not self._infos():
+                self.filesystem.delete_dir(self.path())
+
     def _infos(self) -> Sequence[Any]:
         with self._told():
             return list(self.filesystem.get_file_info(fs.FileSelector(self.path(), allow_not_found=True)))

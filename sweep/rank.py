@@ -58,7 +58,7 @@ def rank(
     with results(directory, where) as connection:
         provenance = Store(directory=directory).provenance() or {}
         schema = columns_of(connection)
-        ordered_by = _order(by, descending, provenance, schema)
+        ordered_by = ordering(by, descending, provenance, schema)
         by, descending = ordered_by[0]
         if per is None:
             per = provenance.get("spec", {}).get("per", [])
@@ -114,7 +114,7 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
     return int(connection.execute(query).fetchall()[0][0])
 
 
-def _order(
+def ordering(
     by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
 ) -> list[tuple[str, bool]]:
     """The columns to rank by, and of each whether more is better: the given one, or the spec's objectives in turn."""

@@ -151,6 +151,15 @@ class Store:
         found = (_PART.match(name) for name in self.place.names())
         return sorted(Slice(int(match[1]), int(match[2])) for match in found if match)
 
+    def discard(self) -> None:
+        """Delete what runs have stored here, the manifest last; and the folder, unless somebody else's files lie in it."""
+        present = set(self.place.names())
+        parts = [part.file_name for part in self._parts()]
+        leftovers = [name for name in present if name.startswith(".part-")]
+        for name in (*parts, *leftovers, *(name for name in (_LOCK, MANIFEST) if name in present)):
+            self.place.delete(name)
+        self.place.remove_if_empty()
+
     def missing(self, count: int) -> list[Slice]:
         """Ranges of [0, count) that no finished slice covers."""
         gaps: list[Slice] = []

@@ -12,8 +12,11 @@ import pytest
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
 from sweep.columns import result_schema
 from sweep.job import prepare
+from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT, make_plans
+
+NIGHTLY = EXAMPLES / "nightly.yaml"
 
 
 def test_every_reason_has_an_explanation() -> None:
@@ -40,9 +43,21 @@ def test_the_readme_shows_what_the_main_job_prints(tmp_path: Path) -> None:
             assert line.rstrip() in readme, line
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted({*EXAMPLES.glob("*.yaml")} - {NIGHTLY}), ids=lambda path: path.name)
 def test_every_example_prepares(path: Path) -> None:
     assert prepare(load_spec(path), path.parent).job.space.size >= 1000
+
+
+def test_the_example_of_a_nightly_file_prepares() -> None:
+    for entry in load_nightly(NIGHTLY).sweeps:
+        spec = NIGHTLY.parent / entry.spec
+        assert prepare(load_spec(spec, entry.set), spec.parent).job.space.size >= 1000
+
+
+def test_every_key_of_a_nightly_file_is_documented() -> None:
+    text = (ROOT / "docs" / "nightly.md").read_text(encoding="utf-8")
+    for model in (NightlySpec, SweepEntry, Keep, Thresholds, Notify):
+        assert [name for name in model.model_fields if f"`{name}`" not in text] == [], model.__name__
 
 
 def test_every_column_is_documented() -> None:
@@ -86,6 +101,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/fidelity.md",
         "docs/formats.md",
         "docs/results.md",
+        "docs/nightly.md",
     ],
 )
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:

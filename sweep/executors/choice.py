@@ -54,7 +54,7 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Pl
         yield RayExecutor(at_driver=writer == "driver" or (writer == "auto" and not everywhere), limit_s=limit_s)
 
 
-def check_kept(out: str | None) -> None:
+def check_kept(out: str | None, what: str = "--out") -> None:
     """Raise SpecError where a job on a cluster would write into its own folder, which is deleted with the job."""
     if os.environ.get(_RAY_JOB) and not (out and ("://" in out or os.path.isabs(out))):
-        raise SpecError("--out: a job's working folder is deleted after it; give a URI, or an absolute path on the head node")
+        raise SpecError(f"{what}: a job's working folder is deleted after it; give a URI, or an absolute path on the head node")

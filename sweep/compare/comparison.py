@@ -1,0 +1,232 @@
+"""Compare two results: best plans per group, changes of step times with their cause, plans that came, went, broke or mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import duckdb
+
+from sim_core import PARTS
+from sweep.compare.changes import input_changes
+from sweep.compare.pairs import Pairs, known_column, paired, quoted
+from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
+from sweep.place import Location
+from sweep.query import columns_of
+from sweep.rank import ordering
+
+SAME: Final = 1e-9
+"""Step times closer than this, relatively, are the same."""
+PART_ROUNDING_S: Final = 1e-12
+QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+BINS: Final = 60
+
+
+def compare(
+    old: Location, new: Location, *, top: int = 10, by: str | None = None, per: Sequence[str] | None = None
+) -> Comparison:
+    """Compare the results in two folders; `by` and `per` default to the new one's spec, `top` limits listed plans.
+
+    Raises SpecError where a folder has no results, or a column is not known on both sides.
+    """
+    with paired(old, new) as pairs:
+        before, after = pairs.provenances
+        schema = columns_of(pairs.connection, "new_rows")
+        order = [(known_column(name, pairs, "by"), more) for name, more in ordering(by, None, after, schema)]
+        groups_by = after["spec"].get("per", []) if per is None else per
+        groups = tuple(known_column(name, pairs, "per") for name in groups_by)
+        counts = [_counts(pairs, side) for side in ("old", "new")]
+        return Comparison(
+            name=str(after.get("name")),
+            old=str(old),
+            new=str(new),
+            by=order[0][0],
+            descending=order[0][1],
+            per=groups,
+            old_rows=counts[0][0],
+            new_rows=counts[1][0],
+            old_feasible=counts[0][1],
+            new_feasible=counts[1][1],
+            old_failed=counts[0][2],
+            new_failed=counts[1][2],
+            incomplete=tuple(
+                f"{path}: {count[0]:,} of {provenance['rows']:,} plans are computed"
+                for path, count, provenance in zip((old, new), counts, pairs.provenances, strict=True)
+                if count[0] < int(provenance.get("rows", 0))
+            ),
+            matched=_one(pairs.connection, "SELECT count(*) FROM pairs WHERE old_plan IS NOT NULL AND new_plan IS NOT NULL"),
+            matched_without=pairs.without,
+            inputs=input_changes(before, after),
+            groups=tuple(_groups(pairs, order, groups)),
+            steps=_steps(pairs),
+            largest=tuple(_largest(pairs, top)),
+            became_infeasible=_moved(pairs, "old_status = 'ok' AND new_status = 'infeasible'", top),
+            became_failed=_moved(pairs, "old_status <> 'failed' AND new_status = 'failed'", top),
+            became_feasible=_moved(pairs, "old_status <> 'ok' AND new_status = 'ok'", top),
+            new_plans=_moved(pairs, "old_plan IS NULL", top),
+            vanished_plans=_moved(pairs, "new_plan IS NULL", top),
+        )
+
+
+def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    return int(connection.execute(query).fetchall()[0][0])
+
+
+def _dicts(pairs: Pairs, query: str) -> list[dict[str, Any]]:
+    return list(pairs.connection.sql(query).to_arrow_table().to_pylist())
+
+
+def _counts(pairs: Pairs, side: str) -> tuple[int, int, int]:
+    """Rows, those that can run, those that failed."""
+    query = f"SELECT count(*), count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM {side}_rows"
+    rows, ok, failed = pairs.connection.execute(query).fetchall()[0]
+    return int(rows), int(ok), int(failed)
+
+
+def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str]) -> list[Group]:
+    """The best plan of each group then and now, and where the old one stands now."""
+    by, descending = order[0]
+    champions = [_champions(pairs, side, order, per) for side in ("old", "new")]
+    ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
+    over = f"PARTITION BY {quoted(per)} " if per else ""
+    plans = ", ".join(str(found.plan) for found in champions[0].values()) or "NULL"
+    now = _dicts(
+        pairs,
+        f'WITH ranked AS (SELECT plan, rank() OVER ({over}ORDER BY {ranking}) AS rank, "{by}" AS value FROM new_rows '
+        f"WHERE status = 'ok' AND \"{by}\" IS NOT NULL) SELECT old_plan, new_status, value, rank FROM pairs "
+        f"LEFT JOIN ranked ON plan = new_plan WHERE old_plan IN ({plans})",
+    )
+    standing = {row["old_plan"]: row for row in now}
+    found = []
+    for key in sorted({*champions[0], *champions[1]}, key=lambda key: tuple(map(_sortable, key))):
+        old, new = champions[0].get(key), champions[1].get(key)
+        at = standing.get(old.plan, {}) if old else {}
+        worse = None
+        if old and new and old.value:
+            worse = (new.value / old.value - 1) * (-1 if descending else 1)
+        found.append(
+            Group(
+                group=dict(zip(per, key, strict=True)),
+                old=old,
+                new=new,
+                old_plan_now=at.get("value"),
+                old_plan_rank=at.get("rank"),
+                old_plan_status=(at.get("new_status") or "vanished") if old else "",
+                worse=worse,
+            )
+        )
+    return found
+
+
+def _sortable(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, before words."""
+    number = isinstance(value, int | float)
+    return not number, float(value) if number else 0.0, str(value)
+
+
+def _champions(
+    pairs: Pairs, side: str, order: Sequence[tuple[str, bool]], per: Sequence[str]
+) -> dict[tuple[Any, ...], Champion]:
+    by = order[0][0]
+    ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
+    over = f"PARTITION BY {quoted(per)} " if per else ""
+    columns = list(dict.fromkeys(["plan", *per, *pairs.varying, by, "step_time_s"]))
+    rows = _dicts(
+        pairs,
+        f"SELECT {quoted(columns)} FROM {side}_rows WHERE status = 'ok' AND \"{by}\" IS NOT NULL "
+        f"QUALIFY row_number() OVER ({over}ORDER BY {ranking}, plan) = 1",
+    )
+    return {
+        tuple(row[name] for name in per): Champion(
+            plan=row["plan"],
+            values={name: row[name] for name in pairs.varying},
+            value=row[by],
+            step_time_s=row["step_time_s"],
+        )
+        for row in rows
+    }
+
+
+def _steps(pairs: Pairs) -> Steps:
+    """Step times of the plans that can run on both sides."""
+    plans, slower, faster = pairs.connection.execute(
+        f"SELECT count(change), count(*) FILTER (change > {SAME}), count(*) FILTER (change < -{SAME}) FROM pairs"
+    ).fetchall()[0]
+    if not plans:
+        return Steps(plans=0, slower=0, faster=0, same=0, quantiles=(), histogram=(), mean=None, causes=())
+    found = pairs.connection.execute(f"SELECT quantile_cont(change, {list(QUANTILES)}) FROM pairs").fetchall()[0][0]
+    means = ", ".join(f"avg({name}) AS {name}" for name in ("old_s", "new_s", *PARTS))
+    mean = _dicts(pairs, f"SELECT {means} FROM pairs WHERE change IS NOT NULL")[0]
+    deltas = ", ".join(f"{part} * sign(change)" for part in PARTS)
+    causes = pairs.connection.execute(
+        f"WITH moved AS (SELECT [{deltas}] AS deltas FROM pairs WHERE abs(change) > {SAME}) "
+        "SELECT list_position(deltas, list_max(deltas)) AS part, count(*) FROM moved GROUP BY part ORDER BY count(*) DESC, part"
+    ).fetchall()
+    return Steps(
+        plans=plans,
+        slower=slower,
+        faster=faster,
+        same=plans - slower - faster,
+        quantiles=tuple(zip(QUANTILES, found, strict=True)),
+        histogram=_histogram(pairs, found[0], found[-1]),
+        mean=_shift(mean, {}),
+        causes=tuple((PARTS[part - 1], count) for part, count in causes if part),
+    )
+
+
+def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, float, int], ...]:
+    """Plans by relative change, in bins of one width; a single bin where all change alike."""
+    width = (high - low) / BINS
+    if width <= SAME / BINS:
+        return ((low, high, _one(pairs.connection, "SELECT count(change) FROM pairs")),)
+    rows = pairs.connection.execute(
+        f"SELECT least(floor((change - {low!r}) / {width!r}), {BINS - 1})::INTEGER AS bin, count(*) FROM pairs "
+        "WHERE change IS NOT NULL GROUP BY bin ORDER BY bin"
+    ).fetchall()
+    return tuple((low + width * k, low + width * (k + 1), count) for k, count in rows)
+
+
+def _shift(row: dict[str, Any], values: dict[str, Any]) -> Shift:
+    parts = sorted(((name, row[name]) for name in PARTS), key=lambda item: -abs(item[1]))
+    return Shift(
+        values=values,
+        old_s=row["old_s"],
+        new_s=row["new_s"],
+        parts=tuple((name, delta) for name, delta in parts if abs(delta) > PART_ROUNDING_S),
+    )
+
+
+def _largest(pairs: Pairs, top: int) -> list[Shift]:
+    """The plans whose step time changed most, by factor in either direction."""
+    columns = list(dict.fromkeys(["plan", *pairs.varying]))
+    rows = _dicts(
+        pairs,
+        f"WITH widest AS (SELECT * FROM pairs WHERE abs(change) > {SAME} ORDER BY abs(ln(1 + change)) DESC, new_plan "
+        f"LIMIT {int(top)}) SELECT {quoted(columns, 'n.')}, {quoted(['old_s', 'new_s', *PARTS], 'w.')} FROM widest w "
+        "JOIN new_rows n ON n.plan = w.new_plan ORDER BY abs(ln(1 + w.change)) DESC, w.new_plan",
+    )
+    return [_shift(row, {name: row[name] for name in columns}) for row in rows]
+
+
+def _moved(pairs: Pairs, condition: str, top: int) -> Moved:
+    """Plans of `pairs` for which `condition` holds: how many, why, and the fastest of them."""
+    reasons = pairs.connection.execute(
+        f"SELECT why, count(*) FROM pairs WHERE {condition} GROUP BY why ORDER BY count(*) DESC, why"
+    ).fetchall()
+    columns = list(dict.fromkeys(["plan", *pairs.varying]))
+    either = ", ".join(f'coalesce(n."{name}", o."{name}") AS "{name}"' for name in columns)
+    best: list[dict[str, Any]] = []
+    if reasons:
+        best = _dicts(
+            pairs,
+            f"WITH chosen AS (SELECT *, coalesce(new_s, old_s) AS step_time_s FROM pairs WHERE ({condition}) "
+            f"AND coalesce(new_s, old_s) IS NOT NULL ORDER BY step_time_s, old_plan, new_plan LIMIT {int(top)}) "
+            f"SELECT {either}, chosen.step_time_s "
+            "FROM chosen LEFT JOIN old_rows o ON o.plan = chosen.old_plan LEFT JOIN new_rows n ON n.plan = chosen.new_plan "
+            "ORDER BY chosen.step_time_s, old_plan, new_plan",
+        )
+    return Moved(
+        plans=sum(count for _, count in reasons),
+        reasons=tuple((str(why), int(count)) for why, count in reasons),
+        best=tuple(best),
+    )

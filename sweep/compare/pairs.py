@@ -1,0 +1,135 @@
+"""Two results in one database: `old_rows` and `new_rows` with the same plan columns, and `pairs`, matched by their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+
+from sim_core import HARDWARE_KEYS, PARTS, SpecError, nearest
+from sweep.place import Location
+from sweep.query import attach, columns_of
+from sweep.space import DEFAULTS
+from sweep.store import Store
+
+SIDES: Final = ("old", "new")
+_NUMBER: Final = "plan"
+_ALWAYS: Final = ("fidelity",)  # what one plan is matched by with one plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """The database, the provenances, and what a plan is matched by.
+
+    `keys` are the plan columns of both sides, `varying` those with more than one value, `without` those that have one value
+    on each side but not the same: the hardware, which is then an input that changed and not another plan.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    provenances: tuple[dict[str, Any], dict[str, Any]]
+    keys: tuple[str, ...]
+    varying: tuple[str, ...]
+    without: tuple[str, ...]
+
+
+@contextmanager
+def paired(old: Location, new: Location) -> Iterator[Pairs]:
+    """Raises SpecError where one of the folders has no results or cannot be read."""
+    with duckdb.connect() as connection:
+        try:
+            provenances = tuple(_attached(connection, side, path) for side, path in zip(SIDES, (old, new), strict=True))
+            keys = _same_columns(connection, provenances)
+            varying, without = _spread(connection, keys)
+            _match(connection, [key for key in varying if key not in without])
+            yield Pairs(
+                connection=connection,
+                provenances=(provenances[0], provenances[1]),
+                keys=tuple(keys),
+                varying=tuple(varying),
+                without=tuple(without),
+            )
+        except duckdb.Error as error:
+            text = str(error).splitlines()[0]
+            raise SpecError(f"{old}, {new}: cannot be compared ({text}); `sweep run` computes damaged slices again") from None
+
+
+def quoted(names: Sequence[str], prefix: str = "") -> str:
+    """Columns for a query, comma-separated."""
+    return ", ".join(f'{prefix}"{name}"' for name in names)
+
+
+def _attached(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
+    attach(connection, f"{side}_results", path)
+    provenance = Store(directory=path).provenance() or {}
+    if not {"status", "reason", "step_time_s", *PARTS} <= set(columns_of(connection, f"{side}_results")):
+        raise SpecError(f"{path}: lacks columns of a result; nothing to compare")
+    return provenance
+
+
+def _plan_columns(connection: duckdb.DuckDBPyConnection, side: str) -> list[str]:
+    names = list(columns_of(connection, f"{side}_results"))
+    return [name for name in names[: names.index("status")] if name != _NUMBER]
+
+
+def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[dict[str, Any]]) -> list[str]:
+    """Views of both results with the plan columns of either; what one does not have it holds at one value."""
+    columns = [_plan_columns(connection, side) for side in SIDES]
+    keys = list(dict.fromkeys([*columns[0], *columns[1]]))
+    for side, own, provenance in zip(SIDES, columns, provenances, strict=True):
+        added = [f'{_held(name, provenance)} AS "{name}"' for name in keys if name not in own]
+        connection.execute(f"CREATE TEMP VIEW {side}_rows AS SELECT {', '.join(['*', *added])} FROM {side}_results").fetchall()
+    return keys
+
+
+def _held(name: str, provenance: dict[str, Any]) -> str:
+    """SQL for the value of a plan column that a result does not have because no axis runs over it."""
+    if name in DEFAULTS:
+        return repr(DEFAULTS[name])
+    if name in HARDWARE_KEYS:
+        cases = "".join(
+            f" WHEN '{label.replace(chr(39), chr(39) * 2)}' THEN {numbers[name]!r}::DOUBLE"
+            for label, numbers in provenance.get("inputs", {}).get("hardware", {}).items()
+            if name in numbers
+        )
+        return f"CASE hardware{cases} END" if cases else "NULL::DOUBLE"
+    return "NULL"
+
+
+def _spread(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Keys with more than one value over both sides; and of them those of the hardware with one on each side."""
+    bounds = ", ".join(f'min("{name}"), max("{name}")' for name in keys)
+    rows = [connection.execute(f"SELECT {bounds} FROM {side}_rows").fetchall()[0] for side in SIDES]
+    varying, without = [], []
+    for k, name in enumerate(keys):
+        (a, b), (c, d) = (row[2 * k : 2 * k + 2] for row in rows)
+        if a == b == c == d:
+            continue
+        varying.append(name)
+        if (name == "hardware" or name in HARDWARE_KEYS) and a == b and c == d:
+            without.append(name)
+    return varying, without
+
+
+def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> None:
+    """The table `pairs`: numbers, statuses, why it cannot run (now, or else then), step times, and new - old of each part."""
+    on = " AND ".join(f'o."{name}" IS NOT DISTINCT FROM n."{name}"' for name in by or _ALWAYS)
+    both = "o.status = 'ok' AND n.status = 'ok'"
+    deltas = ", ".join(f"CASE WHEN {both} THEN n.{part} - o.{part} END AS {part}" for part in PARTS)
+    why = "coalesce(nullif(n.reason, ''), nullif(o.reason, ''), n.status, o.status)"
+    connection.execute(
+        "CREATE TEMP TABLE pairs AS SELECT o.plan AS old_plan, n.plan AS new_plan, o.status AS old_status, "
+        f"n.status AS new_status, {why} AS why, o.step_time_s AS old_s, n.step_time_s AS new_s, "
+        f"CASE WHEN {both} THEN n.step_time_s / o.step_time_s - 1 END AS change, {deltas} "
+        f"FROM old_rows o FULL OUTER JOIN new_rows n ON {on}"
+    ).fetchall()
+
+
+def known_column(name: str, pairs: Pairs, what: str) -> str:
+    """A column that both sides have. Raises SpecError naming `what`."""
+    names = columns_of(pairs.connection, "new_rows")
+    if name not in names or name not in columns_of(pairs.connection, "old_rows"):
+        raise SpecError(f"{what}: {name!r} is not a column of both results, {nearest(name, names)}")
+    return name

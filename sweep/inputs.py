@@ -1,0 +1,73 @@
+"""What a sweep was made from, file by file and value by value: the record that lets two results name what changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sim_core import HARDWARE_KEYS, Hardware, Workload, preset_names, source_hashes, summarize
+from sweep.spec import SweepSpec
+
+
+def recorded(
+    spec: SweepSpec, base: Path, workload: Workload, variants: Sequence[Hardware], measured_on: Hardware | None
+) -> dict[str, Any]:
+    """As plain data: `files` by what they are, each with path (as given), sha256 and bytes; `hardware` and `measured_on` by
+    name, every number in SI but those that are an axis; `workload`, the sums of what was read; `model`, a hash a source file.
+
+    Raises OSError where a file cannot be read again.
+    """
+    axes = {name.strip().removeprefix("hardware.") for key in spec.axes for name in key.split(",")}
+    hardware = {variant.name: _numbers(variant, axes) for variant in variants}
+    return {
+        "files": {what: _file(base, given) for what, given in _files(spec).items()},
+        "hardware": hardware,
+        "measured_on": {measured_on.name: _numbers(measured_on, set())} if measured_on else {},
+        "workload": _sums(workload),
+        "model": source_hashes(),
+    }
+
+
+def _files(spec: SweepSpec) -> dict[str, str]:
+    """The files that a spec names, by what they are."""
+    files = {"workload": spec.workload.path}
+    named = [spec.hardware.get("preset"), spec.workload.measured_on]
+    for key, values in spec.axes.items():
+        names = key.split(",")
+        if "hardware" in names:
+            named += [row[names.index("hardware")] if len(names) > 1 else row for row in values]
+    files |= {f"hardware {name}": str(name) for name in named if name is not None and str(name) not in preset_names()}
+    return files
+
+
+def _file(base: Path, given: str) -> dict[str, Any]:
+    content = (base / given).read_bytes()
+    return {"path": given, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float]:
+    return {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
+
+
+def _sums(workload: Workload) -> dict[str, float]:
+    """A workload in a few numbers: layers, compute of a micro-batch and of a step, parameters, traffic of each group."""
+    found = summarize(workload)
+    sums = {
+        "layers": float(workload.layers),
+        "forward_s": found.forward_s,
+        "backward_s": found.backward_s,
+        "step_compute_s": found.step_compute_s,
+    }
+    for name, count in (
+        ("parameters_per_rank", found.parameters_per_rank),
+        ("expert_parameters_per_rank", found.expert_parameters_per_rank),
+    ):
+        if count is not None:
+            sums[name] = count
+    traffic: dict[str, float] = defaultdict(float)
+    for row in found.traffic:
+        traffic[f"{row.group} {row.collective} {'a step' if row.per_step else 'a micro-batch'}, bytes"] += row.bytes
+    return sums | dict(traffic)

@@ -1,0 +1,56 @@
+"""`sweep nightly`: parses, calls, prints. Exit codes of its own: 0 nothing beyond the thresholds, 1 regressions, 2 failures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim_core import SimError
+from sweep.executors import Executor
+from sweep.executors.choice import Kind, check_kept, opened
+from sweep.nightly.night import EXIT_FAILURES, Means, run_night
+from sweep.nightly.spec import NightlySpec, load_nightly
+from sweep.place import Place
+from sweep.progress import shown
+from sweep.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.work import LIMIT_S
+
+
+def nightly_command(
+    file: Annotated[Path, typer.Argument(help="The nightly file, YAML.")],
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of it: root=s3://bucket/nightly.")] = None,
+) -> None:
+    """Run the sweeps of a nightly file, compare with last night, tell. Exit: 0 fine, 1 regressions, 2 failures."""
+    console = own_console()
+    try:
+        spec = load_nightly(file, sets or [])
+        means = Means(
+            executor=lambda writer, out: _executor(spec, writer, out),
+            tell=lambda text: console.print(text, soft_wrap=True, highlight=False),
+            shown=lambda: shown(console),
+        )
+        with sigterm_raises():
+            check_kept(spec.root, "root")
+            outcome = run_night(spec, file.parent, means)
+    except (KeyboardInterrupt, Terminated) as stop:
+        console.print("Interrupted. The same command goes on from there.")
+        raise typer.Exit(exit_code(stop)) from None
+    except (SimError, OSError) as error:
+        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        sys.stderr.write(f"error: {' '.join(where.split())}\n")
+        raise typer.Exit(EXIT_FAILURES) from None
+    if not outcome.did_nothing:
+        console.print(f"Report: {outcome.folder}", soft_wrap=True, highlight=False)
+    console.print(outcome.summary, soft_wrap=True, highlight=False)
+    raise typer.Exit(outcome.code)
+
+
+@contextmanager
+def _executor(spec: NightlySpec, writer: str, out: Place) -> Iterator[Executor]:
+    with opened(Kind(spec.executor), spec.workers, LIMIT_S, writer, out) as running, sigterm_raises():  # after Ray's own
+        yield running

@@ -1,0 +1,89 @@
+"""Tell the outcome of a night: a JSON body by POST to a webhook, or on the standard input of a command; with retries."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from email.message import Message
+from http.client import HTTPException
+from typing import IO, Any, Final
+
+from sim_core import SpecError
+from sweep.nightly.spec import Notify
+
+FIRST_PAUSE_S: Final = 1.0
+OUTCOMES: Final = ("ok", "regressions", "failures")
+_LEAST_CODE: Final = {"always": 0, "regressions": 1, "failures": 2}
+_TRY_AGAIN: Final = (408, 425, 429)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would turn the POST into a GET without its body: it is an answer like any other, and no success."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> None:
+        return None
+
+
+class _Refused(Exception):
+    """The receiver will say no again: no further attempt."""
+
+
+def wanted(notify: Notify, code: int) -> bool:
+    """Whether somebody wants to hear of an outcome."""
+    return code >= _LEAST_CODE[notify.when]
+
+
+def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> str | None:
+    """Send `body`; returns None, or in a few words why nobody has it. Attempts are 1 s, 2 s, 4 s .. apart."""
+    data = json.dumps(body).encode()
+    send = _post if notify.webhook is not None else _call
+    told = ""
+    for attempt in range(notify.attempts):
+        if attempt:
+            pause(FIRST_PAUSE_S * 2 ** (attempt - 1))
+        try:
+            send(notify, data)
+            return None
+        except (_Refused, SpecError) as error:
+            return str(error)
+        except (OSError, HTTPException, subprocess.SubprocessError, ValueError) as error:
+            told = " ".join(str(error).split()) or type(error).__name__
+    return f"{told} (after {notify.attempts} attempt{'s' * (notify.attempts != 1)})"
+
+
+def _post(notify: Notify, data: bytes) -> None:
+    request = urllib.request.Request(
+        notify.target,
+        data=data,
+        method="POST",
+        headers={"Content-Type": "application/json", "User-Agent": "training-plan-sweep"},
+    )
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=notify.timeout):
+            return
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code >= 500 or error.code in _TRY_AGAIN:
+            raise OSError(f"the receiver answered {error.code}") from None
+        raise _Refused(f"the receiver answered {error.code}") from None
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from None
+
+
+def _call(notify: Notify, data: bytes) -> None:
+    command = list(notify.command or ())
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=notify.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{command[0]} has not ended after {notify.timeout:g} s") from None
+    except (FileNotFoundError, PermissionError) as error:
+        raise _Refused(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise OSError(f"{command[0]} ended with {done.returncode}{f': {said[-1]}' if said else ''}")

@@ -1,0 +1,160 @@
+"""The nightly file: which sweeps, where they lie, what is a regression, who is told; YAML, checked at the border."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from sim_core import SpecError, shown
+from sweep.document import apply_sets, fault, read_document
+
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+_PERCENT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\Z")
+_SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*s\Z")
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)\Z")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _percent(given: object) -> object:
+    """`1 %` as 0.01. A bare number is refused: 1 may be meant as a hundred percent."""
+    match = _PERCENT.match(given) if isinstance(given, str) else None
+    if match:
+        return float(match[1]) / 100
+    if given is None or (isinstance(given, float) and 0 <= given < 1):
+        return given
+    raise ValueError(f"found {shown(given)}, expected a part, such as '1 %' or 0.01")
+
+
+def _seconds(given: object) -> object:
+    match = _SECONDS.match(given) if isinstance(given, str) else None
+    if not match:
+        raise ValueError(f"found {shown(given)}, expected seconds with their unit, such as '10 s'")
+    return float(match[1])
+
+
+def _one_or_more(given: object) -> object:
+    return given if isinstance(given, list | tuple) else [given]
+
+
+def _entry(given: object) -> object:
+    return {"spec": given} if isinstance(given, str) else given
+
+
+Part = Annotated[float | None, BeforeValidator(_percent)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+
+
+class SweepEntry(_Model):
+    """One sweep: its spec (relative to the nightly file) with `--set` assignments. `name` is the file's, unless given."""
+
+    spec: str = Field(min_length=1)
+    name: str = ""
+    set: Texts = ()
+
+    @model_validator(mode="after")
+    def _named(self) -> SweepEntry:
+        if not re.match(NAME, self.label):
+            raise ValueError(f"name: found {shown(self.label)}, expected letters, digits and _.-, up to 64")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What it is called in folders and reports."""
+        return self.name or Path(self.spec).stem
+
+
+class Keep(_Model):
+    """Retention: a night is kept while it is among the newest `nights` or younger than `days`; all where neither is given."""
+
+    nights: int | None = Field(default=None, ge=1)
+    days: int | None = Field(default=None, ge=1)
+
+
+class Thresholds(_Model):
+    """What is a regression; null: is not looked at.
+
+    `best`: the best value of a group is worse by more than this. `median_step`: the median change of the step time of all
+    plans is above this. `infeasible`: more plans than this no longer can run. `champion_rank`: the best plan of the
+    baseline now ranks below this in its group.
+    """
+
+    best: Part = 0.01
+    median_step: Part = 0.01
+    infeasible: int | None = Field(default=0, ge=0)
+    champion_rank: int | None = Field(default=None, ge=1)
+
+
+class Notify(_Model):
+    """Tell somebody: a JSON body to a `webhook`, or to the standard input of a `command`."""
+
+    when: Literal["always", "regressions", "failures"] = "regressions"
+    webhook: str | None = None
+    command: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
+    timeout: Annotated[float, BeforeValidator(_seconds), Field(gt=0)] = 10.0
+    attempts: int = Field(default=3, ge=1, le=10)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Notify:
+        if (self.webhook is None) == (self.command is None):
+            raise ValueError("webhook, command: give one of them")
+        if self.webhook is not None and not _VARIABLE.match(self.webhook) and not re.match(r"https?://[^/]", self.webhook):
+            raise ValueError(
+                f"webhook: found {shown(self.webhook)}, expected http(s)://..., or $NAME of an environment variable"
+            )
+        return self
+
+    @property
+    def target(self) -> str:
+        """The webhook's address, read from the environment where it is `$NAME` (it is often a secret). Raises SpecError."""
+        match = _VARIABLE.match(self.webhook or "")
+        if not match:
+            return self.webhook or ""
+        value = os.environ.get(match[1], "")
+        if not re.match(r"https?://[^/]", value):
+            raise SpecError(f"notify.webhook: the environment variable {match[1]} is not set to an http(s) address")
+        return value
+
+
+class NightlySpec(_Model):
+    """A whole nightly file. `root` is relative to it, or a URI; `baseline` is `previous` or the name of a night."""
+
+    name: str = Field(pattern=NAME)
+    sweeps: Annotated[tuple[Annotated[SweepEntry, BeforeValidator(_entry)], ...], Field(min_length=1)]
+    root: str = Field(min_length=1)
+    executor: Literal["local", "ray"] = "local"
+    workers: int | None = Field(default=None, ge=0)
+    baseline: str = "previous"
+    keep: Keep = Keep()
+    thresholds: Thresholds = Thresholds()
+    notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_more)] = ()
+    history: int = Field(default=30, ge=2, le=1000)
+
+    def notified(self) -> list[tuple[str, Notify]]:
+        """Who is told, each with a label for records and messages: without an address, which may be a secret."""
+        ways = [f"command {notify.command[0]}" if notify.command else "webhook" for notify in self.notify]
+        return [(f"notify {k + 1} ({way})", notify) for k, (way, notify) in enumerate(zip(ways, self.notify, strict=True))]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> NightlySpec:
+        labels = [entry.label for entry in self.sweeps]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"sweeps: two are named {shown(label)}; give one of them a `name:`")
+        return self
+
+
+def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
+    """The nightly file at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
+    document, lines = read_document(path, "name, sweeps, root")
+    try:
+        return NightlySpec.model_validate(apply_sets(document, sets))
+    except ValidationError as error:
+        raise fault(error, str(path), lines, NightlySpec) from None

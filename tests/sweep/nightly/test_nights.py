@@ -1,0 +1,375 @@
+"""Nights in a row: what is recomputed, what is said, what is deleted, on a local disk and on a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim_core import SpecError
+from sweep.compare.comparison import compare
+from sweep.executors.inline import InlineExecutor
+from sweep.job import prepare
+from sweep.nightly.nights import Night, SweepRecord, expired
+from sweep.nightly.spec import Keep
+from sweep.run import run_sweep
+from sweep.spec import load_spec
+from sweep.store import Store
+from tests.sweep.conftest import rows
+from tests.sweep.nightly.conftest import Sandbox
+
+NETWORK = "hardware H100-SXM nic_bandwidth: 50 GB/s -> 10 GB/s"
+
+
+def test_three_nights_in_a_row(anywhere: Sandbox) -> None:
+    """Unchanged, a changed preset, a broken workload; then mended."""
+    first = anywhere.night()
+    assert (first.code, first.did_nothing) == (0, False)
+    assert first.night == "20261122T023000Z-" + anywhere.record(first).inputs[:8]
+    assert [sweep.computed for sweep in anywhere.record(first).sweeps] == [48, 48]
+
+    again = anywhere.night()
+    assert (again.code, again.did_nothing, again.night) == (0, True, first.night)
+    assert again.summary.startswith(f"Nothing to do: the inputs are those of night {first.night}")
+    assert len(anywhere.nights.read()) == 1
+
+    anywhere.change_network()
+    second = anywhere.night()
+    a, b = anywhere.record(second).sweeps
+    assert second.code == 1
+    assert (a.computed, b.computed) == (48, 0), "only what changed is simulated again"
+    assert a.regressions
+    assert a.changes[0] == NETWORK
+    assert (b.regressions, b.changes) == ([], [])
+    assert NETWORK in second.summary
+    assert second.summary.startswith("1 regression: a: median step time +")
+    assert (a.baseline, b.baseline) == (first.night, first.night)
+
+    anywhere.break_workload()
+    third = anywhere.night()
+    a, b = anywhere.record(third).sweeps
+    assert third.code == 2
+    assert (a.status, a.computed, b.status) == ("done", 0, "failed")
+    assert "b.txt:42: layer lines: found 40, expected 80 (line 2)" in third.summary
+    assert rows(anywhere.nights.results(a.results)).num_rows == 48
+
+    anywhere.mend_workload()
+    fourth = anywhere.night()
+    assert fourth.code == 0
+    a, b = anywhere.record(fourth).sweeps
+    assert (a.baseline, b.baseline) == (third.night, second.night), "each with the last night in which it was done"
+    assert (a.computed, b.computed) == (0, 0)
+
+
+def test_a_broken_sweep_is_tried_again(sandbox: Sandbox) -> None:
+    sandbox.break_workload()
+    first, second = sandbox.night(), sandbox.night()
+    assert (first.code, second.code, second.did_nothing) == (2, 2, False)
+    assert first.night != second.night
+    third = sandbox.night(hours=0)
+    assert third.night not in (first.night, second.night), "a name of its own, also in the same second"
+
+
+def test_reports_lie_beside_the_record(anywhere: Sandbox) -> None:
+    anywhere.night()
+    anywhere.change_network()
+    outcome = anywhere.night()
+    assert outcome.folder.names() == ["night.json", "report.html", "report.json", "report.md"]
+    text = outcome.folder.read_bytes("report.md").decode()
+    assert "hardware H100-SXM nic\\_bandwidth: 50 GB/s -\\> 10 GB/s" in text
+    data = json.loads(outcome.folder.read_bytes("report.json"))
+    assert (data["code"], [found["name"] for found in data["comparisons"]]) == (1, ["a", "b"])
+
+
+def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Path) -> None:
+    results = []
+    for rate in ("50 GB/s", "40 GB/s", "30 GB/s", "20 GB/s"):
+        sandbox.change_network(rate)
+        results.append(sandbox.nights.results(sandbox.record(sandbox.night()).sweeps[0].results))
+    command = [sys.executable, "-m", "sweep", "compare", str(results[1]), str(results[2]), "-o", str(tmp_path / "page.html")]
+    subprocess.run([*command, "--nights", sandbox.root, "--last", "2"], check=True, timeout=120)
+    page = (tmp_path / "page.html").read_text()
+    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
+    assert figures[0]["data"][0]["x"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
+    refused = subprocess.run([*command, "--nights", str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"error: --nights {tmp_path}: no night there has the result a-")
+
+
+def test_the_verdict_is_that_of_the_comparison(sandbox: Sandbox) -> None:
+    sandbox.night()
+    old = sandbox.nights.results(sandbox.nights.read()[0].sweeps[0].results)
+    sandbox.change_network()
+    record = sandbox.record(sandbox.night()).sweeps[0]
+    found = compare(old, sandbox.nights.results(record.results))
+    worse = [group for group in found.groups if group.worse is not None and group.worse > 0.01]
+    median = dict(found.steps.quantiles)[0.5]
+    assert len(record.regressions) == len(worse) + (median > 0.01) > 0
+    assert record.feasible == found.new_feasible
+    assert set(record.best_step_s) == {"gpus 64", "gpus 128"}
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "told"),
+    [
+        ({"best": None, "median_step": None, "infeasible": None}, []),
+        ({"best": "0.001 %", "median_step": None}, ["gpus 64: best gpu-s/sample", "gpus 128: best gpu-s/sample"]),
+        ({"best": "99 %", "median_step": "0.001 %"}, ["median step time +"]),
+        ({"best": None, "median_step": None, "champion_rank": 1}, []),
+    ],
+)
+def test_thresholds(sandbox: Sandbox, thresholds: dict[str, Any], told: list[str]) -> None:
+    sandbox.write(thresholds=thresholds)
+    sandbox.night()
+    sandbox.change_network()
+    outcome = sandbox.night()
+    regressions = sandbox.record(outcome).sweeps[0].regressions
+    assert outcome.code == (1 if told else 0)
+    assert len(regressions) == len(told)
+    assert all(text.startswith(begin) for text, begin in zip(regressions, told, strict=True))
+
+
+def test_plans_that_can_no_longer_run_are_a_regression(sandbox: Sandbox) -> None:
+    sandbox.write(sweeps=["b.yaml"], thresholds={"best": None, "median_step": None, "champion_rank": 3})
+    sandbox.night()
+    sandbox.write_sweep("b", hardware={"preset": "H100-SXM", "memory": "20 GB"})
+    outcome = sandbox.night()
+    assert outcome.code == 1
+    told = sandbox.record(outcome).sweeps[0].regressions
+    assert [text for text in told if "plans can no longer run (out_of_memory" in text or "state" in text]
+    assert "gpus 64: the best plan of the baseline is infeasible now (threshold 3)" in told
+    sandbox.write_sweep("b", hardware={"preset": "H100-SXM", "memory": "1 kB"})
+    sandbox.write(sweeps=["b.yaml"])
+    assert "gpus 64: no plan can run any more" in sandbox.night().summary
+
+
+def test_plans_that_fail_are_a_failure(sandbox: Sandbox) -> None:
+    axes = {"hardware.nic_bandwidth": ["1e-300 B/s", "100 Gb/s"], "tp": [4], "all_gpus": [512]}
+    sandbox.write_sweep("b", axes=axes, hardware={"preset": "H100-SXM", "nic_efficiency": 1e-10})
+    outcome = sandbox.night()
+    assert outcome.code == 2
+    assert "b: 1 plan failed" in outcome.summary
+
+
+def test_a_defect_in_one_sweep_does_not_cost_the_others_their_night(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(prepared: Any, *arguments: Any, **more: Any) -> Any:
+        if prepared.provenance["name"] == "a":
+            raise ZeroDivisionError("of ours")
+        return run_sweep(prepared, *arguments, **more)
+
+    monkeypatch.setattr("sweep.nightly.night.run_sweep", broken)
+    outcome = sandbox.night()
+    a, b = sandbox.record(outcome).sweeps
+    assert (outcome.code, a.status, b.status) == (2, "failed", "done")
+    assert a.error == "ZeroDivisionError: of ours"
+    assert any("Traceback" in text for text in sandbox.told)
+
+
+def test_a_fixed_baseline_stands_until_the_inputs_are_as_good(sandbox: Sandbox) -> None:
+    first = sandbox.night()
+    sandbox.change_network()
+    sandbox.write(baseline=first.night)
+    worse = sandbox.night()
+    assert worse.code == 1
+    again = sandbox.night()
+    assert (again.code, again.did_nothing) == (1, True), "against a fixed baseline it is still worse"
+    sandbox.change_network("400 Gb/s")
+    assert sandbox.night().code == 0
+    sandbox.write(baseline="20200101T000000Z-00000000")
+    with pytest.raises(
+        SpecError, match="baseline: found '20200101T000000Z-00000000', expected previous or a finished night of"
+    ):
+        sandbox.night()
+
+
+def test_a_night_that_was_cut_off_is_gone_on_with(anywhere: Sandbox) -> None:
+    """Cut off after the first sweep; with other inputs it is left, and never compared with."""
+
+    class Stop(BaseException):
+        pass
+
+    def stop(text: str) -> None:
+        if text.startswith("a: "):
+            raise Stop
+
+    first = anywhere.night()
+    anywhere.change_network()
+    with pytest.raises(Stop):
+        anywhere.night(tell=stop)
+    cut = anywhere.nights.read()[-1]
+    assert cut.finished is None
+    resumed = anywhere.night()
+    assert resumed.night == cut.night
+    assert f"Night {cut.night} was cut off: going on with it." in anywhere.told
+    a, b = anywhere.record(resumed).sweeps
+    assert (resumed.code, a.computed, b.computed, a.baseline) == (1, 0, 0, first.night)
+
+    anywhere.change_network("5 GB/s")
+    with pytest.raises(Stop):
+        anywhere.night(tell=stop)
+    left = anywhere.nights.read()[-1]
+    anywhere.change_network("4.999 GB/s")
+    outcome = anywhere.night()
+    assert f"Night {left.night} was cut off and its inputs have changed since: it is left as it is." in anywhere.told
+    assert anywhere.record(outcome).sweeps[0].baseline == resumed.night
+    assert outcome.code == 1, "what the cut-off night found was told to nobody"
+
+
+def test_a_kill_in_the_middle_of_a_night(sandbox: Sandbox, tmp_path: Path) -> None:
+    big = {"tp": [1, 2, 4, 8, 16], "pp": [1, 2, 3, 4, 6], "all_gpus": {"range": [64, 1024, 64]}, "ga": {"range": [24, 768, 24]}}
+    sandbox.write_sweep("a", hardware="h100.yaml", axes=big)
+    sandbox.write(workers=1)
+    process = subprocess.Popen(sandbox.command(), stdout=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None and not list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")):
+        os.sched_yield()
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = sandbox.call()
+    assert done.returncode == 0, done.stderr
+    assert "was cut off: going on with it" in done.stdout
+    (night,) = sandbox.nights.read()
+    a = night.sweeps[0]
+    assert 0 < a.computed < a.rows == 12_800
+    undisturbed = tmp_path / "undisturbed"
+    run_sweep(prepare(load_spec(tmp_path / "a.yaml"), tmp_path), Store(directory=undisturbed), InlineExecutor())
+    assert rows(sandbox.nights.results(a.results)).equals(rows(undisturbed))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_night_says_how_it_goes_on(sandbox: Sandbox, tmp_path: Path, number: int) -> None:
+    sandbox.write_sweep("a", hardware="h100.yaml", axes={"tp": [1, 2, 4, 8], "all_gpus": {"range": [64, 1024, 8]},
+                                                         "ga": {"range": [24, 768, 24]}})  # fmt: skip
+    sandbox.write(workers=1)
+    process = subprocess.Popen(sandbox.command(), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")):
+        os.sched_yield()
+    process.send_signal(number)
+    told, _ = process.communicate(timeout=60)
+    assert (process.returncode, told.splitlines()[-1]) == (128 + number, "Interrupted. The same command goes on from there.")
+    assert sandbox.nights.read()[0].finished is None
+
+
+def test_exit_codes_and_last_lines(sandbox: Sandbox) -> None:
+    fine = sandbox.call()
+    assert (fine.returncode, fine.stdout.splitlines()[-1]) == (0, "Nothing beyond the thresholds; nothing to compare with yet")
+    sandbox.change_network()
+    worse = sandbox.call()
+    assert worse.returncode == 1
+    assert NETWORK in worse.stdout.splitlines()[-1]
+    sandbox.break_workload()
+    failed = sandbox.call()
+    assert failed.returncode == 2
+    assert failed.stdout.splitlines()[-1].startswith("1 failure: b: ")
+    wrong = sandbox.call("thresholds.bset=1 %")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.endswith("thresholds.bset: unknown key, nearest valid: best\n")
+
+
+def test_retention_deletes_what_its_rule_says(anywhere: Sandbox) -> None:
+    first = anywhere.night()
+    anywhere.write(keep={"nights": 2}, baseline=first.night)
+    outcomes = [first]
+    for rate in ("45 GB/s", "40 GB/s", "35 GB/s"):
+        anywhere.change_network(rate)
+        outcomes.append(anywhere.night())
+    kept = [night.night for night in anywhere.nights.read()]
+    assert kept == [outcomes[k].night for k in (0, 2, 3)], "the newest two, and the baseline"
+    assert (anywhere.nights.root / "nights").folders() == kept
+    results = {sweep.results for night in anywhere.nights.read() for sweep in night.sweeps}
+    assert set((anywhere.nights.root / "results").folders()) == results, "shared results stay, those of nobody go"
+    assert len(results) == 4
+    for night in anywhere.nights.read():
+        for sweep in night.sweeps:
+            assert rows(anywhere.nights.results(sweep.results)).num_rows == 48
+
+
+def test_retention_leaves_the_files_of_others(sandbox: Sandbox) -> None:
+    sandbox.write(keep={"nights": 1})
+    outcome = sandbox.night()
+    record = sandbox.record(outcome)
+    mine = [
+        Path(sandbox.root) / "nights" / outcome.night / "notes.txt",
+        Path(sandbox.root) / "results" / record.sweeps[0].results / "plot.png",
+        Path(sandbox.root) / "nights" / "20260101T000000Z-old",
+        Path(sandbox.root) / "results" / "a-somebody",
+    ]
+    for path in mine[:2]:
+        path.write_text("mine")
+    for path in mine[2:]:
+        path.mkdir()
+        (path / "night.json").write_text("{}")
+    for rate in ("45 GB/s", "40 GB/s"):
+        sandbox.change_network(rate)
+        sandbox.night()
+    assert outcome.night not in [night.night for night in sandbox.nights.read()]
+    assert all(path.exists() for path in mine)
+    assert sorted(path.name for path in mine[0].parent.iterdir()) == ["notes.txt"]
+    assert sorted(path.name for path in mine[1].parent.iterdir()) == ["plot.png"]
+
+
+def test_retention_by_days_keeps_the_last_good_night_of_each_sweep(sandbox: Sandbox) -> None:
+    sandbox.write(keep={"days": 1})
+    good = sandbox.night()
+    sandbox.break_workload()
+    nights = [sandbox.night(hours=30).night for _ in range(4)]
+    kept = [night.night for night in sandbox.nights.read()]
+    assert kept == [good.night, *nights[-2:]], "the last good one of b; what tonight was compared with; tonight"
+
+
+STARTS = st.lists(st.integers(0, 100_000), min_size=1, max_size=30, unique=True).map(sorted)
+
+
+@given(
+    starts=STARTS,
+    keep=st.builds(Keep, nights=st.none() | st.integers(1, 12), days=st.none() | st.integers(1, 40)),
+    chosen=st.sets(st.integers(0, 29)),
+    later=st.integers(0, 50_000),
+)
+def test_the_rule_of_retention(starts: list[int], keep: Keep, chosen: set[int], later: int) -> None:
+    """A night goes where the rule names it and nothing protects it; never another."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    nights = [Night(nightly="n", night=str(m), started=begin + timedelta(minutes=m), inputs="") for m in starts]
+    protected = {nights[k].night for k in chosen if k < len(nights)}
+    now = nights[-1].started + timedelta(minutes=later)
+    gone = expired(nights, keep, now, protected)
+    for k, night in enumerate(nights):
+        newest = keep.nights is not None and len(nights) - k <= keep.nights
+        young = keep.days is not None and (now - night.started).total_seconds() < 86_400 * keep.days
+        ruled = keep.nights is not None or keep.days is not None
+        assert (night in gone) == (ruled and not newest and not young and night.night not in protected)
+
+
+def test_two_nightlies_do_not_share_a_root(sandbox: Sandbox) -> None:
+    sandbox.night()
+    sandbox.write(name="other")
+    with pytest.raises(SpecError, match="holds nights of 'test', not of 'other'; give each its own"):
+        sandbox.night()
+
+
+def test_a_damaged_record_is_named(sandbox: Sandbox) -> None:
+    outcome = sandbox.night()
+    outcome.folder.write_bytes("night.json", b'{"nightly": 1}')
+    with pytest.raises(SpecError, match=r"night\.json: is damaged \(nightly: .*\); delete this night"):
+        sandbox.night()
+
+
+def test_a_baseline_whose_result_is_gone_is_no_baseline(sandbox: Sandbox) -> None:
+    first = sandbox.night()
+    Store(directory=sandbox.nights.results(sandbox.record(first).sweeps[0].results)).discard()
+    sandbox.change_network()
+    outcome = sandbox.night()
+    assert [sweep.baseline for sweep in sandbox.record(outcome).sweeps] == [None, first.night]
+
+
+def test_records_of_a_night() -> None:
+    night = Night(nightly="n", night="x", started=datetime(2026, 1, 1, tzinfo=UTC), inputs="", sweeps=[SweepRecord(name="a")])
+    assert Night.model_validate_json(night.model_dump_json()) == night
