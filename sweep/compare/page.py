@@ -24,6 +24,7 @@ th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px so
 figure { margin: .6rem 0 0; } figcaption { font-size: 13px; color: #5a6575; } .plot { height: 300px; }
 """.strip()
 _COLOURS: Final = ("#3465a4", "#c4622d", "#2e8b57", "#8e5ba6", "#b8860b", "#1f8a9e", "#b03a5b", "#6b7a3a", "#7a5c48", "#5a6575")
+_NIGHTS: Final = {"type": "category", "nticks": 8}
 _UP: Final = "#c4622d"
 _DOWN: Final = "#3465a4"
 
@@ -149,7 +150,7 @@ def _lines(history: Sequence[Point], field: str, axis: dict[str, Any]) -> dict[s
         }
         for k, name in enumerate(names)
     ]
-    return {"data": data, "layout": _layout(xaxis={"type": "category"}, yaxis=axis, showlegend=len(names) > 1)}
+    return {"data": data, "layout": _layout(xaxis=_NIGHTS, yaxis=axis, showlegend=len(names) > 1)}
 
 
 def _feasible(history: Sequence[Point]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _feasible(history: Sequence[Point]) -> dict[str, Any]:
         "y": [point.feasible for point in history],
         "marker": {"color": _COLOURS[0]},
     }
-    return {"data": [bars], "layout": _layout(xaxis={"type": "category"}, yaxis={"rangemode": "tozero"})}
+    return {"data": [bars], "layout": _layout(xaxis=_NIGHTS, yaxis={"rangemode": "tozero"})}
 
 
 def _histogram(found: Comparison) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def _histogram(found: Comparison) -> dict[str, Any]:
         "width": [100 * (high - low) or 1.0 for low, high, _ in bins],
         "marker": {"color": [_UP if middle > 0 else _DOWN for middle in middles]},
     }
-    layout = _layout(xaxis={"ticksuffix": " %"}, yaxis={"type": "log"}, bargap=0)
+    layout = _layout(xaxis={"ticksuffix": " %"}, yaxis={"type": "log", "dtick": 1}, bargap=0)
     return {"data": [bars], "layout": layout}
 
 
