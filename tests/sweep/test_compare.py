@@ -163,7 +163,11 @@ def test_a_maximized_objective_is_worse_when_it_is_less(run: Runner) -> None:
 
 def test_plans_are_matched_by_value_not_by_number(run: Runner) -> None:
     turned = {key: list(reversed(values)) for key, values in reversed(AXES.items())}
-    found = compare(run("old"), run("new", axes=turned))
+    old, new = run("old"), run("new", axes=turned)
+    tied = compare(old, new, by="pp").groups
+    assert {group.old_plan_rank for group in tied} == {1}, "plans that tie share their rank, whatever their numbers"
+    assert {group.old and group.new and group.old.plan == group.new.plan for group in tied} == {False}
+    found = compare(old, new)
     assert found.matched == found.old_rows == found.new_rows
     assert (found.steps.same, found.steps.plans) == (found.old_feasible, found.old_feasible)
     assert (found.new_plans.plans, found.vanished_plans.plans, found.largest) == (0, 0, ())

@@ -20,7 +20,7 @@ NIGHTS = tuple(
     Point(
         label=f"2026-11-{k + 1:02d} 02:30",
         feasible=100 - k,
-        best_step_s={"gpus 64": 1.0 + k / 10, "gpus <b>128": None if k == 3 else 0.5},
+        best_step_s={"gpus 64": 1.0 + k / 10, "gpus </script>128": None if k == 3 else 0.5},
         champion_rank={"gpus 64": None if k == 0 else 1 + 7 * (k == 5)},
     )
     for k in range(8)
@@ -77,7 +77,7 @@ def test_the_figures_are_the_nights(page: str) -> None:
     figures = json.loads(Outline(page).scripts[0])
     assert len(figures) == 3
     best, rank, feasible = figures
-    assert [trace["name"] for trace in best["data"]] == ["gpus 64", "gpus <b>128"]
+    assert [trace["name"] for trace in best["data"]] == ["gpus 64", "gpus </script>128"]
     assert best["data"][1]["y"] == [0.5, 0.5, 0.5, None, 0.5, 0.5, 0.5, 0.5]
     assert rank["data"][0]["y"] == [None, 1, 1, 1, 1, 8, 1, 1]
     assert feasible["data"][0]["y"] == [point.feasible for point in NIGHTS]
