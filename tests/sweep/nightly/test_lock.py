@@ -89,6 +89,20 @@ def test_an_entry_is_as_old_as_the_store_says(tmp_path: Path) -> None:
     assert not other.exists()
 
 
+def test_who_sees_a_claim_withdraws_and_tries_again(tmp_path: Path) -> None:
+    """Neither of two that begin at the same moment may go on while it sees the other."""
+    folder, other = place(tmp_path), tmp_path / "other.json"
+    other.write_text('{"state": "claimed"}')
+    pauses: list[float] = []
+    with pytest.raises(SpecError):
+        Lease(folder).acquire(folder, pauses.append)
+    assert (len(pauses), [path.name for path in tmp_path.iterdir()]) == (5, ["other.json"])
+    lease = Lease(folder)
+    lease.acquire(folder, lambda s: other.unlink())
+    assert [path.name for path in tmp_path.iterdir()] == [lease.entry]
+    lease.release()
+
+
 def test_a_lease_that_could_not_be_kept_is_told(tmp_path: Path) -> None:
     lease = Lease(place(tmp_path), lease_s=30.0)
     lease.acquire(place(tmp_path))
