@@ -192,13 +192,13 @@ def test_a_fixed_baseline_stands_until_the_inputs_are_as_good(sandbox: Sandbox) 
 
 
 def test_a_night_that_was_cut_off_is_gone_on_with(anywhere: Sandbox) -> None:
-    """Cut off after the first sweep; with other inputs it is left, and never compared with."""
+    """Cut off in the second sweep, the first is done; with other inputs it is left, and never compared with."""
 
     class Stop(BaseException):
         pass
 
     def stop(text: str) -> None:
-        if text.startswith("a: "):
+        if text.startswith("b: "):
             raise Stop
 
     first = anywhere.night()
@@ -217,6 +217,7 @@ def test_a_night_that_was_cut_off_is_gone_on_with(anywhere: Sandbox) -> None:
     with pytest.raises(Stop):
         anywhere.night(tell=stop)
     left = anywhere.nights.read()[-1]
+    assert (left.finished, left.sweeps[0].status) == (None, "done")
     anywhere.change_network("4.999 GB/s")
     outcome = anywhere.night()
     assert f"Night {left.night} was cut off and its inputs have changed since: it is left as it is." in anywhere.told
