@@ -15,6 +15,7 @@ from typing import Final
 
 from sim_core.traces.job import Job, Operation, Rank
 from sim_core.traces.meeting import OPTIMIZER, Meeting
+from sim_core.traces.ranks import RankTimeline
 from sim_core.units import short
 
 BLOCKS: Final = ("forward_step", "backward_step")
@@ -60,12 +61,12 @@ class Stages:
     notes: tuple[str, ...]
 
 
-def stages_of(job: Job, met: list[Meeting]) -> Stages:
-    """The mean stages of a job."""
+def stages_of(job: Job, met: list[Meeting], timeline: RankTimeline | None = None) -> Stages:
+    """The mean stages of a job. Of a replay of the ranks (`timeline`), they take a stage's waits for itself."""
     link_s, usual_s = message_costs(met)
     without_waits = call_costs(job, met)
     known = {
-        stage: _mean_stage(job, stage, without_waits)
+        stage: _mean_stage(job, stage, without_waits, timeline)
         for stage in range(job.layout.pp)
         if any(rank.stage == stage for rank in job.ranks)
     }
@@ -98,11 +99,10 @@ def message_costs(met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float]
     by_link: dict[tuple[int, int, str], list[float]] = defaultdict(list)
     alone: list[float] = []
     for meeting in met:
-        kind, group, _ = meeting.key
-        if kind not in ("forward", "backward"):
+        if not meeting.is_message:
             continue
         if len(meeting.members) == 2:
-            by_link[group[0][0], group[1][0], kind].append(meeting.cost_s)
+            by_link[meeting.link].append(meeting.cost_s)
         else:
             alone.append(meeting.cost_s)
     link_s = {link: median(costs) for link, costs in by_link.items()}
@@ -116,7 +116,7 @@ def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float
     rate = min((seconds / size for size, seconds in reduced), default=None)
     costs: dict[tuple[int, int, int], float] = {}
     for meeting in met:
-        if meeting.key[0] in ("forward", "backward"):
+        if meeting.is_message:
             continue
         cost_s = meeting.cost_s
         rank, k, _ = meeting.members[0]
@@ -127,7 +127,7 @@ def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float
     return costs
 
 
-def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float]) -> Stage:
+def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float], timeline: RankTimeline | None) -> Stage:
     """Means over the stage's ranks and micro-batches, in the order of the rank that recorded most."""
     work: dict[tuple[str, int], list[float]] = defaultdict(list)
     gaps: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -139,7 +139,9 @@ def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float
         for k, (operation, chunk) in enumerate(numbered(job, rank)):
             rows.append((operation, chunk))
             gaps[operation.name, chunk].append(operation.gap_s)
-            if not operation.parts:
+            if timeline is not None and not operation.parts and operation.name not in TIED:
+                work[operation.name, chunk].append(timeline.duration_s(number, k))
+            elif not operation.parts:
                 work[operation.name, chunk].append(work_without_waits(operation, number, k, costs))
         template = max(template, rows, key=len)
     steps = [
