@@ -10,7 +10,8 @@ from sim_core.traces.job import Job
 from sim_core.traces.meeting import channel, meetings
 from sim_core.traces.program import Builder, Played, Reference
 from sim_core.traces.ranks import settle
-from sim_core.traces.stages import Stages, Step, stages_of
+from sim_core.traces.stage import Stages, Step
+from sim_core.traces.stages import stages_of
 from sim_core.traces.statistics import recorded_waits
 
 
@@ -35,16 +36,14 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
 
     Raises SpecError.
     """
-    met = meetings(job)
     notes: tuple[str, ...] = ()
     if of_ranks:
         if not job.whole:
             total = job.layout.pp * job.layout.ranks_per_stage
             raise SpecError(f"{len(job.ranks)} of {total} ranks are at hand: a replay of single ranks needs them all")
-        events = settle(job, met).events
+        events = settle(job, meetings(job)).events
     else:
-        whole = all(len(meeting.members) == 2 for meeting in met if meeting.is_message)
-        stages = stages_of(job, met, settle(job, met) if whole else None)
+        stages = stages_of(job)
         events, notes = _stages(job, stages), stages.notes
     return Replay(
         step_s=max(event.end_s for event in events),
