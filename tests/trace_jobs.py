@@ -7,10 +7,11 @@ Times here are milliseconds.
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,7 @@ class Part:
     text: str  # trace_src_func=...{time}...
     start_ms: float = 0.0
     end_ms: float = 0.0
+    wait_ms: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -89,6 +91,7 @@ class Op:
     parts: list[Part] = field(default_factory=list)
     start_ms: float = 0.0
     end_ms: float = 0.0
+    wait_ms: float = 0.0  # in its own communication; that of a call inside is the call's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +112,20 @@ class SyntheticJob:
         host = rank * self.spec.hosts // self.spec.world
         origin_ms = (3_371_168_147.09, 16_109_898_840.42, 512.5, 88_000_000.0)[host % 4] + start_ms
         return rank_text(self.spec.place(rank)[0], rank, self.programs[rank], origin_ms)
+
+    def stretched(self, rank: int, times: float) -> SyntheticJob:
+        """The same job as if one rank had recorded each of its waits `times` longer: later stamps move, work does not."""
+        later_ms = 0.0
+        ops = copy.deepcopy(self.programs[rank])
+        for op in ops:
+            op.start_ms += later_ms
+            later_ms += times * op.wait_ms
+            for part in op.parts:
+                part.start_ms += later_ms
+                later_ms += times * part.wait_ms
+                part.end_ms += later_ms
+            op.end_ms += later_ms
+        return replace(self, programs=[*self.programs[:rank], ops, *self.programs[rank + 1 :]])
 
     def write(self, folder: Path, *, ranks: Iterable[int] | None = None, named: bool = True) -> Path:
         """Files of the ranks (default all) into `folder`, with names that tell the layout or say nothing."""
@@ -194,11 +211,15 @@ def _advance(
             if any(len(arrived[key]) < members[key] for key in keys):
                 return woken
             clock[rank] = max(at for key in keys for _, at in arrived[key]) + cost
+            wait_ms = clock[rank] - start - cost
         else:
             clock[rank] += segment
-        for part in op.parts:
-            if part.segment == j:
-                part.start_ms, part.end_ms = start, clock[rank]
+            wait_ms = 0.0
+        part = next((part for part in op.parts if part.segment == j), None)
+        if part is None:
+            op.wait_ms += wait_ms
+        else:
+            part.start_ms, part.end_ms, part.wait_ms = start, clock[rank], wait_ms
         place[rank] = (k, j + 1)
     return woken
 
