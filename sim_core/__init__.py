@@ -39,7 +39,8 @@ from sim_core.readers.op_table import Repeat  # noqa: E402
 from sim_core.simulator import Events, Results, legality, simai_breakdown, simulate, trace  # noqa: E402
 from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
 from sim_core.traces.job import Job, Rank  # noqa: E402
-from sim_core.traces.replay import Played, Replay, recorded, replay  # noqa: E402
+from sim_core.traces.program import Played  # noqa: E402
+from sim_core.traces.replay import Replay, recorded, replay  # noqa: E402
 from sim_core.traces.statistics import JobStatistics, statistics  # noqa: E402
 from sim_core.units import quantity, short  # noqa: E402
 from sim_core.workload import BasePlan, Workload  # noqa: E402

@@ -144,7 +144,7 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
     """
     check_facts(facts)
     paths = trace_paths(path)
-    jobs = {job_of_name(name) for name in paths}
+    jobs = {job_of_name(name) for name in paths} - {""}
     if len(jobs) > 1:
         some = ", ".join(sorted(jobs)[:3])
         raise FormatError(path, 1, "several jobs", found=f"{len(jobs)}: {some}", expected="the ranks of one (give a glob)")

@@ -44,8 +44,8 @@ class Layout:
 
 
 def job_of_name(path: str) -> str:
-    """The part of a file's name that the ranks of one job share."""
-    return _RANK_AND_TIME.sub("", os.path.basename(path))
+    """The part of a file's name that the ranks of one job share; "" where the name tells nothing of the job."""
+    return _RANK_AND_TIME.sub("", os.path.basename(path)) if facts_of_name(path) else ""
 
 
 def facts_of_name(path: str) -> dict[str, int]:
@@ -59,7 +59,8 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
 
     Raises FormatError where facts contradict each other.
     """
-    facts = {**facts_of_name(files[0].path), **{key: value for key, value in given.items() if value}}
+    named = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
+    facts = {**named, **{key: value for key, value in given.items() if value}}
     notes: list[str] = []
     ga, vpp = _micro_batches(files, stages, facts)
     pp = facts.get("pp") or _stages(files, stages, vpp, notes)

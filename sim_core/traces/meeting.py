@@ -18,6 +18,7 @@ from sim_core.traces.layout import Layout
 Place = tuple[int, int]
 """(stage, index among the ranks of the stage)."""
 Key = tuple[str, tuple[Place, ...], int]
+MESSAGES: Final = ("forward", "backward")
 OPTIMIZER: Final = "optimizer_step"
 _GROUP_OF_OPERATION: Final = {"dp_allreduce": "dp", "ep_allreduce": "ep", **dict.fromkeys(EXPERT_REDUCTIONS, "ep_dp")}
 
@@ -30,11 +31,23 @@ class Meeting:
     members: list[tuple[int, int, int]] = field(default_factory=list)
     recorded_s: list[float] = field(default_factory=list)
     whole: bool = True  # whether every rank of its group is at hand
+    paid_s: float | None = None  # what the last to arrive paid, where the replay told who that was
 
     @property
     def cost_s(self) -> float:
-        """What the last to arrive paid."""
-        return min(self.recorded_s)
+        """What the last to arrive paid; by default the shortest that a member recorded."""
+        return min(self.recorded_s) if self.paid_s is None else self.paid_s
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a pipeline message, from one rank to another."""
+        return self.key[0] in MESSAGES
+
+    @property
+    def link(self) -> tuple[int, int, str]:
+        """Stage of a message's sender, of its receiver, and its kind."""
+        kind, group, _ = self.key
+        return group[0][0], group[-1][0], kind
 
 
 def meetings(job: Job) -> list[Meeting]:

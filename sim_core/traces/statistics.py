@@ -10,7 +10,8 @@ from typing import Final
 
 from sim_core.traces.job import Job, Operation
 from sim_core.traces.meeting import meetings
-from sim_core.traces.stages import BLOCKS, call_costs, message_costs
+from sim_core.traces.stage import BLOCKS
+from sim_core.traces.stages import call_costs, message_costs
 
 STRAGGLER: Final = 1.03
 """A rank is one if its compute takes more than this many times the median of its stage's ranks."""

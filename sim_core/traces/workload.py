@@ -13,7 +13,8 @@ import numpy as np
 from sim_core import moving
 from sim_core.traces.job import EXPERT_REDUCTIONS, Job, Operation
 from sim_core.traces.meeting import OPTIMIZER, meetings
-from sim_core.traces.stages import BLOCKS, EMBEDDING_REDUCTION, Stages, block_s, call_costs, stages_of
+from sim_core.traces.stage import BLOCKS, EMBEDDING_REDUCTION, Stages, block_s
+from sim_core.traces.stages import call_costs, stages_of
 from sim_core.units import short
 from sim_core.workload import (
     AFTER_GRADIENTS,
@@ -65,7 +66,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     """The workload of a job. What its messages do not tell of `sequence` (tokens) and `micro_batch`, the user may."""
     layout = job.layout
     met = meetings(job)
-    stages = stages_of(job, met)
+    stages = stages_of(job)
     chunks = layout.pp * layout.vpp
     notes = [*layout.notes, *stages.notes]
     layers = layout.layers or chunks
