@@ -12,20 +12,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from sim_core.engine import allocate, run
 from sim_core.readers.trace_text import read_trace_text
 from sim_core.schedule import fill_order
 from sweep.evaluate import evaluate
+from sweep.executors.choice import Kind, opened
 from sweep.job import Job, prepare
+from sweep.place import place
 from sweep.spec import load_spec
-from sweep.store import Slice
-from sweep.work import SliceTask
+from sweep.store import Slice, encoded
+from sweep.work import MAX_ROWS, SliceQueue, SliceTask
 
+Rows = Iterator[tuple[str, str, str]]
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "gpt7b.yaml"
 TRACE = ROOT / "examples" / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
@@ -123,50 +129,105 @@ def whole_rows() -> list[tuple[str, str, str]]:
 
 
 DRIVER = """
-import tempfile
+import tempfile, time
 from pathlib import Path
-from sweep.job import prepare
-from sweep.executors.local import LocalExecutor
 from sweep.evaluate import warm_up
+from sweep.executors.choice import Kind, opened
+from sweep.job import prepare
+from sweep.place import place
 from sweep.run import run_sweep
 from sweep.spec import load_spec
 from sweep.store import Store
 if __name__ == "__main__":
     spec = Path("{spec}")
     sets = ["axes.tp=[4]", "axes.pp=[1,2]", "axes.vpp=[1]", "axes.ga=[1,2]", "where=[]"]
-    sets += ["axes.micro_batch={{range: [1, 50000]}}", "sample.n={plans}"]
+    sets += ["axes.micro_batch={{range: [1, 100000]}}", "sample.n={plans}"]
     prepared = prepare(load_spec(spec, sets), spec.parent)
     warm_up(prepared.job)
-    with tempfile.TemporaryDirectory() as out:
-        progress = run_sweep(prepared, Store(directory=Path(out)), LocalExecutor(2))
-    status = Path("/proc/self/status").read_text()
-    print(progress.done, next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as out, opened(Kind("{kind}"), 2, 120.0, "{writer}", place(out)) as executor:
+        start_s = time.perf_counter() - begun
+        progress = run_sweep(prepared, Store(directory=out), executor)
+        seconds = progress.seconds
+        status = Path("/proc/self/status").read_text()
+    print(progress.done, next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), start_s, seconds)
 """
 
 
-def driver_memory(plans: int) -> float:
-    """Peak resident memory (MB) of the driver process alone, for a sample of `plans` plans."""
+@dataclass(frozen=True, kw_only=True)
+class Driven:
+    """What a run of its own process took: seconds to start the executor and to run, peak memory of the driver alone."""
+
+    start_s: float
+    seconds: float
+    peak_mb: float
+
+
+def driven(plans: int, kind: str = "local", writer: str = "auto") -> Driven:
+    """A sweep of a sample of `plans` plans with 2 workers."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "driver.py"
-        script.write_text(DRIVER.format(spec=EXAMPLE, plans=plans), encoding="utf-8")
+        script.write_text(DRIVER.format(spec=EXAMPLE, plans=plans, kind=kind, writer=writer), encoding="utf-8")
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=ROOT)
-    count, peak_kb = done.stdout.split()
+    count, peak_kb, start_s, seconds = done.stdout.split()
     if int(count) != plans:
         raise SystemExit(f"{count} of {plans} plans were simulated")
-    return int(peak_kb) / 1024
+    return Driven(start_s=float(start_s), seconds=float(seconds), peak_mb=int(peak_kb) / 1024)
 
 
-def memory_rows() -> list[tuple[str, str, str]]:
+def memory_rows() -> Rows:
     """The driver's peak memory at growing numbers of plans."""
-    return [
-        (f"driver's peak memory, {n:,} plans", f"{driver_memory(n):.0f} MB", "flat") for n in (100_000, 1_000_000, 4_000_000)
-    ]
+    for kind in ("local", "ray"):
+        for plans in (1_000_000, 10_000_000):
+            peak_mb = driven(plans, kind, "driver").peak_mb
+            yield f"driver's peak memory, --executor {kind}, {plans:,} plans", f"{peak_mb:.0f} MB", "flat"
+
+
+def ray_rows() -> Rows:
+    """Ray beside local processes, turn by turn, start-up apart."""
+    plans, taken = 1_000_000, {"local": [], "driver": [], "worker": []}  # type: dict[str, list[Driven]]
+    for _ in range(3):
+        for writer, runs in taken.items():
+            runs.append(driven(plans, "local" if writer == "local" else "ray", writer if writer != "local" else "auto"))
+    median = {writer: statistics.median(run.seconds for run in runs) for writer, runs in taken.items()}
+    yield f"{plans:,} plans, 2 workers, --executor local", f"{median['local']:.1f} s", ""
+    for writer in ("driver", "worker"):
+        over = median[writer] / median["local"] - 1
+        yield f"  --executor ray, written by the {writer}", f"{median[writer]:.1f} s, {over:+.1%}", "<= +10 %"
+    start_s = statistics.median(run.start_s for run in taken["driver"] + taken["worker"])
+    yield "  Ray's start-up, not in that", f"{start_s:.1f} s", ""
+
+
+class Instant(SliceTask):
+    """A task whose slices cost nothing to simulate: what is left is the way to the driver, and the driver's work."""
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        """The same encoded slice of 65,536 rows for all."""
+        return pa.py_buffer(self.provenance)
+
+
+def intake_rows() -> Rows:
+    """Rows a second that one driver can take in and write, with workers that need no time."""
+    rows = 400 * MAX_ROWS
+    job = prepare(load_spec(EXAMPLE), EXAMPLE.parent).job
+    data = encoded(evaluate(job, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}")
+    for writer in ("driver", "worker"):
+        with tempfile.TemporaryDirectory() as out, opened(Kind.ray, 2, 120.0, writer, place(out)) as executor:
+            task = Instant(job=job, directory=out, provenance=data.to_pybytes())
+            queue = SliceQueue(gaps=deque([Slice(0, rows)]), workers=executor.workers, rows_per_s=1e9)
+            begun, begun_cpu = time.perf_counter(), time.process_time()
+            slices = sum(1 for _ in executor.run(task, queue))
+            seconds, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+        yield f"driver's intake, rows written by the {writer}, {slices} slices", f"{rows / seconds / 1e6:.1f} M rows/s", ""
+        yield "  of it, a second of the driver's CPU", f"{rows / cpu_s / 1e6:.1f} M rows", "hundreds of cores"
 
 
 def main() -> None:
-    """Print every figure beside the bar it is held against."""
+    """Print every figure (or those of the groups named as arguments) beside the bar it is held against."""
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for group in (engine_rows, reader_rows, worker_rows, whole_rows, memory_rows):
+    for group in (engine_rows, reader_rows, worker_rows, whole_rows, ray_rows, intake_rows, memory_rows):
+        if sys.argv[1:] and group.__name__ not in sys.argv[1:]:
+            continue
         for what, found, bar in group():
             print(f"{what:72} {found:>24}  {bar}", flush=True)
 
