@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ MIN_IN_FLIGHT: Final = 8
 """So that a cluster that has no CPU yet sees demand, and adds nodes."""
 CPUS_EVERY_S: Final = 10.0
 MAX_QUIET: Final = 2
+_REACH_S: Final = 10.0
 _GRACE_S: Final = 5.0
 _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
@@ -189,6 +191,17 @@ def _cancel(references: Any) -> None:
         ray.cancel(reference, force=True)
 
 
+def _reach(address: str) -> None:
+    """Raise ClusterError where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return  # `auto` and the like are Ray's to find
+    try:
+        socket.create_connection((host, int(port)), _REACH_S).close()
+    except OSError as error:
+        raise ClusterError(f"no Ray cluster at RAY_ADDRESS={address}: {error.strerror or error}") from None
+
+
 @contextmanager
 def joined(workers: int | None) -> Iterator[bool]:
     """Join the cluster in RAY_ADDRESS, or start a Ray of this machine with `workers` CPUs; yields whether it is our own.
@@ -196,6 +209,8 @@ def joined(workers: int | None) -> Iterator[bool]:
     Raises ClusterError where there is none at that address.
     """
     address = os.environ.get("RAY_ADDRESS")
+    if address:
+        _reach(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if not address:
         options |= {"address": "local", "num_cpus": workers, "include_dashboard": False}

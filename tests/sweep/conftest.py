@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,19 @@ SMALL: dict[str, Any] = {
 SpecWriter = Callable[..., Path]
 
 
+def spec_in(folder: Path, **changes: Any) -> Path:
+    """Write a spec (SMALL with changes; None drops a key) beside a copy of the GPT-7B workload; returns its path."""
+    shutil.copy(GPT7B, folder / "w.txt")
+    document = {key: value for key, value in {**SMALL, **changes}.items() if value is not None}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def write_spec(tmp_path: Path) -> SpecWriter:
-    """Write a spec (SMALL with changes; None drops a key) beside a copy of the GPT-7B workload; returns its path."""
-
-    def write(**changes: Any) -> Path:
-        shutil.copy(GPT7B, tmp_path / "w.txt")
-        document = {key: value for key, value in {**SMALL, **changes}.items() if value is not None}
-        path = tmp_path / "small.yaml"
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return path
-
-    return write
+    """`spec_in` the test's folder."""
+    return partial(spec_in, tmp_path)
 
 
 @pytest.fixture

@@ -18,22 +18,23 @@ from ray.cluster_utils import Cluster
 
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
-from tests.sweep.conftest import SpecWriter, rows
+from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_run import BIG_AXES, call, children, command
 
 ROOT = Path(__file__).parent.parent.parent
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
-@pytest.fixture
-def spec(write_spec: SpecWriter) -> Path:
-    return write_spec(axes=BIG_AXES, where=None, name="big")
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spec_in(tmp_path_factory.mktemp("spec"), axes=BIG_AXES, where=None, name="big")
 
 
-@pytest.fixture
-def undisturbed(spec: Path, tmp_path: Path) -> pa.Table:
-    call("run", spec, "--out", tmp_path / "undisturbed", "--workers", 2, "--top", 0)
-    return rows(tmp_path / "undisturbed")
+@pytest.fixture(scope="module")
+def undisturbed(spec: Path) -> pa.Table:
+    out = spec.parent / "undisturbed"
+    call("run", spec, "--out", out, "--workers", 2, "--top", 0)
+    return rows(out)
 
 
 class Nodes:

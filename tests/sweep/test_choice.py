@@ -1,0 +1,69 @@
+"""Which executor runs: Ray only where it is asked for and there; what cannot work is told before anything is computed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sim_core import SimError, SpecError
+from sweep.executors.choice import Kind, check_kept, opened
+from sweep.executors.inline import InlineExecutor
+from sweep.job import Prepared
+from sweep.place import place
+from sweep.run import run_sweep
+from sweep.store import Store
+from sweep.work import Receipt, SliceQueue, SliceTask
+
+
+def open_ray(workers: int | None = 1) -> None:
+    with opened(Kind.ray, workers, 120.0, "auto", place("results")):
+        pass
+
+
+def test_without_ray_there_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sweep.executors.ray", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SpecError, match=r"--executor ray: Ray is not installed \(pip install"):
+        open_ray()
+    with opened(Kind.local, 0, 120.0, "auto", place("results")) as executor:  # and everything else works
+        assert isinstance(executor, InlineExecutor)
+
+
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(SimError, match=r"no Ray cluster at RAY_ADDRESS=127\.0\.0\.1:9: Connection refused") as told:
+        open_ray(None)
+    assert "\n" not in str(told.value)
+
+
+def test_no_worker_is_for_this_process_only() -> None:
+    with pytest.raises(SpecError, match="--workers 0: is for --executor local"):
+        open_ray(0)
+
+
+@pytest.mark.parametrize("out", [None, "results/x", "./x"])
+def test_a_job_must_not_write_into_the_folder_that_goes_with_it(out: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_kept(out)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(SpecError, match="--out: a job's working folder is deleted after it"):
+        check_kept(out)
+    check_kept("/mnt/results/x")
+    check_kept("s3://bucket/x")
+
+
+class Elsewhere:
+    """An executor whose workers write into a folder of the same name on a machine of their own."""
+
+    workers = 1
+
+    def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
+        while (taken := queue.take()) is not None:
+            yield Receipt(part=taken[0], seconds=0.1)
+
+
+def test_a_folder_that_is_not_the_same_on_every_node_is_noticed(prepared: Prepared, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"11,520 plans were done but do not lie here: .* store.writer=driver"):
+        run_sweep(prepared, Store(directory=tmp_path / "out"), Elsewhere())
