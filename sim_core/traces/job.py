@@ -177,7 +177,16 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
         )
         for (stage, index), file in sorted(placed.items())
     )
+    warnings += [told for rank in ranks if (told := _cut_off(rank))]
     return Job(ranks=ranks, layout=layout, warnings=tuple(warnings), sequence=_sequence(files))
+
+
+def _cut_off(rank: Rank) -> str | None:
+    """A warning where a rank's trace does not hold a whole step."""
+    forwards, backwards = len(rank.named("forward_step")), len(rank.named("backward_step"))
+    if forwards == backwards:
+        return None
+    return f"{rank.path}:{rank.operations[-1].line}: the step is cut off: {forwards} forwards, {backwards} backwards"
 
 
 def _is_new(text: TraceText, files: list[TraceText], warnings: list[str]) -> bool:

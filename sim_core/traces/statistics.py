@@ -10,6 +10,7 @@ from typing import Final
 
 from sim_core.traces.job import Job, Operation
 from sim_core.traces.meeting import meetings
+from sim_core.traces.ranks import settle
 from sim_core.traces.stage import BLOCKS
 from sim_core.traces.stages import call_costs, message_costs
 
@@ -113,8 +114,13 @@ def statistics(job: Job) -> JobStatistics:
 
 
 def recorded_waits(job: Job) -> tuple[list[list[float]], tuple[str, ...]]:
-    """Seconds of waiting inside each operation of each rank; and the kinds of collective of which that is not known."""
+    """Seconds of waiting inside each operation of each rank; and the kinds of collective of which that is not known.
+
+    Raises SpecError where a whole job's operations wait for each other in a circle.
+    """
     met = meetings(job)
+    if job.whole:
+        settle(job, met)
     together = [meeting for meeting in met if len(meeting.members) > 1]
     costs: Mapping[tuple[int, int, int], float] = call_costs(job, together)
     link_s, usual_s = message_costs(met)

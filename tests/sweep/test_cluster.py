@@ -88,6 +88,15 @@ def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> subprocess.Pope
     )  # fmt: skip
 
 
+def running(process: subprocess.Popen[str]) -> bool:
+    """Whether it still runs a moment later: what watches it must not take its CPU."""
+    try:
+        process.wait(timeout=0.05)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
 def there(out: Path) -> int:
     """Rows that are stored."""
     return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
@@ -102,16 +111,16 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
         left = undisturbed.num_rows - there(out)
         moment = there(out) + rng.randrange(max(int(0.7 * left), 1))
         process = started(spec, out, nodes, rng.choice(["driver", "worker"]))
-        while process.poll() is None and there(out) < moment:
-            os.sched_yield()
+        while running(process) and there(out) < moment:
+            pass
         if kind == "driver":
             process.kill()
             process.communicate()
             continue
         if kind == "raylet":
             nodes.kill_node(rng)
-        while kind == "worker" and process.poll() is None and not nodes.kill_worker(rng):
-            os.sched_yield()
+        while kind == "worker" and running(process) and not nodes.kill_worker(rng):
+            pass
         told, _ = process.communicate(timeout=400)
         assert process.returncode == 0, told
         assert rows(out).equals(undisturbed)
