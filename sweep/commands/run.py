@@ -1,0 +1,139 @@
+"""`sweep run`: parses, calls, prints."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sim_core import (
+    SpecError,
+    cache_dir,
+    is_compiled,
+    short,
+)
+from sweep import show
+from sweep.evaluate import warm_up
+from sweep.executors import Executor
+from sweep.executors.choice import Kind, check_kept, opened
+from sweep.job import Prepared, prepare
+from sweep.place import Place, place
+from sweep.progress import shown
+from sweep.rank import outcome, rank
+from sweep.run import Progress, dry_run, run_sweep
+from sweep.spec import SweepSpec, load_spec
+from sweep.store import Store
+from sweep.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.work import LIMIT_S
+
+RESULTS = Path("results")
+EXIT_FAILED_PLANS, EXIT_NO_PLAN = 3, 4
+
+
+def run_command(
+    spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
+    out: Annotated[str | None, typer.Option(help="Folder of the results, a path or URI. Default: results/NAME-HASH.")] = None,
+    executor: Annotated[
+        Kind, typer.Option(help="Processes of this machine, or Ray: the cluster in RAY_ADDRESS, else one of its own.")
+    ] = Kind.local,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Worker processes; 0: none, in this process. Default: all cores. A cluster has its own."),
+    ] = None,
+    slice_limit: Annotated[float, typer.Option(min=1, help="Seconds after which a slice of plans is taken to hang.")] = LIMIT_S,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
+    only_plan: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; store nothing.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
+    top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (of each group); 0: none.")] = None,
+) -> None:
+    """Run a sweep, or the part of it that is missing, and rank the result."""
+    console = own_console()
+    loaded = load_spec(spec, sets or [])
+    prepared = prepared_of(loaded, spec)
+    _introduce(loaded, prepared, console)
+    if only_plan:
+        _dry_run(prepared, workers or len(os.sched_getaffinity(0)), console)
+        return
+    check_kept(out)
+    directory = place(out or RESULTS / f"{loaded.name}-{prepared.job.identity[:8]}")
+    Store(directory=directory).check(prepared.provenance, fresh=fresh)
+    try:
+        begun = time.monotonic()
+        started = opened(executor, workers, slice_limit, loaded.store.writer, directory)
+        with sigterm_raises(), started as running, sigterm_raises():  # again: Ray has put in handlers of its own
+            if executor is Kind.ray:
+                console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
+            progress = _run(prepared, Store(directory=directory), running, fresh, console)
+    except (KeyboardInterrupt, Terminated) as stop:
+        console.print(f"Interrupted. What is done lies in {directory}; the same command goes on from there.")
+        raise typer.Exit(exit_code(stop)) from None
+    _conclude(progress, directory, running.workers, top, console)
+
+
+def prepared_of(loaded: SweepSpec, spec: Path) -> Prepared:
+    try:
+        return prepare(loaded, spec.parent)
+    except SpecError as error:
+        raise SpecError(f"{spec}: {error}") from None
+
+
+def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
+    space = prepared.job.space
+    for warning in prepared.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
+    axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
+    plans = f"{space.size:,} plan{'s' * (space.size != 1)}" + (f" ({axes})" if axes else "")
+    sampled = f", of which {space.count:,} are drawn" if space.sample else ""
+    console.print(f"{spec.name}: {plans}{sampled}", soft_wrap=True)
+    console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
+    for note in prepared.notes:
+        console.print(f"  note: {note}", soft_wrap=True)
+
+
+def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
+    found = dry_run(prepared.job)
+    show.reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
+    count = prepared.job.space.count
+    rate = 1 / found.seconds_per_plan
+    console.print(
+        f"About {rate:,.0f} plans/s a worker: {count:,} plans take about {short(count / rate / workers, 's')} "
+        f"with {workers} worker{'s' * (workers != 1)}, and 1 to 3 s to start. Nothing was stored.",
+        highlight=False,
+    )
+
+
+def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
+    if not is_compiled():
+        console.print(f"Compiling the engine: once for this version, some 20 s; kept in {cache_dir()}", soft_wrap=True)
+    seconds = warm_up(prepared.job)
+    console.print(f"Engine ready in {short(seconds, 's')}.")
+    with shown(console) as watch:
+        return run_sweep(
+            prepared, store, executor, fresh=fresh, watch=watch, tell=lambda text: console.print(text, soft_wrap=True)
+        )
+
+
+def _conclude(progress: Progress, directory: Place, workers: int, top: int | None, console: Console) -> None:
+    resumed = f" ({progress.resumed:,} were there already)" if progress.resumed else ""
+    if progress.done:
+        console.print(
+            f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s with "
+            f"{workers} worker{'s' * (workers != 1)}{resumed}",
+            highlight=False,
+        )
+    else:
+        console.print(f"Nothing to do: all {progress.total:,} plans are there.")
+    if top != 0:
+        show.ranking_table(rank(directory, top=top), console)
+    console.print(f"Results: {directory}  (more: sweep rank --help)", soft_wrap=True)
+    ok, failed = outcome(directory)
+    if failed:
+        console.print(f"{failed:,} plan{'s' * (failed != 1)} failed (see the column reason); --fresh runs all again.")
+        raise typer.Exit(EXIT_FAILED_PLANS)
+    if not ok:
+        console.print("No plan can run.")
+        raise typer.Exit(EXIT_NO_PLAN)
