@@ -20,6 +20,7 @@ from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_run import BIG_AXES, call, children, command
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
@@ -88,15 +89,6 @@ def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> subprocess.Pope
     )  # fmt: skip
 
 
-def running(process: subprocess.Popen[str]) -> bool:
-    """Whether it still runs a moment later: what watches it must not take its CPU."""
-    try:
-        process.wait(timeout=0.05)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
 def there(out: Path) -> int:
     """Rows that are stored."""
     return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
@@ -111,16 +103,15 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
         left = undisturbed.num_rows - there(out)
         moment = there(out) + rng.randrange(max(int(0.7 * left), 1))
         process = started(spec, out, nodes, rng.choice(["driver", "worker"]))
-        while running(process) and there(out) < moment:
-            pass
+        until(lambda at=moment: there(out) >= at, process)
         if kind == "driver":
             process.kill()
             process.communicate()
             continue
         if kind == "raylet":
             nodes.kill_node(rng)
-        while kind == "worker" and running(process) and not nodes.kill_worker(rng):
-            pass
+        if kind == "worker":
+            until(lambda: nodes.kill_worker(rng), process)
         told, _ = process.communicate(timeout=400)
         assert process.returncode == 0, told
         assert rows(out).equals(undisturbed)
@@ -177,8 +168,7 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     patience = '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}'
     submitted = jobs.submit(entry, "--no-wait", "--submission-id", "stopped", "--runtime-env-json", patience)
     assert submitted.returncode == 0, submitted.stdout
-    while not there(out):
-        os.sched_yield()
+    until(lambda: there(out))
     assert jobs.job("stop", "stopped").returncode == 0
     log = jobs.job("logs", "stopped").stdout
     assert "Interrupted. What is done lies in" in log

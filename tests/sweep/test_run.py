@@ -14,6 +14,7 @@ import pytest
 
 from sweep.store import Store
 from tests.sweep.conftest import SpecWriter, rows
+from tests.waiting import until
 
 BIG_AXES = {
     "checkpointing": ["none", "full"],
@@ -44,8 +45,7 @@ def started(spec: Path, out: Path, *more: object) -> subprocess.Popen[str]:
         command("run", spec, "--out", out, "--workers", 2, "--top", 0, *more),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    while process.poll() is None and not list(out.glob("part-*.parquet")):
-        os.sched_yield()
+    until(lambda: list(out.glob("part-*.parquet")), process)
     return process
 
 
@@ -115,8 +115,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             for pid in workers:  # they end with their driver
-                while is_worker(pid):
-                    os.sched_yield()
+                until(lambda gone=pid: not is_worker(gone))
     call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
 

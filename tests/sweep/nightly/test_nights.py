@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.conftest import rows
 from tests.sweep.nightly.conftest import Sandbox
+from tests.waiting import until
 
 NETWORK = "hardware H100-SXM nic_bandwidth: 50 GB/s -> 10 GB/s"
 
@@ -230,8 +230,7 @@ def test_a_kill_in_the_middle_of_a_night(sandbox: Sandbox, tmp_path: Path) -> No
     sandbox.write_sweep("a", hardware="h100.yaml", axes=big)
     sandbox.write(workers=1)
     process = subprocess.Popen(sandbox.command(), stdout=subprocess.DEVNULL, start_new_session=True)
-    while process.poll() is None and not list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")):
-        os.sched_yield()
+    until(lambda: list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")), process)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     done = sandbox.call()
@@ -251,8 +250,7 @@ def test_an_interrupted_night_says_how_it_goes_on(sandbox: Sandbox, tmp_path: Pa
                                                          "ga": {"range": [24, 768, 24]}})  # fmt: skip
     sandbox.write(workers=1)
     process = subprocess.Popen(sandbox.command(), stdout=subprocess.PIPE, text=True, start_new_session=True)
-    while process.poll() is None and not list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")):
-        os.sched_yield()
+    until(lambda: list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")), process)
     process.send_signal(number)
     told, _ = process.communicate(timeout=60)
     assert (process.returncode, told.splitlines()[-1]) == (128 + number, "Interrupted. The same command goes on from there.")

@@ -18,6 +18,7 @@ import pytest
 
 from tests.sweep.conftest import rows
 from tests.sweep.nightly.conftest import Sandbox
+from tests.waiting import until
 
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
@@ -108,8 +109,8 @@ def test_three_nights_as_jobs(sandbox: Sandbox, head: Head, tmp_path: Path) -> N
     sandbox.change_network("2 GB/s")
     before = set((tmp_path / "root" / "results").iterdir())
     head.submit(sandbox, "night-2-killed", "--no-wait")
-    while not [part for new in {*(tmp_path / "root" / "results").iterdir()} - before for part in new.glob("part-*.parquet")]:
-        os.sched_yield()
+    results = tmp_path / "root" / "results"
+    until(lambda: [part for new in {*results.iterdir()} - before for part in new.glob("part-*.parquet")])
     killed = drivers(sandbox.file)
     assert killed
     for pid in killed:
