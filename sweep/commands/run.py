@@ -63,8 +63,7 @@ def run_command(
     Store(directory=directory).check(prepared.provenance, fresh=fresh)
     try:
         begun = time.monotonic()
-        started = opened(executor, workers, slice_limit, loaded.store.writer, directory)
-        with sigterm_raises(), started as running, sigterm_raises():  # again: Ray has put in handlers of its own
+        with sigterm_raises(), opened(executor, workers, slice_limit, loaded.store.writer, directory) as running:
             if executor is Kind.ray:
                 console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
             progress = _run(prepared, Store(directory=directory), running, fresh, console)

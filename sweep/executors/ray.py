@@ -83,6 +83,8 @@ class RayExecutor:
                     receipt = self._settled(reference, held.pop(reference), task, queue)
                     if receipt is not None:
                         yield receipt
+        except SystemError as error:  # what a signal's handler raises inside Ray's own code comes out of it like this
+            raise error.__cause__ or error from None
         finally:
             _cancel(held)
 
@@ -214,12 +216,15 @@ def joined(workers: int | None) -> Iterator[bool]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if not address:
         options |= {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
         raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None
     try:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)  # Ray has put in its own, which ends the process without a word
         yield not address
     finally:
         ray.shutdown()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from ray.cluster_utils import Cluster
+from ray.job_submission import JobSubmissionClient
 
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
@@ -169,7 +170,8 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     submitted = jobs.submit(entry, "--no-wait", "--submission-id", "stopped", "--runtime-env-json", patience)
     assert submitted.returncode == 0, submitted.stdout
     until(lambda: there(out))
-    assert jobs.job("stop", "stopped").returncode == 0
+    JobSubmissionClient(jobs.dashboard).stop_job("stopped")  # at once
+    assert jobs.job("stop", "stopped").returncode == 0  # waits for the end
     log = jobs.job("logs", "stopped").stdout
     assert "Interrupted. What is done lies in" in log
     assert "Traceback" not in log
