@@ -104,3 +104,19 @@ class StoppedOnce(SliceTask):
             (self.marks / "stopped").write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGSTOP)
         return super().encode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swelling(SliceTask):
+    """Takes memory without end on the slice that holds `position`: until somebody ends it, at the latest at `most` bytes."""
+
+    position: int
+    most: int
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        held = []
+        while part.start <= self.position < part.stop and len(held) << 24 < self.most:
+            held.append(np.ones(2**21))
+        if held:
+            threading.Event().wait()
+        return super().encode(part)
