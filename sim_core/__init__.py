@@ -18,7 +18,7 @@ from sim_core.hardware import (  # noqa: E402
     preset_names,
     read_hardware,
 )
-from sim_core.inputs import SIMAI, TRACE, Facts, kind_of, read_traces, read_workload  # noqa: E402
+from sim_core.inputs import SIMAI, TRACE, Facts, input_paths, kind_of, read_traces, read_workload  # noqa: E402
 from sim_core.jit import cache_dir, compiling_alone, is_compiled, source_hash, source_hashes  # noqa: E402
 from sim_core.lower import METRICS, PARTS  # noqa: E402
 from sim_core.plan import (  # noqa: E402
@@ -93,6 +93,7 @@ __all__ = [
     "preset_names",
     "quantity",
     "read_hardware",
+    "input_paths",
     "kind_of",
     "read_traces",
     "recorded",

@@ -14,9 +14,9 @@ from sim_core.readers.op_table_text import looks_like_op_table, read_op_table_te
 from sim_core.readers.simai import workload_from_simai
 from sim_core.readers.simai_text import read_simai_text
 from sim_core.readers.trace_text import looks_like_trace
-from sim_core.traces.job import HEAD_CHARS, Job, read_job
+from sim_core.traces.job import HEAD_CHARS, Job, read_job, trace_paths
 from sim_core.traces.workload import workload_from_job
-from sim_core.workload import BasePlan, Workload
+from sim_core.workload import Workload
 
 SIMAI, TRACE, OP_TABLE = "simai", "trace", "operator table"
 
@@ -38,6 +38,7 @@ class Facts:
     ep: int | None = None
     all_gpus: int | None = None
     layers: int | None = None
+    experts: int | None = None
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
 
@@ -45,7 +46,7 @@ class Facts:
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
     SIMAI: _COMMON,
-    TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers"),
+    TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
 """The facts that each kind takes; a SimAI text tells its plan itself."""
@@ -62,6 +63,11 @@ def kind_of(path: str) -> str:
     return OP_TABLE if looks_like_op_table(head) else SIMAI
 
 
+def input_paths(path: str) -> list[str]:
+    """The files behind a path: itself, or the traces in a folder or of a glob. Raises FormatError, OSError."""
+    return trace_paths(path)
+
+
 def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tuple[str, ...]]:
     """The workload in the file(s) at `path`, and warnings about it. Raises SimError, OSError."""
     facts = facts or Facts()
@@ -74,7 +80,8 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
     if kind == OP_TABLE:
         return workload_from_op_table(
             read_op_table_text(path),
-            base=BasePlan(1, 1, 1, 1, facts.all_gpus or 1, 1, facts.micro_batch or 1),
+            all_gpus=facts.all_gpus or 1,
+            micro_batch=facts.micro_batch,
             repeat=facts.repeat,
             bytes_per_element=facts.bytes_per_element,
             sequence=facts.sequence,

@@ -23,7 +23,8 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     arrays, base = workload.arrays, workload.base
     step = arrays.step
     reduced = step.role == REDUCE_GRADIENTS
-    if not reduced.any() and not arrays.layered_gradients:
+    unknown = not workload.gradients_known[0] or (workload.has_experts and not workload.gradients_known[1])
+    if unknown or not (reduced.any() or arrays.layered_gradients):
         return np.full(len(plans.tp), np.nan)
     replicated, sharded_width = workload.state_width
     sharded = bool((step.role == GATHER_PARAMETERS).any())

@@ -32,7 +32,8 @@ ACTIVATION: Final = 2
 SHARDED_ACTIVATION: Final = 3
 PARAMETERS: Final = 4
 EXPERT_PARAMETERS: Final = 5
-N_RULES: Final = 6
+VOCABULARY: Final = 6
+N_RULES: Final = 7
 
 RULES: Final = (
     Rule("fixed", 0, 0, 0, False, "sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)"),
@@ -41,6 +42,7 @@ RULES: Final = (
     Rule("sharded_activation", 1, -1, 0, False, "expert traffic; sends under sequence parallelism: a rank has 1/tp of them"),
     Rule("parameters", 0, -1, 0, True, "weights, gradients, optimizer work of a rank: 1/tp of the layers of its stage"),
     Rule("expert_parameters", 0, -1, -1, True, "the same of the experts, of which a rank holds 1/ep"),
+    Rule("vocabulary", 0, -1, 0, False, "a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary"),
 )  # fmt: skip
 
 EXPONENTS: Final = np.array([(r.micro_batch, r.tp, r.ep) for r in RULES], dtype=np.int64)

@@ -49,6 +49,8 @@ REASONS: Final = (
     "tp_messages_unknown",
     "pp_message_unknown",
     "no_experts",
+    "ep_exceeds_experts",
+    "gradients_unknown",
     "attention_unknown",
     "checkpoint_span_exceeds_stage",
     "straggler_beyond_pp",
@@ -83,6 +85,8 @@ EXPLANATIONS: Final = {
     "tp_messages_unknown": "tp > 1, but the workload holds no tensor-parallel messages",
     "pp_message_unknown": "pp > 1, but the bytes of a pipeline send are not known",
     "no_experts": "ep > 1, but the workload has no experts",
+    "ep_exceeds_experts": "ep is more than a layer has experts",
+    "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload holds no message of those gradients",
     "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
@@ -176,6 +180,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
         "pp_message_unknown": event & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
+        "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
+        "gradients_unknown": _without_gradients(workload, plans, dp),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > -(-layers // chunks)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
@@ -184,6 +190,13 @@ def check(workload: Workload, plans: Plans) -> Ints:
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:
+    """Plans that reduce gradients of which the workload holds no message."""
+    dense, of_experts = workload.gradients_known
+    lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
+    return lacks
 
 
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:

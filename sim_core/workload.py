@@ -123,6 +123,8 @@ class Workload:
     sequence: int | None
     measured_on: str | None
     has_experts: bool
+    experts: int | None = None  # of a layer; None: not known
+    gradients_known: tuple[bool, bool] = (True, True)  # messages of the dense and of the experts' gradients
     recorded: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
@@ -139,7 +141,8 @@ class Workload:
 
     def _scalars(self) -> tuple[object, ...]:
         own = (self.kind, self.base, self.layers, self.sequence, self.measured_on)
-        return (*own, sorted(self.recorded.items()), self.state_width, self.dtype)
+        experts = (self.has_experts, self.experts, self.gradients_known)
+        return (*own, *experts, sorted(self.recorded.items()), self.state_width, self.dtype)
 
     @property
     def has_tp_messages(self) -> bool:

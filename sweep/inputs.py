@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim_core import HARDWARE_KEYS, Hardware, Workload, preset_names, source_hashes, summarize
+from sim_core import HARDWARE_KEYS, Hardware, Workload, input_paths, preset_names, source_hashes, summarize
 from sweep.spec import SweepSpec
 
 
 def recorded(
     spec: SweepSpec, base: Path, workload: Workload, variants: Sequence[Hardware], measured_on: Hardware | None
 ) -> dict[str, Any]:
-    """As plain data: `files` by what they are, each with path (as given), sha256 and bytes; `hardware` and `measured_on` by
-    name, every number in SI but those that are an axis; `workload`, the sums of what was read; `model`, a hash a source file.
+    """As plain data: `files` by what they are, each with path (as given), sha256 and bytes (of a folder: of all its traces);
+    `hardware` and `measured_on` by name, every number in SI but those that are an axis; `workload`, the sums of what was
+    read; `model`, a hash a source file.
 
     Raises OSError where a file cannot be read again.
     """
@@ -44,8 +45,10 @@ def _files(spec: SweepSpec) -> dict[str, str]:
 
 
 def _file(base: Path, given: str) -> dict[str, Any]:
-    content = (base / given).read_bytes()
-    return {"path": given, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    contents = [Path(name).read_bytes() for name in input_paths(str(base / given))]
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return {"path": given, "sha256": whole, "bytes": sum(map(len, contents))}
 
 
 def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float]:

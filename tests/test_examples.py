@@ -13,6 +13,7 @@ from sweep.run import run_sweep
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES
+from tests.trace_jobs import JobSpec, make_job
 
 SPECS = [path for path in sorted(EXAMPLES.glob("*.yaml")) if "\naxes:" in path.read_text(encoding="utf-8")]
 
@@ -45,3 +46,16 @@ def test_gpt2_shows_where_communication_is_exposed_and_where_not(tmp_path: Path)
     worst, best = duckdb.sql(f"SELECT max({share}), min({share}) FROM '{files}' WHERE dp > 1").fetchall()[0]
     assert worst > 0.2
     assert best < 0.001
+
+
+def test_a_folder_of_ranks_is_swept(tmp_path: Path) -> None:
+    """By the folder and by a glob; what it was made from covers every file."""
+    make_job(JobSpec(pp=2, dp=2, ga=4)).write(tmp_path / "ranks")
+    digests = []
+    for number, path in enumerate(("ranks", "ranks/*rank*.txt")):
+        spec = tmp_path / f"{number}.yaml"
+        spec.write_text(f"name: folder\nworkload: {{path: '{path}'}}\nhardware: A800-80G-SXM\naxes: {{ga: [2, 4, 8]}}\n")
+        files = run(spec, tmp_path / f"out{number}")
+        assert duckdb.sql(f"SELECT count(*) FROM '{files}' WHERE status = 'ok'").fetchall() == [(3,)]
+        digests.append(prepare(load_spec(spec, []), tmp_path).provenance["inputs"]["files"]["workload"]["sha256"])
+    assert digests[0] == digests[1]

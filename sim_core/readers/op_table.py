@@ -9,7 +9,7 @@ import numpy as np
 
 from sim_core import moving
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.readers.op_table_text import OpTableText
+from sim_core.readers.op_table_text import GRADIENT, OpTableText
 from sim_core.workload import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -39,8 +39,6 @@ BACKWARD_OVER_FORWARD: Final = 2.0
 ASYNC: Final = "ALLREDUCE_ASYNC"
 DEFAULT_WIDTH: Final = 4
 MAX_LAYERS: Final = 100_000
-FP32_ADAM: Final = (8.0, 8.0)
-"""fp32 weights 4 + gradients 4; two moments 8."""
 _KIND: Final = {
     "NONE": NO_COMM,
     ASYNC: ALL_REDUCE,
@@ -70,14 +68,18 @@ class Repeat:
 def workload_from_op_table(
     text: OpTableText,
     *,
-    base: BasePlan,
+    all_gpus: int,
+    micro_batch: int | None,
     repeat: Repeat | None,
     bytes_per_element: int | None,
     sequence: int | None,
     measured_on: str | None,
 ) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a parsed table, recorded under `base`; and warnings. Raises SpecError on a `repeat` that does not fit."""
+    """The workload of a parsed table, recorded on `all_gpus` GPUs with `micro_batch`; and warnings.
+
+    Raises SpecError on a `repeat` that does not fit."""
     rows = len(text.name)
+    base = BasePlan(1, 1, 1, 1, all_gpus, 1, micro_batch or 1)
     begin, end = _repeated(text, repeat)
     layers = repeat.times if repeat else 1
     width = bytes_per_element or DEFAULT_WIDTH
@@ -89,7 +91,7 @@ def workload_from_op_table(
     compute_s, unprofiled = _compute(text)
     warnings = list(text.warnings)
     pieces = _pieces(text, order, units, compute_s, width, warnings)
-    notes = _notes(text, repeat, bytes_per_element, width, unprofiled)
+    notes = _notes(text, repeat, bytes_per_element, width, unprofiled, micro_batch)
     arrays = Arrays(
         base=np.array(base, np.int64),
         pieces=pieces,
@@ -103,7 +105,7 @@ def workload_from_op_table(
         micro_batches=float(base.ga),
         layer_unit=0 if repeat else -1,
         gradient_width=float(width),
-        layered_gradients=True,
+        layered_gradients=bool(pieces.gradient_bytes.any()),
     )
     in_groups = pieces.comm_bytes > 0
     workload = Workload(
@@ -116,8 +118,9 @@ def workload_from_op_table(
         measured_on=measured_on,
         has_experts=bool((in_groups & ((pieces.comm_group == EP) | (pieces.comm_group == DP_EP))).any()),
         recorded={"overlap_grad": True},
-        state_width=FP32_ADAM if width == DEFAULT_WIDTH else (float(2 * width), 12.0),
-        dtype="fp32" if width == DEFAULT_WIDTH else "bf16",
+        state_width=(2.0 * width, 2.0 * width) if width >= DEFAULT_WIDTH else (2.0 * width, 12.0),
+        dtype="fp32" if width >= DEFAULT_WIDTH else "bf16",
+        gradients_known=(bool(pieces.gradient_bytes.any() or (in_groups & (pieces.comm_group == DP)).any()), True),
         notes=tuple(notes),
     )
     return workload, tuple(warnings)
@@ -132,7 +135,10 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
             raise SpecError(
                 f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, text.name)}"
             )
+    if repeat.last.endswith(GRADIENT):
+        raise SpecError(f"workload.repeat.to: found {shown(repeat.last)}, a gradient without its operator, which follows it")
     begin, end = text.name.index(repeat.first), text.name.index(repeat.last) + 1
+    begin -= bool(begin) and text.name[begin - 1] == repeat.first + GRADIENT  # it belongs to the operator
     if begin >= end:
         raise SpecError(
             f"workload.repeat: {repeat.first} (line {text.line[begin]}) stands behind {repeat.last}, expected before it"
@@ -164,11 +170,12 @@ def _pieces(
             sent = float(text.elements[row, phase]) * width
             if word == "NONE" or sent == 0:
                 continue
-            if word == ASYNC and phase != FORWARD:
+            if word == ASYNC and phase != FORWARD and not suffix:
                 gradient_bytes[k] += sent
                 continue
             if word == ASYNC:
-                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} in a forward holds it up: nothing runs beside it")
+                where = "on a group of its own" if suffix else "in a forward"
+                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} holds it up: nothing runs beside it")
             own = {"_EP": EP, "_DP_EP": DP_EP}.get(suffix, DP if phase == WEIGHT_GRADIENT else TP)
             kind[k, phase], group[k, phase], size[k, phase] = _KIND[word], own, sent
             rule[k, phase] = _RULE_OF_GROUP[own]
@@ -191,8 +198,11 @@ def _no_step() -> StepPieces:
     return StepPieces(none, none, np.zeros(0), none, none, none, np.zeros(0), none)
 
 
-def _notes(text: OpTableText, repeat: Repeat | None, given: int | None, width: int, unprofiled: int) -> list[str]:
-    notes = ["a step is forward, backward and gradients: the table holds no optimizer"]
+def _notes(
+    text: OpTableText, repeat: Repeat | None, given: int | None, width: int, unprofiled: int, micro_batch: int | None
+) -> list[str]:
+    notes = [] if micro_batch else ["the table does not say its micro-batch: taken as 1 (set workload.micro_batch)"]
+    notes += ["a step is forward, backward and gradients: the table holds no optimizer"]
     if unprofiled:
         whole = (
             "no backward time"
@@ -200,6 +210,8 @@ def _notes(text: OpTableText, repeat: Repeat | None, given: int | None, width: i
             else f"{unprofiled} rows without one"
         )
         notes.append(f"{whole}: not profiled, taken as {BACKWARD_OVER_FORWARD:g} x forward")
+    if text.process_s.any():
+        notes.append("process_time is not part of the step")
     if given is None:
         notes.append(f"sizes are elements: taken as {width} bytes each (set workload.bytes_per_element)")
     if repeat is None:

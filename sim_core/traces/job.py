@@ -73,6 +73,7 @@ class Rank:
     stage: int
     index: int
     operations: tuple[Operation, ...]
+    beside: Mapping[str, float]  # bytes of gradients that were reduced beside the backward, by group
 
     @property
     def span_s(self) -> float:
@@ -174,11 +175,28 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
             stage=stage,
             index=index,
             operations=_operations(file, warnings),
+            beside=_beside(file),
         )
         for (stage, index), file in sorted(placed.items())
     )
     warnings += [told for rank in ranks if (told := _cut_off(rank))]
     return Job(ranks=ranks, layout=layout, warnings=tuple(warnings), sequence=_sequence(files))
+
+
+def _beside(file: TraceText) -> dict[str, float]:
+    """Bytes of the gradient buckets that newer traces tell as operations beside the backward, by group; each bucket once."""
+    buckets: dict[tuple[str, str, str], float] = {}
+    for k, name in enumerate(file.name):
+        told = file.extra[k] or {}
+        numel = told.get("bucket_numel", "")
+        if name == BESIDE and numel.isdigit():
+            width = DTYPE_BYTES.get(told.get("grad_dtype", "").removeprefix("torch."), 4)
+            key = (file.group[k] or "dp", told.get("buffer_id", ""), told.get("bucket_id", str(k)))
+            buckets[key] = float(numel) * width
+    found: dict[str, float] = {}
+    for (group, _, _), size in buckets.items():
+        found[group] = found.get(group, 0.0) + size
+    return found
 
 
 def _cut_off(rank: Rank) -> str | None:
@@ -265,16 +283,18 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
 
 
 def _ends(file: TraceText, rows: list[int]) -> Floats:
-    """End of each row; where it is not told (absent or 0), right behind the row before it."""
+    """End of each row; one that is not told (absent or 0) is right behind the row before, the first ones before the next."""
     ends = file.end_s[rows].copy()
     unknown = ~(ends > 0)
     if unknown.all():
         sure: Floats = np.cumsum(file.duration_s[rows])
         return sure
-    at_s = float(ends[~unknown][0])
-    for k in np.flatnonzero(unknown):
-        at_s = ends[k - 1] if k else at_s
-        ends[k] = at_s + (file.duration_s[rows[k]] if k else 0.0)
+    known = int(np.flatnonzero(~unknown)[0])
+    for k in range(known - 1, -1, -1):
+        ends[k] = ends[k + 1] - file.duration_s[rows[k + 1]]
+    for k in range(known + 1, len(ends)):
+        if unknown[k]:
+            ends[k] = ends[k - 1] + file.duration_s[rows[k]]
     return ends
 
 

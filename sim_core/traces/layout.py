@@ -17,6 +17,7 @@ _IN_NAME: Final = {
     "tp": re.compile(r"(?:^|_)tp(\d{1,5})(?=_|\.|$)"),
     "pp": re.compile(r"(?:^|_)pp(\d{1,5})(?=_|\.|$)"),
     "ep": re.compile(r"(?:^|_)exp(\d{1,5})(?=_|\.|$)"),
+    "experts": re.compile(r"(?:^|_)expNum(\d{1,5})(?=_|\.|$)"),
     "layers": re.compile(r"(?:^|_)l(\d{1,5})(?=_|\.|$)"),
     "micro_batch": re.compile(r"(?:^|_)bs(\d{1,6})(?=_|\.|$)"),
 }
@@ -36,6 +37,7 @@ class Layout:
     ga: int
     micro_batch: int
     layers: int | None
+    experts: int | None
     notes: tuple[str, ...]
 
     @property
@@ -84,6 +86,9 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
             notes.append(f"ep is not told: taken as dp {dp} (set workload.ep)")
     if dp % ep:
         raise FormatError(files[0].path, 1, "ep", found=str(ep), expected=f"a divisor of dp {dp}")
+    micro_batch = facts.get("micro_batch") or _batch_of_messages(files)
+    if not micro_batch:
+        notes.append("the micro-batch is not told: taken as 1 (set workload.micro_batch)")
     return Layout(
         tp=tp,
         pp=pp,
@@ -91,8 +96,9 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
         ep=ep,
         dp=dp,
         ga=ga,
-        micro_batch=facts.get("micro_batch") or _batch_of_messages(files),
+        micro_batch=micro_batch or 1,
         layers=facts.get("layers"),
+        experts=facts.get("experts"),
         notes=tuple(notes),
     )
 
@@ -150,8 +156,6 @@ def _ranks_per_stage(
             found = f"all_gpus {facts['all_gpus']}, pp {pp}"
             raise FormatError(files[0].path, 1, "world size", found=found, expected="a multiple of pp")
         return facts["all_gpus"] // pp
-    if "dp" in facts:
-        return facts["dp"] * facts.get("tp", 1)
     known = [(file.rank, stage) for file, stage in zip(files, stages, strict=True) if file.rank is not None]
     counts = [sum(stage == s for s in stages) for stage in set(stages)]
     most = max((rank for rank, _ in known), default=0) + 1
@@ -168,5 +172,5 @@ def _ranks_per_stage(
 
 
 def _batch_of_messages(files: Sequence[TraceText]) -> int:
-    """Micro-batch size: the second number of a pipeline message [sequence, micro-batch, hidden]; else 1."""
-    return next((s[1] for f in files for s, g in zip(f.shape, f.group, strict=True) if g == "pp" and len(s) == 3 and s[1]), 1)
+    """Micro-batch size: the second number of a pipeline message [sequence, micro-batch, hidden]; else 0."""
+    return next((s[1] for f in files for s, g in zip(f.shape, f.group, strict=True) if g == "pp" and len(s) == 3), 0)

@@ -50,7 +50,8 @@ def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str])
     near = known[inner[-1]]
     excess_s = _excess(job, near, message_s)
     forward_s, backward_s = block_s(near)
-    grown = 1 + excess_s / (forward_s + backward_s)
+    own_s = forward_s + backward_s
+    grown = 1 + excess_s / own_s if own_s > 0 else 1.0
     notes.append(
         f"{names} not recorded: taken to be like the nearest that is, the last slower by {short(excess_s, 's')} a "
         "micro-batch (mean of the steady waits beyond a message and the cooldown's waits beyond a forward)"

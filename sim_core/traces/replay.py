@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from sim_core.errors import SpecError
-from sim_core.traces.job import Job
+from sim_core.traces.job import Job, Rank
 from sim_core.traces.meeting import channel, meetings
 from sim_core.traces.program import Builder, Played, Reference
 from sim_core.traces.ranks import settle
@@ -55,13 +55,21 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
 
 
 def recorded(job: Job) -> tuple[Played, ...]:
-    """The operations as they were recorded, each rank from its own first start, with the waits that can be told."""
+    """The operations as they were recorded and the calls inside them, each rank from its own first start, with the waits
+    that can be told."""
     waits, _ = recorded_waits(job)
-    return tuple(
-        Played(row=rank.rank, stage=rank.stage, name=o.name, start_s=o.start_s, end_s=o.end_s, wait_s=wait_s)
-        for rank, own in zip(job.ranks, waits, strict=True)
-        for o, wait_s in zip(rank.operations, own, strict=True)
-    )
+    events: list[Played] = []
+    for rank, own in zip(job.ranks, waits, strict=True):
+        for operation, waited in zip(rank.operations, own, strict=True):
+            events.append(_played(rank, operation.name, operation.start_s, operation.duration_s, waited.own_s))
+            for call, wait_s in zip(operation.calls, waited.calls_s, strict=True):
+                start_s = operation.start_s + call.begin_s
+                events.append(_played(rank, f"{call.group} {call.name}", start_s, call.duration_s, wait_s))
+    return tuple(events)
+
+
+def _played(rank: Rank, name: str, start_s: float, duration_s: float, wait_s: float) -> Played:
+    return Played(row=rank.rank, stage=rank.stage, name=name, start_s=start_s, end_s=start_s + duration_s, wait_s=wait_s)
 
 
 def _stages(job: Job, stages: Stages) -> tuple[Played, ...]:

@@ -45,6 +45,18 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Seconds that an operation waits itself, and in each of the calls inside it."""
+
+    own_s: float = 0.0
+    calls_s: tuple[float, ...] = ()
+
+    @property
+    def total_s(self) -> float:
+        return self.own_s + sum(self.calls_s)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Straggler:
     """A rank whose compute takes `factor` times the median of its stage's."""
 
@@ -72,13 +84,13 @@ def statistics(job: Job) -> JobStatistics:
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
     for number, rank in enumerate(job.ranks):
         for k, operation in enumerate(rank.operations):
-            wait_s = waits[number][k]
+            wait_s = waits[number][k].total_s
             rows[rank.stage, operation.name].append((operation.duration_s, wait_s))
-            apart = operation.duration_s - wait_s - operation.compute_s
-            communicates = bool(operation.parts or operation.calls or operation.group)
+            busy_s = operation.duration_s - wait_s
+            compute_s = 0.0 if operation.parts or operation.group else min(operation.compute_s, busy_s)
             shares = sums[rank.stage]
-            shares[0] += operation.compute_s if not operation.group else 0.0
-            shares[1] += (operation.duration_s - wait_s if operation.group else apart) if communicates else 0.0
+            shares[0] += compute_s
+            shares[1] += busy_s - compute_s
             shares[2] += wait_s
             shares[3] += operation.gap_s
     ranks = {stage: len(job.of_stage(stage)) for stage in sums}
@@ -113,7 +125,7 @@ def statistics(job: Job) -> JobStatistics:
     )
 
 
-def recorded_waits(job: Job) -> tuple[list[list[float]], tuple[str, ...]]:
+def recorded_waits(job: Job) -> tuple[list[list[Waits]], tuple[str, ...]]:
     """Seconds of waiting inside each operation of each rank; and the kinds of collective of which that is not known.
 
     Raises SpecError where a whole job's operations wait for each other in a circle.
@@ -145,13 +157,13 @@ def _wait(
     k: int,
     costs: Mapping[tuple[int, int, int], float],
     exchange_s: Mapping[tuple[int, int], float],
-) -> float:
+) -> Waits:
     if operation.parts:
-        return max(operation.duration_s - exchange_s.get((rank, k), operation.duration_s), 0.0)
+        return Waits(own_s=max(operation.duration_s - exchange_s.get((rank, k), operation.duration_s), 0.0))
     if (rank, k, -1) in costs:
-        return max(operation.duration_s - costs[rank, k, -1], 0.0)
+        return Waits(own_s=max(operation.duration_s - costs[rank, k, -1], 0.0))
     calls = enumerate(operation.calls)
-    return sum(max(call.duration_s - costs.get((rank, k, c), call.duration_s), 0.0) for c, call in calls)
+    return Waits(calls_s=tuple(max(call.duration_s - costs.get((rank, k, c), call.duration_s), 0.0) for c, call in calls))
 
 
 def _stragglers(job: Job) -> list[Straggler]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
@@ -11,30 +11,25 @@ from typing import Final
 import numpy as np
 
 from sim_core import moving
-from sim_core.traces.job import EXPERT_REDUCTIONS, Job, Operation
+from sim_core.traces.job import EXPERT_REDUCTIONS, Job
 from sim_core.traces.meeting import OPTIMIZER, meetings
+from sim_core.traces.once import gradients_known, step_pieces
 from sim_core.traces.stage import BLOCKS, EMBEDDING_REDUCTION, Stages, block_s
 from sim_core.traces.stages import call_costs, stages_of
 from sim_core.units import short
 from sim_core.workload import (
-    AFTER_GRADIENTS,
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
-    DP,
-    DP_EP,
-    EMBEDDING,
     EP,
     FORWARD,
     INPUT_GRADIENT,
     NO_COMM,
-    REDUCE_GRADIENTS,
     REDUCE_SCATTER,
     TP,
     Arrays,
     BasePlan,
     Pieces,
-    StepPieces,
     Workload,
     layers_by_unit,
 )
@@ -46,6 +41,9 @@ KIND_OF_CALL: Final = {
     "all_to_all": ALL_TO_ALL,
 }
 GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
+LIGHTER: Final = 0.02
+"""Part of a block by which an end stage may be lighter than the inner ones without a word."""
+ONCE_A_STEP: Final = ("dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 RECORDED: Final = {"overlap_grad": False, "overlap_param": False}
 """Nothing overlaps inside a rank of these traces: every operation ends in a synchronisation."""
 Times = tuple[float, float]
@@ -75,9 +73,11 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     a_block = layers / chunks
     together = call_costs(job, [meeting for meeting in met if len(meeting.members) > 1])
     comms, inside_s = _collectives(job, together, a_block)
-    layer_s, first_s, last_s = _split(stages, inside_s, layout.ga * layout.vpp)
+    layer_s, first_s, last_s = _split(stages, inside_s, layout.ga, layout.vpp, notes)
     pieces, names, first, last = _pieces((layer_s[0] / a_block, layer_s[1] / a_block), first_s, last_s, comms)
-    step, width = _step(job, stages, notes)
+    step, width = step_pieces(job, stages, notes)
+    _note_what_is_left_out(job, notes)
+    sharded = _is_sequence_parallel(job)
     units = int(pieces.unit.max()) + 1
     messages = [o.bytes for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0]
     base = BasePlan(
@@ -97,7 +97,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         first_unit=first,
         last_unit=last,
         p2p_bytes=median(messages) if messages else 0.0,
-        p2p_rule=moving.ACTIVATION,
+        p2p_rule=moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION,
         pp_comm_bytes=0.0,
         micro_batches=float(layout.ga),
         layer_unit=0,
@@ -110,10 +110,12 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         layers=layers,
         names=names,
         arrays=arrays,
-        sequence=sequence or job.sequence or None,
+        sequence=sequence or job.sequence * (layout.tp if sharded else 1) or None,
         measured_on=measured_on,
         has_experts=job.has_experts,
-        recorded=RECORDED,
+        experts=layout.experts,
+        gradients_known=gradients_known(step),
+        recorded={**RECORDED, "overlap_grad": any(rank.beside for rank in job.ranks)},
         notes=tuple(notes),
     )
 
@@ -152,7 +154,7 @@ def _collectives(job: Job, costs: Mapping[tuple[int, int, int], float], a_block:
 
 
 def _spans(job: Job, group: int) -> bool:
-    return (group == TP and job.layout.tp > 1) or (group == EP and job.layout.ep > 1)
+    return (group == TP and job.layout.tp > 1) or group == EP  # what one rank would send to others of its experts is known
 
 
 def _comm(kind: int, group: int, sizes: list[list[float]], blocks: list[int], a_block: float, job: Job) -> _Comm:
@@ -168,8 +170,12 @@ def _comm(kind: int, group: int, sizes: list[list[float]], blocks: list[int], a_
     return _Comm(kind=kind, group=group, calls=(calls[0], calls[1]), bytes=(size[0], size[1]))
 
 
-def _split(stages: Stages, inside_s: Times, blocks: int) -> tuple[Times, Times, Times]:
-    """Compute of an inner stage's block, and what the first and the last stage do besides; idle gaps count as compute."""
+def _split(stages: Stages, inside_s: Times, ga: int, vpp: int, notes: list[str]) -> tuple[Times, Times, Times]:
+    """Compute of an inner stage's block, and what the first and the last stage do besides in a micro-batch.
+
+    Idle gaps count as compute. `inside_s` are the seconds of collectives that are costed anew.
+    """
+    blocks = ga * vpp
     own: list[Times] = []
     for stage in stages.stages:
         gap_s = sum(step.gap_s for step in stage.steps if step.parts) / (2 * blocks)
@@ -181,7 +187,10 @@ def _split(stages: Stages, inside_s: Times, blocks: int) -> tuple[Times, Times, 
     layer_s = fmean(own[s][0] for s in inner), fmean(own[s][1] for s in inner)
     ends = []
     for s in (0, last):
-        extra = (max(own[s][0] - layer_s[0], 0.0), max(own[s][1] - layer_s[1], 0.0))
+        extra = (max(own[s][0] - layer_s[0], 0.0) * vpp, max(own[s][1] - layer_s[1], 0.0) * vpp)
+        lighter_s = (sum(layer_s) - sum(own[s])) * vpp
+        if last > 0 and not sum(extra) and lighter_s > LIGHTER * sum(layer_s) * vpp:
+            notes.append(f"stage {s} is {short(lighter_s, 's')} a micro-batch lighter than the inner ones: taken as they are")
         ends.append(extra if last > 0 else (0.0, 0.0))
     return layer_s, ends[0], ends[1]
 
@@ -222,59 +231,18 @@ def _pieces(layer_s: Times, first_s: Times, last_s: Times, comms: list[_Comm]) -
     return pieces, tuple(row[1] for row in rows), ends[0], ends[1]
 
 
-def _step(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces, float]:
-    """What happens once a step, and the bytes of a gradient's element."""
-    rows: list[tuple[int, float, int, int, int, float, int]] = []
-    reductions = (
-        ("dp_allreduce", DP, moving.PARAMETERS),
-        *((name, DP_EP, moving.EXPERT_PARAMETERS) for name in EXPERT_REDUCTIONS),
-    )
-    width = 4.0
-    for name, group, rule in reductions:
-        found = _of_stages(job, name)
-        sizes = [sum(o.bytes for o in operations) for operations in found]
-        if any(sizes):
-            rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, fmean(s for s in sizes if s), rule))
-            width = next((o.width for operations in found for o in operations if o.width), width)
-        elif found:
-            notes.append(f"{name} does not tell its size: taken as {short(_seconds(stages, name), 's')} whatever the plan")
-            rows.append((AFTER_GRADIENTS, _seconds(stages, name), moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED))
-    embedding = [o.bytes for operations in _of_stages(job, EMBEDDING_REDUCTION) for o in operations if o.bytes > 0]
-    if embedding:
-        rows.append((AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, median(embedding), moving.FIXED))
-    optimizer_s = _seconds(stages, OPTIMIZER)
-    if optimizer_s > 0:
-        rows.append((AFTER_GRADIENTS, optimizer_s, moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    step = StepPieces(
-        role=np.array(columns[0], np.int64),
-        phase=np.zeros(len(rows), np.int64),
-        compute_s=np.array(columns[1], np.float64),
-        compute_rule=np.array(columns[2], np.int64),
-        comm_kind=np.array(columns[3], np.int64),
-        comm_group=np.array(columns[4], np.int64),
-        comm_bytes=np.array(columns[5], np.float64),
-        comm_rule=np.array(columns[6], np.int64),
-    )
-    return step, width
+def _is_sequence_parallel(job: Job) -> bool:
+    """Whether activations are split over TP between the layers: gathered and scattered there, not reduced."""
+    calls = (call for rank in job.ranks for operation in rank.operations for call in operation.calls)
+    return job.layout.tp > 1 and any(call.group == "tp" and call.name in ("allgather", "reduce_scatter") for call in calls)
 
 
-def _of_stages(job: Job, name: str) -> list[list[Operation]]:
-    """Operations of a name, of the first rank of each stage that has any."""
-    found: dict[int, list[Operation]] = {}
+def _note_what_is_left_out(job: Job, notes: list[str]) -> None:
+    """Operations that the sweep does not know are in the replay only."""
+    seconds: dict[str, float] = defaultdict(float)
     for rank in job.ranks:
-        operations = rank.named(name)
-        if operations:
-            found.setdefault(rank.stage, operations)
-    return list(found.values())
-
-
-def _seconds(stages: Stages, name: str) -> float:
-    """Mean over the recorded stages of what the operations of a name take in a step."""
-    totals: Iterable[float] = (
-        sum(step.work_s + step.gap_s for step in stage.steps if step.name == name)
-        for stage in stages.stages
-        if not stage.inferred
-    )
-    found = [total for total in totals if total > 0]
-    return fmean(found) if found else 0.0
+        for operation in rank.operations:
+            if not operation.parts and operation.name not in (*BLOCKS, "get_batch", "loss_func", *ONCE_A_STEP):
+                seconds[operation.name] += operation.duration_s / len(job.ranks)
+    for name, total_s in seconds.items():
+        notes.append(f"{name} ({short(total_s, 's')} a step) is not in the sweep, only in the replay")

@@ -187,4 +187,21 @@ def test_collectives_that_hold_up_their_operator(tmp_path: Path, a100: HardwareT
     expected = collective_s(ALL_REDUCE, 4e6, 8, 1, 8, nvlink, latency, a100.nic_bandwidth_per_gpu[0], a100.nic_latency[0])
     assert found["dp_exposed_s"] == pytest.approx(expected)
     assert found["step_time_s"] == pytest.approx(3e-3 + expected)
-    assert np.isfinite(found["state_bytes"])
+    assert np.isnan(found["state_bytes"])  # what it reduces in each micro-batch is not told apart from activations
+
+
+def test_a_repeated_operator_takes_its_gradient_along(a100: HardwareTable) -> None:
+    named = gpt2(Repeat(first="transformer_h_0_ln_1", last="add_15", times=36))
+    assert one(named, a100, all_gpus=16) == one(gpt2(), a100, all_gpus=16)
+    with pytest.raises(SimError, match="a gradient without its operator"):
+        gpt2(Repeat(first="addmm", last="addmm_3_grad", times=2))
+
+
+def test_a_table_without_gradients_says_nothing_of_them(tmp_path: Path, a100: HardwareTable) -> None:
+    head = TABLE.read_text(encoding="utf-8").splitlines()[0]
+    path = tmp_path / "table.tsv"
+    path.write_text(f"{head}\nmatmul\t1.0\tNONE\t0\t1.0\tNONE\t0\t1.0\tNONE\t0\t0\n", encoding="utf-8")
+    workload, _ = read_workload(str(path))
+    results = simulate(workload, a100, make_plans(workload, tp=1, all_gpus=[1, 8], micro_batch=1))
+    assert [REASONS[code] for code in results.reason] == ["", "gradients_unknown"]
+    assert np.isnan(results.state_bytes).all()

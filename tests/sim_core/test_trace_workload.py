@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sim_core import (
@@ -13,15 +16,17 @@ from sim_core import (
     HardwareTable,
     Workload,
     hardware_table,
+    moving,
     read_hardware,
     read_traces,
     read_workload,
     replay,
     simulate,
 )
-from tests.conftest import make_plans
+from tests.conftest import EXAMPLES, make_plans
 from tests.trace_jobs import JobSpec, make_job
 
+MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 SPEC = JobSpec(pp=4, dp=2, ga=8, tied=False, p2p_ms=0.1, seed=31)
 GRADIENT_BYTES = 290_013_184 // 4 * 4.0
 """Of a stage: a quarter of the elements, 4 bytes each; reduced in 11.9 ms (trace_jobs.py)."""
@@ -146,3 +151,98 @@ def test_experts_tell_their_exchanges_and_reductions(tmp_path: Path) -> None:
     assert GRADIENT_BYTES in reduced and 4 * GRADIENT_BYTES in reduced
     sent = workload.arrays.pieces.comm_bytes[workload.arrays.pieces.comm_bytes > 0]
     assert set(sent.tolist()) == {2048 * 4096 * 2.0}
+
+
+def test_virtual_stages_keep_all_of_the_end_stages_own_work(tmp_path: Path) -> None:
+    """Logits and loss run once a micro-batch, however many chunks a stage has: compute of the step is that of the replay."""
+    path = str(make_job(JobSpec(pp=2, vpp=2, dp=1, ga=8, head_ms=8.0, tied=False, jitter=0.0, hosts=1)).write(tmp_path))
+    workload, _ = read_workload(path)
+    assert workload.base.vpp == 2
+    job = read_traces(path)
+    recorded_s = sum(o.compute_s + o.gap_s for rank in job.ranks for o in rank.named("forward_step", "get_batch", "loss_func"))
+    pieces = workload.arrays.pieces
+    units = workload.arrays.unit_layers
+    runs = units[:, -1] + (np.arange(len(units)) == workload.arrays.last_unit)
+    found_s = float((pieces.compute_s[:, 0] * runs[pieces.unit]).sum()) * workload.base.ga
+    assert found_s == pytest.approx(recorded_s, rel=0.02)
+
+
+def reasons_of(workload: Workload, hardware: HardwareTable, **plan: float) -> str:
+    columns: dict[str, float] = {**workload.base._asdict(), "overlap_pp": 0, **plan}
+    return REASONS[simulate(workload, hardware, make_plans(workload, **columns)).reason[0]]
+
+
+def test_gradients_that_were_not_recorded_are_not_free(hardware: HardwareTable, tmp_path: Path) -> None:
+    """At dp 1 nothing is reduced, at ep = dp no experts': plans that would are infeasible, their state is not known."""
+    alone, _ = workload_of(replace(SPEC, dp=1), tmp_path / "alone")
+    assert reasons_of(alone, hardware) == ""
+    assert reasons_of(alone, hardware, all_gpus=16) == "gradients_unknown"
+    spread, _ = workload_of(replace(SPEC, moe=True, dp=2, ep=2), tmp_path / "spread")
+    assert reasons_of(spread, hardware) == ""
+    assert reasons_of(spread, hardware, all_gpus=32, ep=8) == ""
+    assert reasons_of(spread, hardware, all_gpus=32, ep=2) == "gradients_unknown"
+    results = simulate(spread, hardware, make_plans(spread, **spread.base._asdict()))
+    assert np.isnan(results.state_bytes[0])
+
+
+def test_experts_have_their_traffic_also_from_a_job_without_expert_groups(hardware: HardwareTable, tmp_path: Path) -> None:
+    workload, _ = workload_of(replace(SPEC, moe=True, dp=4, ep=1), tmp_path)
+    assert metrics(workload, hardware, ep=1)["ep_total_s"] == 0
+    assert metrics(workload, hardware, ep=4)["ep_total_s"] > 0
+
+
+def test_the_optimizer_follows_the_experts_too(hardware: HardwareTable, tmp_path: Path) -> None:
+    workload, _ = workload_of(replace(SPEC, moe=True, dp=4, ep=2), tmp_path)
+    assert metrics(workload, hardware, ep=4)["optimizer_s"] < metrics(workload, hardware, ep=2)["optimizer_s"]
+
+
+def test_buckets_beside_the_backward_are_gradients(tmp_path: Path) -> None:
+    """Newer traces tell them by bucket, hidden behind the backward; the same bucket in two lines is one."""
+    bucket = (
+        "rank:0:ddp_grad_comm(comm_uid=c{0},stage_id=0,mg_state=steady,group_kind=dp,buffer_id=0,bucket_id={0},"
+        "bucket_numel=1000,trigger_cmd_uid=u,duration=0.1,timestamp=105.0,grad_dtype=torch.bfloat16)"
+    )
+    lines = [
+        "rank:0:forward_step(stage_id=0,batch_id=0,mg_state=steady,duration=4.0,timestamp=100.0)",
+        *(bucket.format(number) for number in (0, 1, 1)),
+        "rank:0:backward_step(stage_id=0,batch_id=0,mg_state=steady,duration=6.0,timestamp=106.0,cmd_uid=u)",
+    ]
+    path = tmp_path / "trace.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    workload, _ = read_workload(str(path), Facts(all_gpus=2))
+    assert workload.arrays.step.comm_bytes.tolist() == [2 * 1000 * 2]
+    assert workload.recorded["overlap_grad"] is True
+
+
+def test_sequence_parallelism_is_seen_in_its_gathers(tmp_path: Path) -> None:
+    call = (
+        "'trace_src_func=_gather,duration=0.1,timestamp=99.0,input__shape=[512, 1, 64],input__dtype=torch.bfloat16,"
+        "group=tp,comm_func=allgather'"
+    )
+    lines = [
+        f"rank:0:forward_step(stage_id=0,batch_id=0,mg_state=warmup,duration=4.0,timestamp=100.0,sub_operations=[{call}])",
+        "rank:0:send_forward(stage_id=0,batch_id=0,mg_state=warmup,duration=0.1,group_kind=pp,input__shape=[512, 1, 64],"
+        "input__dtype=torch.bfloat16,timestamp=100.2)",
+        "rank:0:recv_backward(stage_id=0,batch_id=0,mg_state=cooldown,duration=9.0,group_kind=pp,input__shape=[512, 1, 64],"
+        "input__dtype=torch.bfloat16,timestamp=110.0)",
+        "rank:0:backward_step(stage_id=0,batch_id=0,mg_state=cooldown,duration=6.0,timestamp=116.0)",
+    ]
+    path = tmp_path / "trace.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    workload, _ = read_workload(str(path), Facts(tp=2, pp=2, all_gpus=4))
+    assert workload.sequence == 1024
+    assert workload.arrays.p2p_rule == moving.SHARDED_ACTIVATION
+
+
+def test_more_groups_than_experts_are_not_possible(hardware: HardwareTable, tmp_path: Path) -> None:
+    workload, _ = workload_of(replace(SPEC, moe=True, dp=4, ep=2), tmp_path)
+    few = replace(workload, experts=2)
+    assert reasons_of(few, hardware, ep=4) == "ep_exceeds_experts"
+
+
+def test_a_first_stamp_that_is_missing_costs_no_gap(tmp_path: Path) -> None:
+    text = MOE.read_text(encoding="utf-8")
+    first, rest = text.split("\n", 1)
+    path = tmp_path / MOE.name
+    path.write_text(re.sub(r"timestamp=[0-9.]+", "timestamp=0", first) + "\n" + rest, encoding="utf-8")
+    assert read_traces(str(path)).span_s == pytest.approx(read_traces(str(MOE)).span_s, abs=2e-4)
