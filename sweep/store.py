@@ -113,10 +113,10 @@ class Store:
             held = json.loads(self.place.read_bytes(MANIFEST))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise SpecError(f"{self.place / MANIFEST}: is damaged ({error}); --fresh starts over") from None
+        except ValueError as error:
+            raise SpecError(f"{self.place / MANIFEST}: is damaged ({error}); `sweep run --fresh` starts over") from None
         if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
-            raise SpecError(f"{self.place / MANIFEST}: is damaged (not a sweep's provenance); --fresh starts over")
+            raise SpecError(f"{self.place / MANIFEST}: is damaged (not a sweep's provenance); `sweep run --fresh` starts over")
         return held
 
     def slices(self) -> list[Slice]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
 from rich.console import Console
+
+from sim_core import SpecError
 
 WIDE: Final = 250
 EXIT_INTERRUPTED: Final = 130
@@ -23,6 +26,17 @@ def own_console() -> Console:
     """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
     console = Console(markup=False)
     return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
+
+
+def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
+    """The format that an output file's suffix names; a table where it has none, or `.txt`. Raises SpecError."""
+    suffix = output.suffix.removeprefix(".") if output else ""
+    if suffix in ("", "txt"):
+        return table
+    if suffix not in forms:
+        known = ", ".join(f".{form}" for form in forms if form != table)
+        raise SpecError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
+    return suffix
 
 
 @contextmanager

@@ -116,6 +116,8 @@ def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Map
     most = max(forwards)
     if most == 0:
         raise FormatError(files[0].path, 1, "no forward_step in the trace", expected="at least one")
+    if not any("backward_step" in file.name for file in files):
+        raise FormatError(files[0].path, int(files[0].line[-1]), "no backward_step in the trace", expected="a whole step")
     if "vpp" in facts:
         vpp = facts["vpp"]
         if most % vpp:

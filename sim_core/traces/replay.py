@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sim_core.errors import SpecError
@@ -36,7 +37,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
 
     Raises SpecError.
     """
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = tuple(_unmet(job))
     if of_ranks:
         if not job.whole:
             total = job.layout.pp * job.layout.ranks_per_stage
@@ -44,7 +45,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         events = settle(job, meetings(job)).events
     else:
         stages = stages_of(job)
-        events, notes = _stages(job, stages), stages.notes
+        events, notes = _stages(job, stages), (*notes, *stages.notes)
     return Replay(
         step_s=max(event.end_s for event in events),
         recorded_s=job.span_s,
@@ -52,6 +53,16 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         events=events,
         notes=(*job.layout.notes, *notes),
     )
+
+
+def _unmet(job: Job) -> Iterator[str]:
+    """Messages that only one of two recorded ranks knows of: such traces are not of one step."""
+    alone = [m for m in meetings(job) if m.is_message and m.whole and len(m.members) == 1]
+    if alone:
+        rank, k, _ = alone[0].members[0]
+        first = f"{job.ranks[rank].operations[k].name} of rank {job.ranks[rank].rank}"
+        what = f"{len(alone)} messages have no counterpart in the other rank's trace (the first: {first})"
+        yield f"{what}: are these traces of one step?"
 
 
 def recorded(job: Job) -> tuple[Played, ...]:

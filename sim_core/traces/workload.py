@@ -182,9 +182,11 @@ def _split(stages: Stages, inside_s: Times, ga: int, vpp: int, notes: list[str])
         forward_s, backward_s = block_s(stage)
         own.append((max(forward_s - inside_s[0] + gap_s, 0.0), max(backward_s - inside_s[1] + gap_s, 0.0)))
     last = len(own) - 1
-    known = [s for s in range(last) if not stages.stages[s].inferred] or list(range(last)) or [0]
-    inner = [s for s in known if s > 0] or known
-    layer_s = fmean(own[s][0] for s in inner), fmean(own[s][1] for s in inner)
+    inner = [s for s in range(1, last) if not stages.stages[s].inferred]
+    if inner:
+        layer_s = fmean(own[s][0] for s in inner), fmean(own[s][1] for s in inner)
+    else:  # what both ends have is that of the layers
+        layer_s = min(own[0][0], own[last][0]), min(own[0][1], own[last][1])
     ends = []
     for s in (0, last):
         extra = (max(own[s][0] - layer_s[0], 0.0) * vpp, max(own[s][1] - layer_s[1], 0.0) * vpp)

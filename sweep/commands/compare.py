@@ -19,7 +19,7 @@ from sweep.compare.report import Section, markdown, print_sections, sections
 from sweep.compare.result import Comparison, Point
 from sweep.nightly.nights import Nights, line_of_nights
 from sweep.place import place
-from sweep.terminal import WIDE, own_console
+from sweep.terminal import WIDE, form_of, own_console
 
 
 class ComparisonForm(StrEnum):
@@ -51,8 +51,7 @@ def compare_command(
 ) -> None:
     """Say what changed between two results: inputs, best plans, step times, plans that came or went."""
     if form is None:
-        suffix = output.suffix.removeprefix(".") if output else ""
-        form = ComparisonForm(suffix) if suffix in list(ComparisonForm) else ComparisonForm.table
+        form = ComparisonForm(form_of(output, list(ComparisonForm), ComparisonForm.table))
     if form is ComparisonForm.html and output is None:
         raise SpecError("--format html: needs --output FILE")
     history = _history(nights, new, last) if nights else None

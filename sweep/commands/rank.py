@@ -21,7 +21,7 @@ from sweep.fidelity import compare_fidelity
 from sweep.place import Place, place
 from sweep.rank import rank
 from sweep.store import newest
-from sweep.terminal import WIDE, own_console
+from sweep.terminal import WIDE, form_of, own_console
 
 
 class Form(StrEnum):
@@ -52,8 +52,7 @@ def rank_command(
     """Rank the plans of a sweep."""
     found = place(directory) if directory else newest(RESULTS)
     if form is None:
-        suffix = output.suffix.removeprefix(".") if output else ""
-        form = Form(suffix) if suffix in list(Form) else Form.table
+        form = Form(form_of(output, list(Form), Form.table))
     if compare:
         if by or per or columns or descending is not None:
             raise SpecError("--compare-fidelity: takes --top, --where, --format and --output only")

@@ -165,7 +165,7 @@ def _run_one(sweep: _Sweep, spec: NightlySpec, nights: Nights, past: Sequence[Ni
         return
     try:
         _simulate(sweep.prepared, record, nights, means)
-        _judge(sweep, spec, nights, past)
+        _judge(sweep, spec, nights, past, means)
     except (SimError, OSError) as error:
         record.status, record.error = "failed", _one_line(error)
     except Exception as error:  # noqa: BLE001 (a defect of ours in one sweep must not cost the others their night)
@@ -176,7 +176,9 @@ def _run_one(sweep: _Sweep, spec: NightlySpec, nights: Nights, past: Sequence[Ni
     if record.status == "failed":
         means.tell(f"{record.name}: failed: {record.error}")
     else:
-        against = f"against {record.baseline}" if record.baseline else "nothing to compare with yet"
+        had = any(old.name == record.name and old.status == "done" for night in past for old in night.sweeps)
+        alone = "nothing to compare with: the results of former nights are gone" if had else "nothing to compare with yet"
+        against = f"against {record.baseline}" if record.baseline else alone
         means.tell(f"{record.name}: {record.rows:,} plans, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
             means.tell(f"  regression: {text}")
@@ -197,12 +199,18 @@ def _simulate(prepared: Prepared, record: SweepRecord, nights: Nights, means: Me
     record.computed = progress.done
 
 
-def _judge(sweep: _Sweep, spec: NightlySpec, nights: Nights, past: Sequence[Night]) -> None:
-    """Compare with the baseline; the first night, which has none, with itself."""
+def _judge(sweep: _Sweep, spec: NightlySpec, nights: Nights, past: Sequence[Night], means: Means) -> None:
+    """Compare with the baseline; the first night, which has none, or one whose baseline cannot be read, with itself."""
     record = sweep.record
     base = _baseline(spec, nights, past, record.name)
     new = nights.results(record.results)
-    found = compare(nights.results(base[1]) if base else new, new)
+    try:
+        found = compare(nights.results(base[1]) if base else new, new)
+    except SimError as error:
+        if base is None:
+            raise
+        means.tell(f"{record.name}: warning: night {base[0]} cannot be compared with: {_one_line(error)}")
+        base, found = None, compare(new, new)
     sweep.comparison = found
     record.baseline = base[0] if base else None
     record.feasible, record.failed = found.new_feasible, found.new_failed

@@ -160,7 +160,7 @@ def test_fresh_recovers_from_a_damaged_manifest(store: Store, prepared: Prepared
     with store.opened(prepared.provenance):
         put(store, prepared, (0, 5))
     (store.directory / "sweep.json").write_text("{")
-    with pytest.raises(SpecError, match=r"is damaged .* --fresh starts over"), store.opened(prepared.provenance):
+    with pytest.raises(SpecError, match=r"is damaged .*--fresh` starts over"), store.opened(prepared.provenance):
         pass
     with store.opened(prepared.provenance, fresh=True):
         assert store.slices() == []

@@ -96,3 +96,25 @@ def test_faults_are_one_line(arguments: tuple[object, ...], message: str) -> Non
     assert isinstance(result.exception, SimError), result.output
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_traces_that_are_not_of_one_step_are_told(told: Callable[..., str], tmp_path: Path) -> None:
+    """Two stages made of one file: what one sends, nobody receives."""
+    text = SMALL.read_text(encoding="utf-8")
+    for rank, stage in ((0, 0), (1, 0), (2, 1), (3, 1)):
+        other = text.replace("rank:2:", f"rank:{rank}:").replace("stage_id=1", f"stage_id={stage}")
+        (tmp_path / f"rank{rank}.txt").write_text(other, encoding="utf-8")
+    assert "have no counterpart in the other rank's trace" in told("replay", tmp_path, "--set", "pp=2")
+
+
+def test_a_trace_without_a_backward_is_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "cut.txt"
+    path.write_text("\n".join(MOE.read_text(encoding="utf-8").splitlines()[:3]) + "\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["replay", str(path)])
+    assert "no backward_step in the trace" in str(result.exception)
+
+
+@pytest.mark.parametrize("command", [("rank", "results", "-o", "x.xlsx"), ("compare", "a", "b", "-o", "x.pdf")])
+def test_a_suffix_that_is_no_format_is_refused(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, list(command))
+    assert "expected .txt, ." in str(result.exception)

@@ -372,3 +372,17 @@ def test_a_baseline_whose_result_is_gone_is_no_baseline(sandbox: Sandbox) -> Non
 def test_records_of_a_night() -> None:
     night = Night(nightly="n", night="x", started=datetime(2026, 1, 1, tzinfo=UTC), inputs="", sweeps=[SweepRecord(name="a")])
     assert Night.model_validate_json(night.model_dump_json()) == night
+
+
+def test_a_damaged_baseline_costs_one_comparison_and_no_night(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The result of the last night cannot be read: tonight's is done all the same, and is the next night's baseline."""
+    first = sandbox.night()
+    part = next((tmp_path / "root" / "results").glob("a-*/part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+    sandbox.change_network("100 GB/s")
+    second = sandbox.night()
+    a, b = sandbox.record(second).sweeps
+    assert (second.code, a.status, a.baseline, b.baseline) == (0, "done", None, first.night)
+    sandbox.change_network("200 GB/s")
+    third = sandbox.night()
+    assert [sweep.baseline for sweep in sandbox.record(third).sweeps] == [second.night, second.night]
