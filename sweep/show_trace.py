@@ -56,13 +56,9 @@ def replay_screen(path: str, found: Replay, console: Console) -> None:
     table = _table(what, "forward", "backward", "other work", "waiting", "end")
     for row in dict.fromkeys(event.row for event in found.events):
         own = [event for event in found.events if event.row == row]
-        busy = {
-            name: sum(e.end_s - e.start_s - e.wait_s for e in own if e.name == name)
-            for name in ("forward_step", "backward_step")
-        }
-        work_s = sum(e.end_s - e.start_s - e.wait_s for e in own)
-        waits_s = sum(e.wait_s for e in own)
-        cells = (*busy.values(), work_s - sum(busy.values()), waits_s, max(e.end_s for e in own))
+        blocks_s = [sum(_work_s(e) for e in own if e.name == name) for name in ("forward_step", "backward_step")]
+        other_s = sum(map(_work_s, own)) - sum(blocks_s)
+        cells = (*blocks_s, other_s, sum(e.wait_s for e in own), max(e.end_s for e in own))
         table.add_row(str(row), *map(_ms, cells))
     print_table(table, console)
     for note in found.notes:
