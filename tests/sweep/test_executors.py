@@ -123,8 +123,9 @@ class TestLosses:
     ) -> None:
         poison = (7776, 7777)
         assert "ok" in undisturbed["status"].to_pylist()[7776:7778]
-        table = execute(make(), prepared, tmp_path / "out", Poisoned, poison=poison)
-        check_failed(table, undisturbed, poison, "worker_lost")
+        part = Slice(7760, 7792)  # each halving costs a process: of a whole space, tested on the queue below
+        table = execute(make(), prepared, tmp_path / "out", Poisoned, part, poison=poison)
+        check_failed(table, undisturbed.slice(part.start, part.rows), poison, "worker_lost")
 
     def test_a_plan_that_raises_is_found_and_told(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -141,7 +142,7 @@ class TestLosses:
         table = execute(make(), prepared, tmp_path / "out", Greedy, position=guilty)
         check_failed(table, undisturbed, (guilty,), "out_of_memory")
 
-    @pytest.mark.parametrize("busy", [False, True])
+    @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
     def test_a_plan_that_hangs_is_found(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, busy: bool
     ) -> None:
@@ -151,6 +152,7 @@ class TestLosses:
         table = execute(make(limit_s=2.0), prepared, tmp_path / "out", Hanging, few, position=guilty, busy=busy)
         check_failed(table, undisturbed.slice(few.start, few.rows), (guilty,), "timed_out")
 
+    @pytest.mark.long
     def test_a_worker_that_answers_no_more_costs_nothing(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
     ) -> None:
@@ -159,7 +161,7 @@ class TestLosses:
         with suppress(ProcessLookupError):  # where it still lives, its CPU is lost to the tests that follow
             os.kill(int((tmp_path / "stopped").read_text()), signal.SIGKILL)
 
-    @pytest.mark.parametrize("times", [1, 4])
+    @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.long)])
     def test_a_worker_killed_from_outside_costs_nothing(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, times: int
     ) -> None:
