@@ -123,7 +123,7 @@ class TestLosses:
     ) -> None:
         poison = (7776, 7777)
         assert "ok" in undisturbed["status"].to_pylist()[7776:7778]
-        part = Slice(7760, 7792)  # each halving costs a process: of a whole space, tested on the queue below
+        part = Slice(7774, 7782)  # each halving costs a process: of a whole space, tested on the queue below
         table = execute(make(), prepared, tmp_path / "out", Poisoned, part, poison=poison)
         check_failed(table, undisturbed.slice(part.start, part.rows), poison, "worker_lost")
 
