@@ -2,8 +2,8 @@
 
     python benchmarks/same_numbers.py OLD_CHECKOUT [--kept FOLDER]
 
-All five inputs, both fidelities where the input has both. Provenance is left out: sources are part of it. `--kept` keeps the old
-checkout's results in FOLDER and reads them from there the next time. Exit code 1 where a row differs.
+All five inputs, both fidelities where the input has both. Provenance is left out: sources are part of it. `--kept` keeps
+the old checkout's results in FOLDER and reads them from there the next time. Exit code 1 where a row differs.
 """
 
 from __future__ import annotations

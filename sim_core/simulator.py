@@ -7,12 +7,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine import Program, Times, allocate, run
+from sim_core.costing.memory import model_state_bytes
+from sim_core.engine.events import Program, Times, allocate, run
+from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
-from sim_core.gradients import reduce_gradients
-from sim_core.hardware import HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.jit import kernel
-from sim_core.lower import (
+from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
+from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
+from sim_core.simai.tables import bus_tables
+from sim_core.step.gradients import reduce_gradients
+from sim_core.step.lower import (
     BUBBLE,
     DP_EXPOSED,
     METRICS,
@@ -24,14 +30,9 @@ from sim_core.lower import (
     allocate_lowered,
     lower,
 )
-from sim_core.memory import model_state_bytes
-from sim_core.moving import N_RULES
-from sim_core.plan import EVENT, EXPLANATIONS, REASON, REASONS, SIMAI, Plans, check, slice_plans
-from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
-from sim_core.simai_model import SIMAI_PARTS, simai_one, simai_rows
-from sim_core.simai_tables import bus_tables
-from sim_core.step import after_gradients, gather_parameters
-from sim_core.workload import Arrays, Workload
+from sim_core.step.once import after_gradients, gather_parameters
+from sim_core.workloads.moving import N_RULES
+from sim_core.workloads.workload import Arrays, Workload
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
