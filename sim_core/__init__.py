@@ -34,6 +34,10 @@ from sim_core.jit import (
     source_hash,
     source_hashes,
 )
+from sim_core.metrics import (
+    METRICS,
+    PARTS,
+)
 from sim_core.planning.columns import (
     CHECKPOINTING,
     FIDELITIES,
@@ -57,10 +61,6 @@ from sim_core.simulator import (
     simai_breakdown,
     simulate,
     trace,
-)
-from sim_core.step.lower import (
-    METRICS,
-    PARTS,
 )
 from sim_core.units import (
     quantity,

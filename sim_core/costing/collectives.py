@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sim_core.hardware.table import Links
 from sim_core.jit import kernel
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
@@ -32,10 +33,7 @@ def collective_s(
     ranks: int,
     nodes: int,
     per_node: int,
-    nvlink_bandwidth: float,
-    nvlink_latency: float,
-    nic_bandwidth: float,
-    nic_latency: float,
+    links: Links,
 ) -> float:
     """Seconds of a collective of `size` bytes (the whole group's tensor) among `ranks` GPUs on `nodes` nodes.
 
@@ -45,24 +43,27 @@ def collective_s(
     if ranks <= 1 or size <= 0:
         return 0.0
     if kind == SEND_RECEIVE:
-        return send_s(size, nodes > 1, nvlink_bandwidth, nvlink_latency, nic_bandwidth, nic_latency)
+        return send_s(size, nodes > 1, links)
     if kind == ALL_TO_ALL:
-        return _all_to_all_s(size, ranks, nodes, per_node, nvlink_bandwidth, nvlink_latency, nic_bandwidth, nic_latency)
-    bandwidth = nvlink_bandwidth if nodes == 1 else min(nvlink_bandwidth, per_node * nic_bandwidth)
+        return _all_to_all_s(size, ranks, nodes, per_node, links)
+    bandwidth = links.nvlink_bandwidth if nodes == 1 else min(links.nvlink_bandwidth, per_node * links.nic_bandwidth)
     passes = 2 if kind == ALL_REDUCE else 1
     outside = passes * (nodes - 1)
     inside = passes * (ranks - 1) - outside
     moved_s = passes * size * (ranks - 1) / ranks / bandwidth
-    best = BASE_SIMPLE_S + inside * nvlink_latency + outside * nic_latency + moved_s
+    best = BASE_SIMPLE_S + inside * links.nvlink_latency + outside * links.nic_latency + moved_s
     low_latency = (
-        BASE_LL_S + inside * nvlink_latency * LL_NVLINK_HOP + outside * nic_latency * LL_NETWORK_HOP + moved_s / LL_BANDWIDTH
+        BASE_LL_S
+        + inside * links.nvlink_latency * LL_NVLINK_HOP
+        + outside * links.nic_latency * LL_NETWORK_HOP
+        + moved_s / LL_BANDWIDTH
     )
     best = min(best, low_latency)
     if kind == ALL_REDUCE and nodes > 1:
         depth = 0
         while (1 << depth) < nodes:
             depth += 1
-        hops_s = 2 * ((ranks // nodes) * nvlink_latency + depth * nic_latency)
+        hops_s = 2 * ((ranks // nodes) * links.nvlink_latency + depth * links.nic_latency)
         best = min(best, BASE_SIMPLE_S + hops_s + 2 * size / (bandwidth * TREE_BANDWIDTH))
     return best
 
@@ -73,33 +74,27 @@ def _all_to_all_s(
     ranks: int,
     nodes: int,
     per_node: int,
-    nvlink_bandwidth: float,
-    nvlink_latency: float,
-    nic_bandwidth: float,
-    nic_latency: float,
+    links: Links,
 ) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
     One message to each remote node and one to each neighbour: NCCL gathers those to a node on one GPU first (PXN,
     NVIDIA technical blog "Doubling all2all Performance with NCCL 2.12", 2022).
     """
-    inside_s = size * (per_node - 1) / ranks / nvlink_bandwidth
-    outside_s = size * (ranks - per_node) / ranks / nic_bandwidth
-    return BASE_SIMPLE_S + (per_node - 1) * nvlink_latency + (nodes - 1) * nic_latency + max(inside_s, outside_s)
+    inside_s = size * (per_node - 1) / ranks / links.nvlink_bandwidth
+    outside_s = size * (ranks - per_node) / ranks / links.nic_bandwidth
+    return BASE_SIMPLE_S + (per_node - 1) * links.nvlink_latency + (nodes - 1) * links.nic_latency + max(inside_s, outside_s)
 
 
 @kernel
 def send_s(
     size: float,
     between_nodes: bool,
-    nvlink_bandwidth: float,
-    nvlink_latency: float,
-    nic_bandwidth: float,
-    nic_latency: float,
+    links: Links,
 ) -> float:
     """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once."""
     if size <= 0:
         return 0.0
     if between_nodes:
-        return nic_latency + size / nic_bandwidth
-    return nvlink_latency + size / nvlink_bandwidth
+        return links.nic_latency + size / links.nic_bandwidth
+    return links.nvlink_latency + size / links.nvlink_bandwidth

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.planning.columns import Plans
+from sim_core.planning.split import fullest_stage
 from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
@@ -28,7 +29,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         return np.full(len(plans.tp), np.nan)
     replicated, sharded_width = workload.state_width
     sharded = bool((step.role == GATHER_PARAMETERS).any())
-    most = _most_layers(plans)
+    most = fullest_stage(plans)
     dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
     total = np.zeros(len(plans.tp))
     for rule, experts in ((PARAMETERS, 1.0), (EXPERT_PARAMETERS, plans.ep / base.ep)):
@@ -49,16 +50,3 @@ def _layered_bytes(workload: Workload, most: Floats) -> Floats:
     of_layers = float(by_unit @ arrays.unit_layers[:, -1]) / workload.layers
     ends = sum(float(by_unit[unit]) for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0)
     return of_layers * most + ends
-
-
-def _most_layers(plans: Plans) -> Floats:
-    """Layers of the stage that holds the most, [n]: the sum over its chunks of layers by balanced shares."""
-    kinds, where = np.unique(np.stack([plans.pp, plans.vpp, plans.layers]), axis=1, return_inverse=True)
-    most = np.empty(kinds.shape[1])
-    for k, (pp, vpp, layers) in enumerate(kinds.T.tolist()):
-        if pp * vpp > layers:  # infeasible, unless fidelity simai takes means
-            most[k] = layers / pp
-            continue
-        bounds = np.arange(pp * vpp + 1) * layers // (pp * vpp)
-        most[k] = np.diff(bounds).reshape(vpp, pp).sum(axis=0).max()
-    return most[where.reshape(-1)]

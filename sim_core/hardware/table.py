@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.hardware.description import Hardware
+from sim_core.jit import kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,6 +27,38 @@ class HardwareTable(NamedTuple):
     nic_bandwidth: Floats  # reached, of one NIC
     nic_bandwidth_per_gpu: Floats  # reached, when all GPUs of a node send at once
     nic_latency: Floats
+
+
+class Links(NamedTuple):
+    """The network of one hardware, as its collectives see it: bytes/s that large messages reach, seconds of a hop."""
+
+    nvlink_bandwidth: float
+    nvlink_latency: float
+    nic_bandwidth: float  # of one GPU's share of its node's NICs
+    nic_latency: float
+
+
+class Device(NamedTuple):
+    """One row of the table: a GPU, the size of its node, its links."""
+
+    compute_scale: float
+    gpus_per_node: int
+    links: Links
+
+
+@kernel
+def device_at(table: HardwareTable, row: int) -> Device:
+    """One hardware as scalars."""
+    return Device(
+        compute_scale=table.compute_scale[row],
+        gpus_per_node=table.gpus_per_node[row],
+        links=Links(
+            nvlink_bandwidth=table.nvlink_bandwidth[row],
+            nvlink_latency=table.nvlink_latency[row],
+            nic_bandwidth=table.nic_bandwidth_per_gpu[row],
+            nic_latency=table.nic_latency[row],
+        ),
+    )
 
 
 def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, dtype: str = "bf16") -> HardwareTable:

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.workloads import moving
 from sim_core.errors import SpecError
 from sim_core.planning.columns import BLOCK, CHECKPOINTING, EVERY, FILE, FULL, NONE, Plans
+from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
 from sim_core.workloads.readers.simai_text import POLICY, Header, Record, SimaiText, read_simai_text

@@ -14,24 +14,24 @@ import numpy.typing as npt
 
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import kernel
-from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plans
-from sim_core.simai.tables import BusTables
-from sim_core.step.lower import (
+from sim_core.metrics import (
+    BACKWARD_S,
     BUBBLE,
-    BWD,
     DP_EXPOSED,
     DP_TOTAL,
     EP_EXPOSED,
     EP_TOTAL,
-    FWD,
+    FORWARD_S,
     OPTIMIZER,
     PP_EXPOSED,
     PP_TOTAL,
-    RERUN,
+    RECOMPUTE_S,
     STEP_TIME,
     TP_EXPOSED,
     TP_TOTAL,
 )
+from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plans
+from sim_core.simai.tables import BusTables
 from sim_core.workloads.moving import BY_LAYERS, COMPUTE, EXPONENTS, N_RULES, rule_scales
 from sim_core.workloads.workload import (
     ALL_GATHER,
@@ -189,9 +189,9 @@ def simai_one(
     row = plans.hardware[i]
     gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
     nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.nic_bandwidth[row] / 1e9
-    rule_scales(plans.micro_batch[i] / arrays.base[6], tp / arrays.base[0], ep / arrays.base[3], EXPONENTS, scale)
+    rule_scales(plans.micro_batch[i] / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, EXPONENTS, scale)
     compute_scale = 1e9 * scale[COMPUTE] * hardware.compute_scale[row]
-    micro_batches = plans.ga[i] * arrays.micro_batches / arrays.base[5]
+    micro_batches = plans.ga[i] * arrays.micro_batches / arrays.base.ga
     layers = arrays.unit_layers.shape[1] - 1
     bubble_ns = 0.0
     pieces = arrays.pieces
@@ -229,9 +229,9 @@ def simai_one(
             bubble_ns += count * waited_ns
     step = arrays.step
     for k in range(step.role.shape[0]):
-        share = arrays.base[1] / pp if BY_LAYERS[step.compute_rule[k]] else 1.0
+        share = arrays.base.pp / pp if BY_LAYERS[step.compute_rule[k]] else 1.0
         compute_ns = step.compute_s[k] * 1e9 * scale[step.compute_rule[k]] * share * hardware.compute_scale[row]
-        share = arrays.base[1] / pp if BY_LAYERS[step.comm_rule[k]] else 1.0
+        share = arrays.base.pp / pp if BY_LAYERS[step.comm_rule[k]] else 1.0
         found = _add_collective(
             step.comm_kind[k], step.comm_group[k], step.comm_bytes[k] * scale[step.comm_rule[k]] * share, step.phase[k], False,
             1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plans, i, out,
@@ -319,9 +319,9 @@ def simai_rows(
         if not np.all(np.isfinite(sums)) or not step_s > 0:
             reason[i] = not_finite
             continue
-        metrics[FWD, i] = sums[_FWD] * 1e-9
-        metrics[BWD, i] = sums[_BWD] * 1e-9
-        metrics[RERUN, i] = sums[_RERUN] * 1e-9
+        metrics[FORWARD_S, i] = sums[_FWD] * 1e-9
+        metrics[BACKWARD_S, i] = sums[_BWD] * 1e-9
+        metrics[RECOMPUTE_S, i] = sums[_RERUN] * 1e-9
         metrics[TP_TOTAL, i] = sums[_TP] * 1e-9
         metrics[TP_EXPOSED, i] = sums[_TP_OUT] * 1e-9
         metrics[EP_TOTAL, i] = sums[_EP] * 1e-9

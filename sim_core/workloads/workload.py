@@ -89,7 +89,7 @@ class StepPieces(NamedTuple):
 class Arrays(NamedTuple):
     """The columns of a workload that the compiled code reads."""
 
-    base: Ints  # [7] BasePlan
+    base: BasePlan
     pieces: Pieces
     step: StepPieces
     unit_layers: Ints  # [units, layers + 1] how many of the first k layers are of the unit

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.workloads import moving
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.workloads import moving
 from sim_core.workloads.readers.op_table_text import GRADIENT, OpTableText
 from sim_core.workloads.workload import (
     ALL_GATHER,
@@ -93,7 +93,7 @@ def workload_from_op_table(
     pieces = _pieces(text, order, units, compute_s, width, warnings)
     notes = _notes(text, repeat, bytes_per_element, width, unprofiled, micro_batch)
     arrays = Arrays(
-        base=np.array(base, np.int64),
+        base=base,
         pieces=pieces,
         step=_no_step(),
         unit_layers=layers_by_unit(np.zeros(layers, np.int64), max(units) + 1),

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.workloads import moving
 from sim_core.errors import FormatError
 from sim_core.units import NS, short
+from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
 from sim_core.workloads.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
 from sim_core.workloads.workload import (
@@ -64,7 +64,7 @@ def workload_from_simai(
     step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)])
     p2p_bytes, p2p_rule, notes = _p2p(header, pieces)
     arrays = Arrays(
-        base=np.array(_base(header, micro_batch), np.int64),
+        base=_base(header, micro_batch),
         pieces=pieces,
         step=step,
         unit_layers=layers_by_unit(np.tile(unit_of_layer, header.pp), len(units)),

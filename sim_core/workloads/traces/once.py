@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.workloads import moving
 from sim_core.units import short
+from sim_core.workloads import moving
 from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Operation
 from sim_core.workloads.traces.meeting import OPTIMIZER
 from sim_core.workloads.traces.stage import EMBEDDING_REDUCTION, Stages

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.workloads import moving
 from sim_core.units import short
+from sim_core.workloads import moving
 from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job
 from sim_core.workloads.traces.meeting import OPTIMIZER, meetings
 from sim_core.workloads.traces.once import gradients_known, step_pieces
@@ -90,7 +90,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         micro_batch or layout.micro_batch,
     )
     arrays = Arrays(
-        base=np.array(base, np.int64),
+        base=base,
         pieces=pieces,
         step=step,
         unit_layers=layers_by_unit(np.zeros(layers, np.int64), units),
