@@ -63,6 +63,7 @@ from sim_core.simulator import (
     trace,
 )
 from sim_core.units import (
+    SWITCH,
     quantity,
     short,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "SIMAI",
     "SPLITS",
     "STATUSES",
+    "SWITCH",
     "TRACE",
     "BasePlan",
     "Events",

@@ -35,6 +35,8 @@ Ints = npt.NDArray[np.int64]
 
 MAX_VARIANTS: Final = 100_000
 MAX_SIZE: Final = 2**62
+_HARDWARE: Final = ("name", "device", "node", "fabric", "nccl")
+"""Keys of a hardware given whole; the last may be missing."""
 _ROUNDS: Final = 4
 
 DEFAULTS: Final[Mapping[str, Value]] = {
@@ -209,13 +211,13 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     """One Hardware for every combination of the hardware axes' values, the preset slowest, then as in `labels`."""
     top = dict(spec.hardware)
     named = [str(name) for name in labels.get("hardware", ())]
-    if named and (set(top) & {"preset", "name", "device", "node", "fabric"}):
+    if named and (set(top) & {"preset", *_HARDWARE}):
         raise SpecError("hardware: is an axis and given as well; drop one (`--set hardware=null` drops the given one)")
-    inline = {"name", "device", "node", "fabric"} <= set(top)
+    inline = set(_HARDWARE[:4]) <= set(top)
     if named:
         roots = [read_hardware(name, base) for name in named]
     elif inline:
-        roots = [parse_hardware({k: top.pop(k) for k in ("name", "device", "node", "fabric")}, "hardware")]
+        roots = [parse_hardware({k: top.pop(k) for k in _HARDWARE if k in top}, "hardware")]
     elif "preset" in top:
         roots = [read_hardware(str(top.pop("preset")), base)]
     else:

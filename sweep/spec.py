@@ -16,6 +16,7 @@ from sim_core import (
     PRECISIONS,
     SCHEDULES,
     SPLITS,
+    SWITCH,
     Facts,
     Repeat,
     SpecError,
@@ -56,6 +57,7 @@ WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS, "fidelity": FIDELI
 FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 
+_HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
 _CHECKPOINTING = re.compile(r"(none|file|full|selective)|(every|block):([1-9][0-9]{0,5})\Z")
 _EXCLUSIVE: Final = (("ga", "global_batch"), ("dp", "all_gpus"))
 MAX_AXIS_VALUES: Final = 1_000_000
@@ -270,7 +272,7 @@ def check_value(name: str, value: object, where: str) -> Value:
     """`value` as the field `name` takes it. Raises ValueError naming `where`."""
     if name in NUMBERS:
         return _whole(name, value, where)
-    if name in SWITCHES:
+    if name in SWITCHES or name in _HARDWARE_SWITCHES:
         if not isinstance(value, bool):
             raise ValueError(f"{where}: found {shown(value)}, expected true or false")
         return value
