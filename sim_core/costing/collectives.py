@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from sim_core.hardware.table import Links
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
 BASE_SIMPLE_S: Final = 8.4e-6
@@ -26,7 +26,7 @@ TREE_BANDWIDTH: Final = 0.9
 """Part of the ring's bus bandwidth that LL and the tree reach: tuning.cc."""
 
 
-@kernel
+@inner_kernel
 def collective_s(
     kind: int,
     size: float,
@@ -68,7 +68,7 @@ def collective_s(
     return best
 
 
-@kernel
+@inner_kernel
 def _all_to_all_s(
     size: float,
     ranks: int,
@@ -86,7 +86,7 @@ def _all_to_all_s(
     return BASE_SIMPLE_S + (per_node - 1) * links.nvlink_latency + (nodes - 1) * links.nic_latency + max(inside_s, outside_s)
 
 
-@kernel
+@inner_kernel
 def send_s(
     size: float,
     between_nodes: bool,

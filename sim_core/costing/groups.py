@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sim_core.costing.collectives import collective_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable, Links
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
 from sim_core.planning.placement import place
 from sim_core.workloads.workload import DP, DP_EP, EMBEDDING, EP, GROUP_NAMES, TP
@@ -65,7 +65,7 @@ def _fill(key: Ints, kinds: Ints) -> Groups:
     return Groups(key=key, ranks=ranks, nodes=nodes, per_node=per_node, alike=alike)
 
 
-@kernel
+@inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on one of a plan's groups."""
     return collective_s(kind, size, groups.ranks[row, group], groups.nodes[row, group], groups.per_node[row, group], links)

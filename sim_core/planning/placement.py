@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 
 
-@kernel
+@inner_kernel
 def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int]:
     """Nodes that a group touches, and its fewest ranks on one of them; it starts `offset` GPUs into a node."""
     common = gpus_per_node
@@ -26,7 +26,7 @@ def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int
     return nodes, fewest
 
 
-@kernel
+@inner_kernel
 def place(ranks: int, stride: int, block: int, groups: int, gpus_per_node: int) -> tuple[int, int]:
     """The worst placement of a kind of group: (nodes, fewest of its ranks on a node).
 
@@ -54,7 +54,7 @@ def place(ranks: int, stride: int, block: int, groups: int, gpus_per_node: int) 
     return nodes, fewest
 
 
-@kernel
+@inner_kernel
 def crosses_nodes(stage: int, stage_gpus: int, gpus_per_node: int) -> bool:
     """Whether some rank of `stage` sits on another node than its partner in the next stage."""
     if stage_gpus >= gpus_per_node:
