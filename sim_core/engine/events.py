@@ -214,16 +214,22 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
 @kernel
 def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
     """Scratch for programs of up to `blocks` blocks, `stages` stages and `cells` virtual stages."""
-    program = Program(np.empty(blocks, np.int64), np.zeros((2, cells)), np.zeros((2, stages)), np.zeros(cells), np.zeros(cells))
+    program = Program(
+        order=np.empty(blocks, np.int64),
+        duration_s=np.zeros((2, cells)),
+        message_s=np.zeros((2, stages)),
+        gate_start_s=np.zeros(cells),
+        gate_end_s=np.zeros(cells),
+    )
     times = Times(
-        np.empty(blocks),
-        np.empty(blocks),
-        np.empty(stages, np.int64),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages, np.int64),
+        end_s=np.empty(blocks),
+        post_s=np.empty(blocks),
+        position=np.empty(stages, np.int64),
+        free_s=np.empty(stages),
+        message_s=np.empty(stages),
+        exposed_s=np.empty(stages),
+        idle_s=np.empty(stages),
+        gated_s=np.empty(stages),
+        pending=np.empty(stages, np.int64),
     )
     return program, times
