@@ -19,7 +19,7 @@ from sweep.commands.rank import rank_command
 from sweep.commands.run import run_command
 from sweep.commands.traces import replay_command, timeline_command
 from sweep.commands.workload import export_command, hardware_command, inspect_command, simulate_command
-from sweep.terminal import EXIT_INTERRUPTED
+from sweep.show.terminal import EXIT_INTERRUPTED
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -19,7 +19,7 @@ from sweep.compare.report import Section, markdown, print_sections, sections
 from sweep.compare.result import Comparison, Point
 from sweep.nightly.nights import Nights, line_of_nights
 from sweep.place import place
-from sweep.terminal import WIDE, form_of, own_console
+from sweep.show.terminal import WIDE, form_of, own_console
 
 
 class ComparisonForm(StrEnum):

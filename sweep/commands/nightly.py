@@ -16,8 +16,8 @@ from sweep.executors.choice import Kind, check_kept, opened
 from sweep.nightly.night import EXIT_FAILURES, Means, run_night
 from sweep.nightly.spec import NightlySpec, load_nightly
 from sweep.place import Place
-from sweep.progress import shown
-from sweep.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.show.progress import progress_display
+from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.work import LIMIT_S
 
 
@@ -32,7 +32,7 @@ def nightly_command(
         means = Means(
             executor=lambda writer, out: _executor(spec, writer, out),
             tell=lambda text: console.print(text, soft_wrap=True, highlight=False),
-            shown=lambda: shown(console),
+            shown=lambda: progress_display(console),
         )
         with sigterm_raises():
             check_kept(spec.root, "root")

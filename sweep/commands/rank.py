@@ -15,13 +15,14 @@ from rich.console import Console
 from sim_core import (
     SpecError,
 )
-from sweep import show
 from sweep.commands.run import RESULTS
 from sweep.fidelity import compare_fidelity
 from sweep.place import Place, place
 from sweep.rank import rank
+from sweep.show.results import print_disagreement, print_ranking
+from sweep.show.tables import rows_text
+from sweep.show.terminal import WIDE, form_of, own_console
 from sweep.store import newest
-from sweep.terminal import WIDE, form_of, own_console
 
 
 class Form(StrEnum):
@@ -71,10 +72,10 @@ def rank_command(
         _write_rows(ranking.rows, form, output)
     elif output is None:
         own_console().print(f"{found}:")
-        show.ranking_table(ranking, own_console())
+        print_ranking(ranking, own_console())
     else:
         with output.open("w", encoding="utf-8") as file:
-            show.ranking_table(ranking, Console(file=file, width=WIDE, markup=False))
+            print_ranking(ranking, Console(file=file, width=WIDE, markup=False))
 
 
 def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
@@ -84,17 +85,17 @@ def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
             raise SpecError("--format parquet: needs --output FILE")
         pq.write_table(rows, output)
     elif output is None:
-        sys.stdout.write(show.rows_text(rows, form.value) + "\n")
+        sys.stdout.write(rows_text(rows, form.value) + "\n")
     else:
-        output.write_text(show.rows_text(rows, form.value) + "\n", encoding="utf-8")
+        output.write_text(rows_text(rows, form.value) + "\n", encoding="utf-8")
 
 
 def _compare(directory: Place, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
     found = compare_fidelity(directory, top=top or 20, where=where)
     if form is Form.table and output is None:
-        show.disagreement(found, own_console())
+        print_disagreement(found, own_console())
     elif form is Form.table and output is not None:
         with output.open("w", encoding="utf-8") as file:
-            show.disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
+            print_disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
     else:
         _write_rows(found.rows, form, output)

@@ -16,18 +16,18 @@ from sim_core import (
     is_compiled,
     short,
 )
-from sweep import show
 from sweep.evaluate import warm_up
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_kept, opened
 from sweep.job import Prepared, prepare
 from sweep.place import Place, place
-from sweep.progress import shown
 from sweep.rank import outcome, rank
 from sweep.run import Progress, dry_run, run_sweep
+from sweep.show.progress import progress_display
+from sweep.show.results import print_ranking, print_reasons
+from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store
-from sweep.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.work import LIMIT_S
 
 RESULTS = Path("results")
@@ -95,7 +95,7 @@ def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
 
 def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
     found = dry_run(prepared.job)
-    show.reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
+    print_reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
     count = prepared.job.space.count
     rate = 1 / found.seconds_per_plan
     console.print(
@@ -110,7 +110,7 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
         console.print(f"Compiling the engine: once for this version, some 20 s; kept in {cache_dir()}", soft_wrap=True)
     seconds = warm_up(prepared.job)
     console.print(f"Engine ready in {short(seconds, 's')}.")
-    with shown(console) as watch:
+    with progress_display(console) as watch:
         return run_sweep(
             prepared, store, executor, fresh=fresh, watch=watch, tell=lambda text: console.print(text, soft_wrap=True)
         )
@@ -127,7 +127,7 @@ def _conclude(progress: Progress, directory: Place, workers: int, top: int | Non
     else:
         console.print(f"Nothing to do: all {progress.total:,} plans are there.")
     if top != 0:
-        show.ranking_table(rank(directory, top=top), console)
+        print_ranking(rank(directory, top=top), console)
     console.print(f"Results: {directory}  (more: sweep rank --help)", soft_wrap=True)
     ok, failed = outcome(directory)
     if failed:

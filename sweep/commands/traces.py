@@ -18,10 +18,10 @@ from sim_core import (
     replay,
     short,
 )
-from sweep import show_trace
+from sweep.show.perfetto import chrome_trace
+from sweep.show.terminal import own_console
+from sweep.show.traces import print_replay, replay_values
 from sweep.single import facts_of
-from sweep.terminal import own_console
-from sweep.timeline import chrome_trace
 
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not tell: pp=4, ep=2, layers=8.")]
 
@@ -50,9 +50,9 @@ def replay_command(
     job = _traces(trace, sets, Console(stderr=True, markup=False) if as_json else console)
     found = replay(job, of_ranks=ranks)
     if as_json:
-        sys.stdout.write(json.dumps(show_trace.replay_values(found), indent=1) + "\n")
+        sys.stdout.write(json.dumps(replay_values(found), indent=1) + "\n")
     else:
-        show_trace.replay_screen(trace, found, console)
+        print_replay(trace, found, console)
 
 
 def timeline_command(

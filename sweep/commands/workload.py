@@ -18,12 +18,14 @@ from sim_core import (
     read_traces,
     read_workload,
 )
-from sweep import show, show_trace
 from sweep.commands.run import EXIT_FAILED_PLANS, prepared_of
 from sweep.commands.traces import Sets, warn
+from sweep.show.inputs import print_hardware, print_workload
+from sweep.show.results import print_plan, print_simai_breakdown
+from sweep.show.terminal import own_console
+from sweep.show.traces import print_job
 from sweep.single import facts_of, prepare_plan, recompute_note, row_of, simai_text, tool_breakdown
 from sweep.spec import load_spec
-from sweep.terminal import own_console
 
 
 class Fidelity(StrEnum):
@@ -56,9 +58,9 @@ def simulate_command(
     for text in prepared.warnings:
         console.print(f"warning: {text}", soft_wrap=True)
     if fidelity is Fidelity.simai:
-        show.tool_breakdown(tool_breakdown(prepared), console)
+        print_simai_breakdown(tool_breakdown(prepared), console)
     row = row_of(prepared)
-    show.plan_row(row, prepared.notes, console, parts=fidelity is Fidelity.event)
+    print_plan(row, prepared.notes, console, parts=fidelity is Fidelity.event)
     if row["status"] == "failed" or (row["status"] == "infeasible" and fidelity is Fidelity.event):
         raise typer.Exit(EXIT_FAILED_PLANS)
 
@@ -97,11 +99,11 @@ def inspect_command(
         if kind_of(str(path)) == TRACE:
             job = read_traces(str(path), facts)
             warn(job.warnings, console)
-            show_trace.job_screen(str(path), job, console)
+            print_job(str(path), job, console)
             continue
         workload, warnings = read_workload(str(path), facts)
         warn(warnings, console)
-        show.workload_screen(str(path), workload, console)
+        print_workload(str(path), workload, console)
 
 
 def hardware_command(
@@ -113,4 +115,4 @@ def hardware_command(
         sys.stdout.write(hardware_yaml(read_hardware(name)))
         return
     console = own_console()
-    show.hardware(read_hardware(name) if name else None, [read_hardware(preset) for preset in preset_names()], console)
+    print_hardware(read_hardware(name) if name else None, [read_hardware(preset) for preset in preset_names()], console)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sim_core import SpecError
 from sweep.compare.report import Section, group_text
 from sweep.compare.result import Comparison, Point
-from sweep.show import SHORT_PART
+from sweep.show.tables import SHORT_PART
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1280px; padding: 0 1rem; color: #1d2430; }

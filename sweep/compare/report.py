@@ -10,11 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sweep.columns import SHORT_NAMES
 from sweep.compare.result import Comparison, Group, Moved, Shift, Steps
-from sweep.show import SHORT_PART, TABLE_WIDTH, cell
+from sweep.show.tables import SHORT_COLUMN, SHORT_PART, TABLE_WIDTH, cell
 
-SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"
 _FOLLOWS: Final = {"dp": "all_gpus", "global_batch": "ga"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sweep.compare.report import SHORT_COLUMN, group_text, percent
+from sweep.compare.report import group_text, percent
 from sweep.compare.result import Comparison, Group
 from sweep.nightly.spec import Thresholds
-from sweep.show import cell
+from sweep.show.tables import SHORT_COLUMN, cell
 
 
 def regressions(found: Comparison, limits: Thresholds) -> list[str]:

@@ -21,7 +21,7 @@ def _told(progress: Progress) -> str:
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Callable[[Progress], None]]:
+def progress_display(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Yields what to call with the state of a run."""
     if not console.is_terminal:
         last = 0.0

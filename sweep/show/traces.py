@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import Job, Played, Replay, short, statistics
-from sweep.show import print_table
+from sweep.show.tables import print_table
 
 
-def job_screen(path: str, job: Job, console: Console) -> None:
+def print_job(path: str, job: Job, console: Console) -> None:
     """Print what the traces of a job hold."""
     found, layout = statistics(job), job.layout
     total = layout.pp * layout.ranks_per_stage
@@ -46,7 +46,7 @@ def job_screen(path: str, job: Job, console: Console) -> None:
         console.print(f"  note: {note}", soft_wrap=True)
 
 
-def replay_screen(path: str, found: Replay, console: Console) -> None:
+def print_replay(path: str, found: Replay, console: Console) -> None:
     """Print a replay beside the record."""
     how = "each rank with its own times" if found.of_ranks else "each stage with its mean times"
     console.print(f"{path}: replayed, {how}", soft_wrap=True)
