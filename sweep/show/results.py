@@ -1,4 +1,4 @@
-"""Results on a terminal: a ranking, counts by reason, one plan, where two fidelities disagree."""
+"""Screens of results: a ranking, counts by reason, one plan, where two fidelities disagree."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rich.table import Table
 
 from sim_core import EXPLANATIONS, PARTS, short
 from sweep.fidelity import Disagreement
-from sweep.rank import Ranking
+from sweep.ranking import Ranking
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
 
 
 def print_ranking(ranking: Ranking, console: Console) -> None:
-    """Print a ranking: plan columns, the result, and the parts of the step in percent; then what is not in it."""
+    """Print a ranking (plan columns, result, parts of the step in percent), then what it leaves out."""
     rows = ranking.rows
     parts = [name for name in PARTS if name in rows.column_names]
-    split = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
-    live = [name for name in parts if not split or any(value for value in rows[name].to_pylist())]
-    plain = [name for name in rows.column_names if not (split and name in parts)]
+    in_percent = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
+    live = [name for name in parts if not in_percent or any(value for value in rows[name].to_pylist())]
+    plain = [name for name in rows.column_names if not (in_percent and name in parts)]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in plain:
         table.add_column(SHORT_COLUMN.get(name, name), justify="right", no_wrap=True)
-    for name in live if split else []:
+    for name in live if in_percent else []:
         table.add_column(f"{SHORT_PART[name]}%", justify="right", no_wrap=True)
     for row in rows.to_pylist():
         cells = [cell(name, row[name]) for name in plain]
-        cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if split else []
+        cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if in_percent else []
         table.add_row(*cells)
     if ranking.missing:
         computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
-        console.print(f"Incomplete: {computed}; the same `sweep run` goes on.")
+        console.print(f"Incomplete: {computed}; the same `sweep run` computes the rest.")
     if rows.num_rows:
         print_table(table, console)
     else:
-        console.print("No plan is left to rank.")
+        console.print("No plan to rank.")
     direction = "highest" if ranking.descending else "lowest"
     console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
     if ranking.mixed_batches:
         console.print(
-            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares alike",
+            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",
             soft_wrap=True,
         )
     for note in ranking.notes:
@@ -55,16 +55,16 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
 
 
 def print_reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
-    """Print counts by reason, most first, each with what it means."""
+    """Print counts by reason, most frequent first, each with its meaning."""
     console.print(f"{title}:")
     width = max(len(f"{n:,}") for n in counts.values())
     for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        meaning = EXPLANATIONS.get(reason, "the condition given to rank is false" if reason == "where" else "")
+        meaning = EXPLANATIONS.get(reason, "the condition given to `rank` is false" if reason == "where" else "")
         console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", soft_wrap=True)
 
 
-def print_simai_breakdown(parts: Mapping[str, float], console: Console) -> None:
-    """Print what SimAI-Analytical prints of a plan, in microseconds."""
+def print_simai_parts(parts: Mapping[str, float], console: Console) -> None:
+    """Print what SimAI-Analytical prints for a plan, in microseconds; `parts` are in nanoseconds."""
     compute = sum(parts[name] for name in ("compute_forward", "compute_backward", "recompute", "step_compute"))
     exposed = sum(parts[name] for name in ("tp_exposed", "ep_exposed", "dp_exposed"))
     total = compute + exposed + parts["bubble"] + parts["pipeline"]
@@ -85,7 +85,7 @@ def print_simai_breakdown(parts: Mapping[str, float], console: Console) -> None:
 
 
 def print_plan(row: Mapping[str, Any], notes: Sequence[str], console: Console, *, parts: bool) -> None:
-    """Print one result row: the plan, its status, and the parts of its step."""
+    """Print one result row: the plan, its status and, with `parts`, the parts of its step."""
     plan = ["tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware"]
     console.print("plan: " + ", ".join(f"{name} {row[name]}" for name in plan), soft_wrap=True)
     if row["status"] != "ok":
@@ -102,14 +102,14 @@ def print_plan(row: Mapping[str, Any], notes: Sequence[str], console: Console, *
 
 
 def print_disagreement(found: Disagreement, console: Console) -> None:
-    """Print where the fidelities disagree."""
-    correlation = "not defined, all plans tie" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
+    """Print how far the fidelities agree, and the plans they disagree on most."""
+    correlation = "undefined, all plans tie" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
     console.print(
         f"{found.pairs:,} plans in both fidelities. simai / event: median {found.median:.3f}, 5 to 95 % {found.low:.3f} to "
-        f"{found.high:.3f}. Rank correlation {correlation}; in both best {found.best}: {found.best_in_common}.",
+        f"{found.high:.3f}. Rank correlation {correlation}; {found.best_in_common} plans are in the best {found.best} of both.",
         soft_wrap=True,
     )
-    console.print("Widest apart; parts are simai - event:")
+    console.print("Largest differences; parts are simai - event:")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     names = [name for name in found.rows.column_names if name not in PARTS or any(found.rows[name].to_pylist())]
     for name in names:

@@ -1,4 +1,4 @@
-"""Tables of text: cells with their units, short names of columns, rows as csv and json."""
+"""Building blocks of tables: cells with units, short column names, rows as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TABLE_WIDTH: Final = 250
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Whole, however narrow the terminal: a row that wraps can be read, a cell that is cut off cannot."""
+    """Print a table without truncation, however narrow the terminal: a wrapped row is readable, a cut-off cell is not."""
     Console(file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True).print(table)
 
 
 def cell(name: str, value: Any) -> str:
-    """One value as short text, with its unit where the column's name gives one."""
+    """One value as short text, with the unit that its column name implies."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -55,7 +55,7 @@ def cell(name: str, value: Any) -> str:
 
 
 def rows_text(table: pa.Table, form: str) -> str:
-    """Rows as csv, or json (a list of objects), all digits."""
+    """Rows as CSV or JSON (a list of objects), at full precision."""
     rows = table.to_pylist()
     if form == "json":
         return json.dumps(rows, indent=1)

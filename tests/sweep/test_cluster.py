@@ -158,7 +158,7 @@ def test_a_job_that_fails_says_why_in_its_last_lines(jobs: DemoCluster) -> None:
     done = jobs.submit(["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"])
     assert done.returncode != 0
     log = done.stdout[: done.stdout.index("WebSocket closed")]
-    assert "error: --out: a job's working folder is deleted after it" in log.splitlines()[-2]
+    assert "error: --out: a job's working folder is deleted when the job ends" in log.splitlines()[-2]
 
 
 def test_a_stopped_job_leaves_a_result_that_is_resumed(

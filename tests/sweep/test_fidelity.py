@@ -65,7 +65,7 @@ def test_plans_that_all_tie_have_no_rank_correlation(both: Path) -> None:
 
 def test_a_sweep_of_one_fidelity_has_nothing_to_compare(write_spec: SpecWriter, tmp_path: Path) -> None:
     assert sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
-    with pytest.raises(SpecError, match="no plan has a row of both fidelities"):
+    with pytest.raises(SpecError, match="no plan was simulated in both fidelities"):
         compare_fidelity(tmp_path / "out", top=3, where=None)
     assert "dp_overlap_ratio" not in rows(tmp_path / "out").column_names
 

@@ -172,7 +172,7 @@ def test_what_nobody_heard_is_a_failure_and_is_told_by_the_next_start(
     receiver.answers = [500]
     night = sandbox.night()
     assert night.code == 2
-    assert night.summary.endswith("; nobody was told: notify 1 (webhook): the receiver answered 500 (after 1 attempt)")
+    assert night.summary.endswith("; not notified: notify 1 (webhook): the receiver answered 500 (after 1 attempt)")
     assert sandbox.record(night).undelivered == ["notify 1 (webhook)"]
     assert (sandbox.record(night).code, "secret" in sandbox.record(night).model_dump_json()) == (1, False)
     again = sandbox.night()
