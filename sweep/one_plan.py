@@ -67,7 +67,7 @@ def recompute_note(prepared: Prepared, number: int) -> str | None:
     kind = CHECKPOINTING[int(plans_of(prepared, number).checkpointing[0])]
     if kind not in ("full", "every", "block"):
         return None
-    return f"checkpointing {kind}: the format leaves out the last record of a span, so the text recomputes less"
+    return f"checkpointing {kind}: the format does not recompute the last record of a span, so the text recomputes less"
 
 
 def simai_text(prepared: Prepared, path: Path, number: int) -> str:

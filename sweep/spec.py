@@ -263,7 +263,7 @@ def _ladder(key: object, values: object) -> list[Any]:
 
 
 def _empty(key: object, bounds: list[int]) -> list[int]:
-    raise ValueError(f"axes.{key}: no power of two lies in {bounds}")
+    raise ValueError(f"axes.{key}: no power of two is within {bounds}")
 
 
 def check_value(name: str, value: object, where: str) -> Value:

@@ -182,7 +182,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
     else:
         had = any(old.name == record.name and old.status == "done" for night in past for old in night.sweeps)
         alone = "nothing to compare with: the results of earlier nights are gone" if had else "nothing to compare with yet"
-        against = f"compared with {record.baseline}" if record.baseline else alone
+        against = f"against {record.baseline}" if record.baseline else alone
         runtime.log(f"{record.name}: {record.rows:,} plans, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
             runtime.log(f"  regression: {text}")

@@ -19,7 +19,7 @@ def write_reports(
     """Write the reports of `night`, whose sweeps have the comparisons `found`; yields what could not be written, and why."""
     folder = nights.folder(night.night)
     parts = [_sections(sweep, comparison) for sweep, comparison in zip(night.sweeps, found, strict=True)]
-    lead = [night.summary, f"Night {night.night}, begun {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
+    lead = [night.summary, f"Night {night.night}, started {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
     title = f"Nightly sweeps: {night.nightly}"
     text = "\n".join([f"# {title}", "", *(f"{line}\n" for line in lead), *(markdown(part) for part in parts)])
     folder.write_bytes("report.md", text.encode())

@@ -23,10 +23,10 @@ def test_inspect_says_what_a_file_holds() -> None:
     assert told.returncode == 0
     for text in (
         "tp 4, pp 1, vpp 1, ep 1, dp 128, 512 GPUs, micro-batch 1, ga 1",
-        "layers        36, of which 36 a stage",
+        "layers        36, 36 per stage",
         "parameters    1.622 G per rank, 6.489 G in 4 ranks",
         "embedding_layer      x 1       73.4% of the compute",
-        "layers        128, of which 8 a stage",
+        "layers        128, 8 per stage",
         "parameters    3.201 G per rank, 409.7 G in 128 ranks",
         "the header has no `vpp:`, taken as 1",
     ):
@@ -108,7 +108,7 @@ def test_names_with_brackets_are_printed_as_they_are(write_spec: SpecWriter, tmp
 def test_a_sweep_in_which_no_plan_can_run_says_so(write_spec: SpecWriter, tmp_path: Path) -> None:
     told = sweep("run", write_spec(axes={"tp": [16], "pp": [8], "all_gpus": [64]}, where=None), "--out", tmp_path / "out")
     assert told.returncode == 4
-    assert "No plan is left to rank." in told.stdout
+    assert "No plan to rank." in told.stdout
     assert "No plan can run." in told.stdout
 
 

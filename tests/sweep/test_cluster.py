@@ -173,10 +173,10 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     JobSubmissionClient(jobs.dashboard).stop_job("stopped")  # at once
     assert jobs.job("stop", "stopped").returncode == 0  # waits for the end
     log = jobs.job("logs", "stopped").stdout
-    assert "Interrupted. What is done lies in" in log
+    assert "Interrupted. Finished slices are in" in log
     assert "Traceback" not in log
     assert 0 < there(out) < undisturbed.num_rows
     done = jobs.submit(entry)
     assert done.returncode == 0, done.stdout
-    assert "were there already" in done.stdout
+    assert "were already there" in done.stdout
     assert rows(out).equals(undisturbed)

@@ -228,7 +228,7 @@ def test_a_file_of_other_bytes_but_the_same_content_moves_nothing(run: Runner) -
     found = compare(run("old"), run("new", workload=GPT7B.read_text() + "\n\n"))
     (change,) = found.inputs
     assert (change.kind, change.moves_results) == ("file", False)
-    assert "what is read of it is the same" in change.text
+    assert "but its content as read is the same" in change.text
     assert found.steps.same == found.steps.plans
 
 

@@ -145,7 +145,7 @@ def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     assert not [pid for pid in workers if is_worker(pid)]
     there = sum(part.rows for part in Store(directory=out).slices())
     assert 0 < there < undisturbed.num_rows
-    assert f"({there:,} were there already)" in call("run", spec, "--out", out, "--top", 0)
+    assert f"({there:,} were already there)" in call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
     assert "Nothing to do" in call("run", spec, "--out", out, "--top", 0)
 

@@ -112,13 +112,13 @@ def test_what_an_exported_text_cannot_say_is_noted(write_spec: SpecWriter) -> No
     spec = write_spec(axes={"checkpointing": ["none", "full"], "tp": [4]}, where=None)
     plain, full = (sweep("export", spec, "--plan", plan) for plan in (0, 1))
     assert (plain.returncode, plain.stderr) == (0, "")
-    assert "does not re-run the last record of a span" in full.stderr
+    assert "does not recompute the last record of a span" in full.stderr
 
 
 def test_export_of_a_plan_that_is_not_there_or_cannot_run(write_spec: SpecWriter) -> None:
     spec = write_spec()
     beyond = sweep("export", spec, "--plan", 10**6)
-    assert (beyond.returncode, beyond.stderr) == (1, "error: --plan 1000000: the space has the plans 0 to 11519\n")
+    assert (beyond.returncode, beyond.stderr) == (1, "error: --plan 1000000: the space holds plans 0 to 11519\n")
     told = sweep("export", spec, "--plan", 11_519)
     assert told.returncode == 1
     assert told.stderr.startswith("error: plan 11519 is infeasible: ")

@@ -350,7 +350,7 @@ def test_the_rule_of_retention(starts: list[int], keep: Keep, chosen: set[int], 
 def test_two_nightlies_do_not_share_a_root(sandbox: Sandbox) -> None:
     sandbox.night()
     sandbox.write(name="other")
-    with pytest.raises(SpecError, match="holds nights of 'test', not of 'other'; give each its own"):
+    with pytest.raises(SpecError, match="holds nights of 'test', not of 'other'; give each nightly file its own root"):
         sandbox.night()
 
 
