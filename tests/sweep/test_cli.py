@@ -32,8 +32,8 @@ def test_inspect_says_what_a_file_holds() -> None:
     ):
         assert text in told.stdout
     table = [line.split() for line in told.stdout.splitlines()]
-    assert ["DP", "reduce-scatter", "a", "step", "1", "12.8", "GB"] in table
-    assert ["TP", "all-reduce", "a", "micro-batch", "73", "1.225", "GB"] in table
+    assert ["DP", "reduce-scatter", "step", "1", "12.8", "GB"] in table
+    assert ["TP", "all-reduce", "micro-batch", "73", "1.225", "GB"] in table
 
 
 def test_inspect_of_a_broken_file_is_one_line(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ray.job_submission import JobSubmissionClient
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_run import BIG_AXES, call, children, command
+from tests.sweep.test_execution import BIG_AXES, call, children, command
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent

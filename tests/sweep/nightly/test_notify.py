@@ -138,7 +138,7 @@ def test_a_command_that_fails_hangs_or_is_not_there() -> None:
     failing = Notify(command=command("import sys; sys.exit('no mail today')"), attempts=2)
     assert deliver(failing, BODY, lambda s: None) == f"{sys.executable} ended with code 1: no mail today (after 2 attempts)"
     hanging = Notify(command=command("import threading; threading.Event().wait()"), timeout="0.5 s", attempts=1)
-    assert deliver(hanging, BODY) == f"{sys.executable} has not ended after 0.5 s (after 1 attempt)"
+    assert deliver(hanging, BODY) == f"{sys.executable} did not end within 0.5 s (after 1 attempt)"
     assert deliver(Notify(command=("/no/such/command",)), BODY) == "/no/such/command: No such file or directory"
 
 
