@@ -11,8 +11,8 @@ import pytest
 
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
 from sweep.columns import result_schema
-from sweep.job import prepare
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT, make_plans
 
@@ -45,13 +45,13 @@ def test_the_readme_shows_what_the_main_job_prints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted({*EXAMPLES.glob("*.yaml")} - {NIGHTLY}), ids=lambda path: path.name)
 def test_every_example_prepares(path: Path) -> None:
-    assert prepare(load_spec(path), path.parent).job.space.size >= 1000
+    assert prepare(load_spec(path), path.parent).sweep.space.size >= 1000
 
 
 def test_the_example_of_a_nightly_file_prepares() -> None:
     for entry in load_nightly(NIGHTLY).sweeps:
         spec = NIGHTLY.parent / entry.spec
-        assert prepare(load_spec(spec, entry.set), spec.parent).job.space.size >= 1000
+        assert prepare(load_spec(spec, entry.set), spec.parent).sweep.space.size >= 1000
 
 
 def test_every_key_of_a_nightly_file_is_documented() -> None:
@@ -62,7 +62,7 @@ def test_every_key_of_a_nightly_file_is_documented() -> None:
 
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
-    columns = result_schema(prepare(load_spec(spec), spec.parent).job.space).names
+    columns = result_schema(prepare(load_spec(spec), spec.parent).sweep.space).names
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert [name for name in columns if f"`{name}`" not in text] == []
 

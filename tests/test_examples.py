@@ -7,9 +7,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
-from sweep.job import prepare
-from sweep.run import run_sweep
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from sweep.slices import SliceTask
 from sweep.store import Slice
-from sweep.work import SliceTask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from ray.job_submission import JobSubmissionClient
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_run import BIG_AXES, call, children, command
+from tests.sweep.test_execution import BIG_AXES, call, children, command
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -158,7 +158,7 @@ def test_a_job_that_fails_says_why_in_its_last_lines(jobs: DemoCluster) -> None:
     done = jobs.submit(["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"])
     assert done.returncode != 0
     log = done.stdout[: done.stdout.index("WebSocket closed")]
-    assert "error: --out: a job's working folder is deleted after it" in log.splitlines()[-2]
+    assert "error: --out: a job's working folder is deleted when the job ends" in log.splitlines()[-2]
 
 
 def test_a_stopped_job_leaves_a_result_that_is_resumed(
@@ -173,10 +173,10 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     JobSubmissionClient(jobs.dashboard).stop_job("stopped")  # at once
     assert jobs.job("stop", "stopped").returncode == 0  # waits for the end
     log = jobs.job("logs", "stopped").stdout
-    assert "Interrupted. What is done lies in" in log
+    assert "Interrupted. Finished slices are in" in log
     assert "Traceback" not in log
     assert 0 < there(out) < undisturbed.num_rows
     done = jobs.submit(entry)
     assert done.returncode == 0, done.stdout
-    assert "were there already" in done.stdout
+    assert "were already there" in done.stdout
     assert rows(out).equals(undisturbed)

@@ -140,12 +140,12 @@ def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     process.send_signal(number)
     told, _ = process.communicate(timeout=60)
     assert process.returncode == code, told
-    assert "the same command goes on from there" in told
+    assert "run the same command to resume" in told
     assert "Traceback" not in told
     assert not [pid for pid in workers if is_worker(pid)]
     there = sum(part.rows for part in Store(directory=out).slices())
     assert 0 < there < undisturbed.num_rows
-    assert f"({there:,} were there already)" in call("run", spec, "--out", out, "--top", 0)
+    assert f"({there:,} were already there)" in call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
     assert "Nothing to do" in call("run", spec, "--out", out, "--top", 0)
 
@@ -163,7 +163,7 @@ def test_a_dry_run_stores_nothing_and_tells_reasons_and_time(write_spec: SpecWri
     told = call("run", write_spec(), "--out", tmp_path / "out", "--dry-run")
     assert "11,520 plans" in told
     assert "gpus_not_divisible" in told
-    assert "plans/s a worker" in told
+    assert "plans/s per worker" in told
     assert not (tmp_path / "out").exists()
 
 

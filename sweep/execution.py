@@ -1,4 +1,4 @@
-"""One run of a sweep: prepare, resume, execute, report. What the command line and a job on a cluster both call."""
+"""One run of a sweep: find what is missing, execute it, report progress; and the dry run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sim_core import SpecError
-from sweep.evaluate import PROBE_PLANS, evaluate, spread, warm_up
+from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import Executor
-from sweep.job import Job, Prepared
+from sweep.preparation import Prepared, Sweep
+from sweep.slices import SliceQueue, SliceTask
 from sweep.store import Store
-from sweep.work import SliceQueue, SliceTask
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run stands."""
+    """State of a run; counts are plans."""
 
     total: int
     resumed: int
@@ -26,17 +26,17 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the executor was started."""
+        """Seconds since the executor was started."""
         return time.monotonic() - self.begun
 
     @property
     def rate(self) -> float:
-        """Plans a second of this run."""
+        """Plans per second of this run."""
         return self.done / max(self.seconds, 1e-9)
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at that rate."""
+        """Seconds left at that rate; None before the first slice is done."""
         return (self.total - self.resumed - self.done) / self.rate if self.done else None
 
 
@@ -47,49 +47,49 @@ def run_sweep(
     *,
     fresh: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
-    tell: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Progress:
-    """Compute what is missing of a sweep. Raises SimError, OSError; an interrupt leaves a result that can be resumed."""
-    count = prepared.job.space.count
+    """Compute the missing rows of a sweep. Raises SimError, OSError; after an interrupt the result can be resumed."""
+    count = prepared.sweep.space.count
     with store.opened(prepared.provenance, fresh=fresh) as provenance:
-        for name in store.drop_damaged(prepared.job.identity):
-            tell(f"{store.place / name}: damaged, is computed again")
+        for name in store.drop_damaged(prepared.sweep.identity):
+            log(f"{store.folder / name}: is damaged and will be recomputed")
         missing = store.missing(count)
         left = sum(part.rows for part in missing)
         progress = Progress(total=count, resumed=count - left)
         if not missing:
             return progress
-        task = SliceTask(job=prepared.job, directory=store.directory, provenance=provenance)
+        task = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
         queue = SliceQueue(gaps=deque(missing), workers=executor.workers)
         watch(progress)
         for receipt in executor.run(task, queue):
             progress.done += receipt.part.rows
             watch(progress)
-        store.drop_doubles()  # of workers that a killed driver left behind
+        store.drop_doubles()  # written by workers that outlived a killed driver
         lost = sum(part.rows for part in store.missing(count))
         if lost:
             raise SpecError(
-                f"{store.place}: {lost:,} plans were done but do not lie here: is this folder the same on every node? "
-                "With --set store.writer=driver it need not be"
+                f"{store.folder}: {lost:,} finished plans are not in this folder: do all nodes share it? "
+                "If not, use --set store.writer=driver"
             )
     return progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What a sweep would do, from plans spread over the space: rows by reason, and seconds a plan on one worker."""
+    """Estimate of a sweep from plans spread over its space: rows by reason, seconds per plan on one worker."""
 
     probed: int
     reasons: dict[str, int]
     seconds_per_plan: float
 
 
-def dry_run(job: Job) -> DryRun:
-    """Simulate some plans in this process and store nothing."""
-    warm_up(job)
-    positions = spread(job, PROBE_PLANS)
+def dry_run(sweep: Sweep) -> DryRun:
+    """Simulate some plans in this process; store nothing."""
+    warm_up(sweep)
+    positions = spread(sweep, PROBE_PLANS)
     begun = time.perf_counter()
-    batch = evaluate(job, positions)
+    batch = evaluate(sweep, positions)
     seconds = time.perf_counter() - begun
     reasons = Counter(batch.column("reason").to_pylist())
     return DryRun(probed=len(positions), reasons=dict(reasons), seconds_per_plan=seconds / len(positions))

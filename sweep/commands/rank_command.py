@@ -1,4 +1,4 @@
-"""`sweep rank`: parses, calls, prints."""
+"""`sweep rank`: the plans of a result in order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
-from sim_core import (
-    SpecError,
-)
-from sweep import show
-from sweep.commands.run import RESULTS
+from sim_core import SpecError
+from sweep.commands.shared import RESULTS
 from sweep.fidelity import compare_fidelity
-from sweep.place import Place, place
-from sweep.rank import rank
+from sweep.folder import Folder, folder_at
+from sweep.ranking import rank
+from sweep.show.results import print_disagreement, print_ranking
+from sweep.show.tables import rows_text
+from sweep.show.terminal import WIDE, form_of, own_console
 from sweep.store import newest
-from sweep.terminal import WIDE, form_of, own_console
 
 
 class Form(StrEnum):
@@ -33,33 +32,33 @@ class Form(StrEnum):
     parquet = "parquet"
 
 
-def rank_command(
+def command(
     directory: Annotated[
         str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
     ] = None,
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 of each group.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 per group.")] = None,
     where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
     per: Annotated[
-        list[str] | None, typer.Option(help="Rank inside groups of this column; '' for no groups. Default: the spec's.")
+        list[str] | None, typer.Option(help="Rank within each value of this column; '' for one ranking. Default: the spec's.")
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated.")] = None,
-    descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest or lowest first.")] = None,
+    descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
-    compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree, widest first.")] = False,
+    compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    found = place(directory) if directory else newest(RESULTS)
+    folder = folder_at(directory) if directory else newest(RESULTS)
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
     if compare:
         if by or per or columns or descending is not None:
-            raise SpecError("--compare-fidelity: takes --top, --where, --format and --output only")
-        _compare(found, top, where, form, output)
+            raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
+        _compare(folder, top, where, form, output)
         return
     ranking = rank(
-        found,
+        folder,
         by=by,
         top=top,
         where=where,
@@ -70,31 +69,31 @@ def rank_command(
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
     elif output is None:
-        own_console().print(f"{found}:")
-        show.ranking_table(ranking, own_console())
+        own_console().print(f"{folder}:")
+        print_ranking(ranking, own_console())
     else:
         with output.open("w", encoding="utf-8") as file:
-            show.ranking_table(ranking, Console(file=file, width=WIDE, markup=False))
+            print_ranking(ranking, Console(file=file, width=WIDE, markup=False))
 
 
 def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
     """Rows as csv, json or parquet, with all digits."""
     if form is Form.parquet:
         if output is None:
-            raise SpecError("--format parquet: needs --output FILE")
+            raise SpecError("--format parquet needs --output FILE")
         pq.write_table(rows, output)
     elif output is None:
-        sys.stdout.write(show.rows_text(rows, form.value) + "\n")
+        sys.stdout.write(rows_text(rows, form.value) + "\n")
     else:
-        output.write_text(show.rows_text(rows, form.value) + "\n", encoding="utf-8")
+        output.write_text(rows_text(rows, form.value) + "\n", encoding="utf-8")
 
 
-def _compare(directory: Place, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
-    found = compare_fidelity(directory, top=top or 20, where=where)
+def _compare(folder: Folder, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
+    found = compare_fidelity(folder, top=top or 20, where=where)
     if form is Form.table and output is None:
-        show.disagreement(found, own_console())
+        print_disagreement(found, own_console())
     elif form is Form.table and output is not None:
         with output.open("w", encoding="utf-8") as file:
-            show.disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
+            print_disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
     else:
         _write_rows(found.rows, form, output)

@@ -1,4 +1,4 @@
-"""The unit of work: simulate a slice and store it. And the queue of slices: sized by measured time, cut down on a loss."""
+"""Slices as work: the task of simulating one, how an attempt can end, and the queue that sizes, retries and halves them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import REASON, SimError, SpecError
-from sweep.evaluate import evaluate, warm_up
-from sweep.job import Job
-from sweep.place import Location, place
+from sweep.evaluation import evaluate, warm_up
+from sweep.folder import Location, folder_at
+from sweep.preparation import Sweep
 from sweep.store import Slice, encoded
 
 FIRST_ROWS: Final = 4096
 MIN_ROWS: Final = 1024
 MAX_ROWS: Final = 65_536
 TARGET_S: Final = 1.0
-"""A slice should take about this long: the cost of handing it out is nothing, and little is lost with a worker."""
+"""A slice should take about this long: handing it out costs little, and little is lost with a worker."""
 LIMIT_S: Final = 120.0
-"""A slice that takes longer hangs, unless told otherwise: its process is ended, the plan at fault is found."""
+"""Default time limit: a slice that takes longer counts as hanging. Its process is ended and the plan at fault is found."""
 START_S: Final = 300.0
-"""For a worker to start, and to compile the engine where nobody has."""
+"""Time for a worker to start, and to compile the engine if no process has yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a finished slice reports; its rows lie in the store already."""
+    """Report of a finished slice, whose rows are in the store."""
 
     part: Slice
     seconds: float
@@ -40,7 +40,7 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Why a slice came to no end: a reason code, and what to tell of it."""
+    """Why an attempt failed: a reason code, and a text for the log."""
 
     reason: str
     text: str = ""
@@ -48,34 +48,34 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceTask:
-    """Simulate a slice and store it; picklable, so that any process can run it."""
+    """Simulate a slice and store it. Picklable, so that any process can run it."""
 
-    job: Job
+    sweep: Sweep
     directory: Location
     provenance: bytes
 
     def __call__(self, part: Slice) -> Receipt:
-        """Raises OSError where the store cannot be written."""
+        """Raises OSError if the store cannot be written."""
         begun = time.perf_counter()
         self.store(part, self.encode(part))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
 
     def warm_up(self) -> None:
-        """Load the engine into this process, so that no slice's time holds it."""
-        warm_up(self.job)
+        """Load the engine into this process, so that no slice's time includes it."""
+        warm_up(self.sweep)
 
     def encode(self, part: Slice) -> pa.Buffer:
-        """Simulate a slice: its file, to be stored."""
-        return encoded(evaluate(self.job, np.arange(part.start, part.stop)), self.provenance)
+        """Simulate a slice; returns its file, to be stored."""
+        return encoded(evaluate(self.sweep, np.arange(part.start, part.stop)), self.provenance)
 
     def store(self, part: Slice, data: pa.Buffer) -> None:
         """Raises OSError."""
-        place(self.directory).write_bytes(part.file_name, data)
+        folder_at(self.directory).write_bytes(part.file_name, data)
 
     def give_up(self, part: Slice, reason: str) -> Receipt:
-        """Store a slice whose every attempt was lost: its legal plans become `failed`."""
+        """Store a slice that failed at every attempt: its legal plans become `failed`, with `reason`."""
         begun = time.perf_counter()
-        batch = evaluate(self.job, np.arange(part.start, part.stop), REASON[reason])
+        batch = evaluate(self.sweep, np.arange(part.start, part.stop), REASON[reason])
         self.store(part, encoded(batch, self.provenance))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
 
@@ -84,10 +84,10 @@ Done = TypeVar("Done")
 
 
 def attempt(action: Callable[[], Done]) -> Done | Loss | OSError | SimError:
-    """What came of an action on a slice, as a value that any process can send: a result, a loss, an error of the run.
+    """The outcome of an action on a slice, as a value that any process can send: a result, a loss or an error of the run.
 
-    A full disk or a fault of the input (OSError, SimError) is nobody's plan; whatever else a plan does is reported, then the
-    plan is found.
+    OSError (a full disk) and SimError (a bad input) are errors of the run, whatever the plan. Any other exception is a loss,
+    and the queue narrows it down to the plan at fault.
     """
     try:
         return action()
@@ -97,21 +97,21 @@ def attempt(action: Callable[[], Done]) -> Done | Loss | OSError | SimError:
         return SpecError(str(error))
     except MemoryError:
         return Loss(reason="out_of_memory")
-    except Exception:  # noqa: BLE001 (see above)
+    except Exception:  # noqa: BLE001 (whatever a plan raises is a loss)
         return Loss(reason="simulation_raised", text=traceback.format_exc(limit=-3))
 
 
 @dataclass(kw_only=True)
 class SliceQueue:
-    """Slices still to be done. `take` cuts the next from the gaps; `lost` brings one back, whole at first, then halved."""
+    """Slices to be done. `take` cuts the next from the gaps; `lost` returns one, first whole, then halved."""
 
     gaps: deque[Slice]
     workers: int
-    returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices with the processes they have cost
+    returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices, each with its number of losses
     rows_per_s: float | None = None
 
     def take(self) -> tuple[Slice, int] | None:
-        """The next slice and the number of processes that it has cost so far; None when all are handed out."""
+        """The next slice and the number of its losses so far; None when all are handed out."""
         if self.returned:
             return self.returned.popleft()
         if not self.gaps:
@@ -125,19 +125,21 @@ class SliceQueue:
 
     def _rows(self) -> int:
         rows = FIRST_ROWS if self.rows_per_s is None else int(self.rows_per_s * TARGET_S)
-        left = sum(gap.rows for gap in self.gaps) // (2 * self.workers)  # so that all end together
+        left = sum(gap.rows for gap in self.gaps) // (
+            2 * self.workers
+        )  # smaller towards the end, so that all workers finish together
         return max(MIN_ROWS, min(rows, left, MAX_ROWS))
 
     def finished(self, receipt: Receipt) -> None:
-        """Learn the speed of a worker, smoothed over slices."""
+        """Update the speed of a worker, smoothed over slices."""
         rate = receipt.part.rows / max(receipt.seconds, 1e-6)
         self.rows_per_s = rate if self.rows_per_s is None else 0.5 * self.rows_per_s + 0.5 * rate
 
     def lost(self, part: Slice, losses: int) -> bool:
-        """Take back a slice that was lost; False where it is one plan that has now been lost twice: give it up.
+        """Take back a slice that was lost. False if it is one plan, lost for the second time: give it up.
 
-        The first loss may be anybody's (a kill from outside): the slice runs again. After the second it is halved, so that
-        the plan at fault is found in log2(rows) more losses and no other is lost with it.
+        After its first loss a slice runs again, because the cause may be outside (a killed process). After the second it is
+        halved: log2(rows) more losses isolate the plan at fault, and no other plan is given up.
         """
         losses += 1
         if losses == 1:
@@ -151,10 +153,11 @@ class SliceQueue:
         return True
 
 
-def settle(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
-    """Do with a slice what its `attempt` says; returns a receipt where it is done. Raises an error of the run.
+def resolve(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
+    """Act on the outcome of a slice's `attempt`: returns a receipt if it is done, raises an error of the run.
 
-    Only a process that died may have been killed from outside: any other loss is the slice's own, and is not tried again whole.
+    Only the death of a process (`worker_lost`) may have an outside cause. The slice itself causes every other loss, so it is
+    halved at once.
     """
     part, losses = taken
     if isinstance(answer, Receipt):

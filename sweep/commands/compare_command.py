@@ -1,4 +1,4 @@
-"""`sweep compare`: parses, calls, prints."""
+"""`sweep compare`: what changed between two results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sweep.compare.comparison import compare
 from sweep.compare.page import Entry, html_page, two_points
 from sweep.compare.report import Section, markdown, print_sections, sections
 from sweep.compare.result import Comparison, Point
-from sweep.nightly.nights import Nights, line_of_nights
-from sweep.place import place
-from sweep.terminal import WIDE, form_of, own_console
+from sweep.folder import folder_at
+from sweep.nightly.nights import Nights, history_of
+from sweep.show.terminal import WIDE, form_of, own_console
 
 
 class ComparisonForm(StrEnum):
@@ -31,29 +31,29 @@ class ComparisonForm(StrEnum):
     html = "html"
 
 
-def compare_command(
+def command(
     old: Annotated[str, typer.Argument(help="Folder of results, a path or URI.")],
-    new: Annotated[str, typer.Argument(help="Folder of results to compare with it.")],
-    top: Annotated[int, typer.Option(min=1, help="Plans listed of each kind of change.")] = 10,
-    by: Annotated[str | None, typer.Option(help="Column that says which plan is best. Default: the new spec's.")] = None,
+    new: Annotated[str, typer.Argument(help="Folder of results to compare with OLD.")],
+    top: Annotated[int, typer.Option(min=1, help="Plans to list per kind of change.")] = 10,
+    by: Annotated[str | None, typer.Option(help="Column to rank plans by. Default: the new spec's.")] = None,
     per: Annotated[
         list[str] | None,
-        typer.Option(help="The best of each group of this column; '' for no groups. Default: the new spec's."),
+        typer.Option(help="Compare the best plan per value of this column; '' for no groups. Default: the new spec's."),
     ] = None,
     form: Annotated[
         ComparisonForm | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for html).")] = None,
     nights: Annotated[
-        str | None, typer.Option(help="Root of nightly sweeps, of which NEW is a result: its page shows the last nights.")
+        str | None, typer.Option(help="Root of nightly sweeps that NEW belongs to: the page shows its last nights.")
     ] = None,
-    last: Annotated[int, typer.Option(min=2, help="Nights on the page.")] = 30,
+    last: Annotated[int, typer.Option(min=2, help="Nights to show on the page.")] = 30,
 ) -> None:
-    """Say what changed between two results: inputs, best plans, step times, plans that came or went."""
+    """Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished."""
     if form is None:
         form = ComparisonForm(form_of(output, list(ComparisonForm), ComparisonForm.table))
     if form is ComparisonForm.html and output is None:
-        raise SpecError("--format html: needs --output FILE")
+        raise SpecError("--format html needs --output FILE")
     history = _history(nights, new, last) if nights else None
     groups = None if per is None else [name for part in per for name in part.split(",") if name]
     found = compare(old, new, top=top, by=by, per=groups)
@@ -68,13 +68,13 @@ def compare_command(
 
 
 def _history(root: str, new: str, last: int) -> Sequence[Point]:
-    """The line of nights up to the last that has the result `new`. Raises SpecError where there is none."""
-    known = Nights(root=place(root)).read()
+    """The history of nights up to the last that has the result `new`. Raises SpecError if no night has it."""
+    known = Nights(root=folder_at(root)).read()
     folder = new.rstrip("/").rpartition("/")[2]
     for k in range(len(known), 0, -1):
         for sweep in known[k - 1].sweeps:
             if sweep.results == folder:
-                return line_of_nights(known[:k], sweep.name)[-last:]
+                return history_of(known[:k], sweep.name)[-last:]
     raise SpecError(f"--nights {root}: no night there has the result {folder}")
 
 

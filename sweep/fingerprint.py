@@ -1,4 +1,4 @@
-"""What a sweep was made from, file by file and value by value: the record that lets two results name what changed."""
+"""The fingerprint of a sweep's inputs, file by file and number by number: by it, two results can name what changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sim_core import HARDWARE_KEYS, Hardware, Workload, input_paths, preset_name
 from sweep.spec import SweepSpec
 
 
-def recorded(
+def fingerprint_of(
     spec: SweepSpec, base: Path, workload: Workload, variants: Sequence[Hardware], measured_on: Hardware | None
 ) -> dict[str, Any]:
-    """As plain data: `files` by what they are, each with path (as given), sha256 and bytes (of a folder: of all its traces);
-    `hardware` and `measured_on` by name, every number in SI but those that are an axis; `workload`, the sums of what was
-    read; `model`, a hash a source file.
+    """The fingerprint, as plain data under these keys; results store it, so the keys stay.
 
-    Raises OSError where a file cannot be read again.
+    `files`: by role, each with path (as given), sha256 and bytes (of a folder: over all its traces). `hardware` and
+    `measured_on`: by name, every number in SI units that is not an axis. `workload`: totals of what was read. `model`: a hash
+    per source file. Raises OSError if a file cannot be read.
     """
     axes = {name.strip().removeprefix("hardware.") for key in spec.axes for name in key.split(",")}
     hardware = {variant.name: _numbers(variant, axes) for variant in variants}
@@ -27,13 +27,13 @@ def recorded(
         "files": {what: _file(base, given) for what, given in _files(spec).items()},
         "hardware": hardware,
         "measured_on": {measured_on.name: _numbers(measured_on, set())} if measured_on else {},
-        "workload": _sums(workload),
+        "workload": _totals(workload),
         "model": source_hashes(),
     }
 
 
 def _files(spec: SweepSpec) -> dict[str, str]:
-    """The files that a spec names, by what they are."""
+    """The files that a spec names, by role."""
     files = {"workload": spec.workload.path}
     named = [spec.hardware.get("preset"), spec.workload.measured_on]
     for key, values in spec.axes.items():
@@ -55,10 +55,10 @@ def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float]:
     return {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
 
 
-def _sums(workload: Workload) -> dict[str, float]:
-    """A workload in a few numbers: layers, compute of a micro-batch and of a step, parameters, traffic of each group."""
+def _totals(workload: Workload) -> dict[str, float]:
+    """Totals of a workload: layers, compute of a micro-batch and of a step, parameters, traffic of each group."""
     found = summarize(workload)
-    sums = {
+    totals = {
         "layers": float(workload.layers),
         "forward_s": found.forward_s,
         "backward_s": found.backward_s,
@@ -69,8 +69,8 @@ def _sums(workload: Workload) -> dict[str, float]:
         ("expert_parameters_per_rank", found.expert_parameters_per_rank),
     ):
         if count is not None:
-            sums[name] = count
+            totals[name] = count
     traffic: dict[str, float] = defaultdict(float)
     for row in found.traffic:
         traffic[f"{row.group} {row.collective} {'a step' if row.per_step else 'a micro-batch'}, bytes"] += row.bytes
-    return sums | dict(traffic)
+    return totals | dict(traffic)

@@ -1,4 +1,4 @@
-"""How rank traces look on a terminal: what a job did, and how its replay compares."""
+"""Screens of rank traces: what a job did, and how its replay compares."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import Job, Played, Replay, short, statistics
-from sweep.show import print_table
+from sweep.show.tables import print_table
 
 
-def job_screen(path: str, job: Job, console: Console) -> None:
+def print_job(path: str, job: Job, console: Console) -> None:
     """Print what the traces of a job hold."""
     found, layout = statistics(job), job.layout
     total = layout.pp * layout.ranks_per_stage
@@ -20,10 +20,10 @@ def job_screen(path: str, job: Job, console: Console) -> None:
         f"micro-batch {layout.micro_batch}, ga {layout.ga}, {found.schedule}",
         soft_wrap=True,
     )
-    console.print(f"  layers        {layout.layers or 'not told'}; sequence {job.sequence or 'not told'}")
+    console.print(f"  layers        {layout.layers or 'unknown'}; sequence {job.sequence or 'unknown'}")
     longest = max(job.ranks, key=lambda rank: rank.span_s)
     console.print(f"  recorded step {_ms(job.span_s)} (rank {longest.rank}, stage {longest.stage})")
-    table = _table("stage", "operation", "number", "mean", "least", "most", "total", "of it waiting")
+    table = _table("stage", "operation", "number", "mean", "min", "max", "total", "waiting")
     for row in found.operations:
         seconds = (row.mean_s, row.least_s, row.most_s, row.total_s)
         waited = f"{row.wait_s / row.total_s:.0%}" if row.total_s > 0 else "-"
@@ -41,13 +41,13 @@ def job_screen(path: str, job: Job, console: Console) -> None:
         )
     if found.unknown_waits:
         names = ", ".join(found.unknown_waits)
-        console.print(f"  note: waits in {names} cannot be told, the other members are not at hand", soft_wrap=True)
+        console.print(f"  note: waits in {names} are unknown: there are no traces of the other members", soft_wrap=True)
     for note in layout.notes:
         console.print(f"  note: {note}", soft_wrap=True)
 
 
-def replay_screen(path: str, found: Replay, console: Console) -> None:
-    """Print a replay beside the record."""
+def print_replay(path: str, found: Replay, console: Console) -> None:
+    """Print a replay beside what was recorded."""
     how = "each rank with its own times" if found.of_ranks else "each stage with its mean times"
     console.print(f"{path}: replayed, {how}", soft_wrap=True)
     console.print(f"  recorded step  {_ms(found.recorded_s)}")
@@ -70,7 +70,7 @@ def _work_s(event: Played) -> float:
 
 
 def replay_values(found: Replay) -> dict[str, object]:
-    """The same as plain values."""
+    """The replay's totals as plain values, for JSON."""
     return {
         "recorded_s": found.recorded_s,
         "replayed_s": found.step_s,

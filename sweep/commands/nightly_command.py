@@ -1,4 +1,4 @@
-"""`sweep nightly`: parses, calls, prints. Exit codes of its own: 0 nothing beyond the thresholds, 1 regressions, 2 failures."""
+"""`sweep nightly`: one night of sweeps. Exit codes: 0 nothing beyond the thresholds, 1 regressions, 2 failures."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ import typer
 
 from sim_core import SimError
 from sweep.executors import Executor
-from sweep.executors.choice import Kind, check_kept, opened
-from sweep.nightly.night import EXIT_FAILURES, Means, run_night
+from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.folder import Folder
+from sweep.nightly.night import EXIT_FAILURES, Runtime, run_night
 from sweep.nightly.spec import NightlySpec, load_nightly
-from sweep.place import Place
-from sweep.progress import shown
-from sweep.terminal import Terminated, exit_code, own_console, sigterm_raises
-from sweep.work import LIMIT_S
+from sweep.show.progress import progress_display
+from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.slices import LIMIT_S
 
 
-def nightly_command(
+def command(
     file: Annotated[Path, typer.Argument(help="The nightly file, YAML.")],
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of it: root=s3://bucket/nightly.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of the file: root=s3://bucket/nightly.")
+    ] = None,
 ) -> None:
-    """Run the sweeps of a nightly file, compare with last night, tell. Exit: 0 fine, 1 regressions, 2 failures."""
+    """Run the sweeps of a nightly file, compare with last night, notify. Exit code: 0 fine, 1 regressions, 2 failures."""
     console = own_console()
     try:
         spec = load_nightly(file, sets or [])
-        means = Means(
+        runtime = Runtime(
             executor=lambda writer, out: _executor(spec, writer, out),
-            tell=lambda text: console.print(text, soft_wrap=True, highlight=False),
-            shown=lambda: shown(console),
+            log=lambda text: console.print(text, soft_wrap=True, highlight=False),
+            progress=lambda: progress_display(console),
         )
         with sigterm_raises():
-            check_kept(spec.root, "root")
-            outcome = run_night(spec, file.parent, means)
+            check_persistent(spec.root, "root")
+            outcome = run_night(spec, file.parent, runtime)
     except (KeyboardInterrupt, Terminated) as stop:
-        console.print("Interrupted. The same command goes on from there.")
+        console.print("Interrupted. Run the same command to resume.")
         raise typer.Exit(exit_code(stop)) from None
     except (SimError, OSError) as error:
         where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
@@ -51,6 +53,6 @@ def nightly_command(
 
 
 @contextmanager
-def _executor(spec: NightlySpec, writer: str, out: Place) -> Iterator[Executor]:
+def _executor(spec: NightlySpec, writer: str, out: Folder) -> Iterator[Executor]:
     with opened(Kind(spec.executor), spec.workers, LIMIT_S, writer, out) as running, sigterm_raises():  # after Ray's own
         yield running

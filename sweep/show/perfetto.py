@@ -1,4 +1,4 @@
-"""A recorded and a replayed step side by side as a Chrome trace: the JSON that ui.perfetto.dev and chrome://tracing open.
+"""A recorded and a replayed step side by side as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
 
 Source of the format: "Trace Event Format", Google, 2016 (complete events `X`, metadata events `M`; microseconds).
 """
@@ -18,7 +18,7 @@ _US: Final = 1e6
 
 
 def chrome_trace(measured: Sequence[Played], replayed: Replay) -> str:
-    """The text of a trace: two processes, a thread a rank (a stage, where means were replayed); waits are slices."""
+    """The text of a trace: two processes, one thread per rank (per stage, if means were replayed); waits are slices."""
     what = "rank" if replayed.of_ranks else "stage"
     events = [*_process(RECORDED, "recorded", "rank", measured), *_process(REPLAYED, "replayed", what, replayed.events)]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""What every command shares with the terminal it runs in: its width, and an end by SIGTERM that is an end by Ctrl-C."""
+"""The terminal that a command runs in: its width, its output format, and SIGTERM handled as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Terminated(BaseException):
 
 
 def own_console() -> Console:
-    """A terminal's own width; in a log or a pipe, wide enough that no row breaks."""
+    """A console as wide as the terminal; in a log or a pipe, wide enough that no row wraps."""
     console = Console(markup=False)
     return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
 
 
 def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
-    """The format that an output file's suffix names; a table where it has none, or `.txt`. Raises SpecError."""
+    """The format that the suffix of `output` names; `table` if it has none, or `.txt`. Raises SpecError."""
     suffix = output.suffix.removeprefix(".") if output else ""
     if suffix in ("", "txt"):
         return table
@@ -41,7 +41,7 @@ def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """SIGTERM raises `Terminated` inside."""
+    """Make SIGTERM raise `Terminated` inside the block."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
@@ -50,7 +50,7 @@ def sigterm_raises() -> Iterator[None]:
 
 
 def exit_code(stop: BaseException) -> int:
-    """Of a command that Ctrl-C or SIGTERM ended."""
+    """Exit code of a command that Ctrl-C or SIGTERM ended."""
     return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
 
 

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim_core import PARTS, SpecError
+from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
-from sweep.job import prepare
-from sweep.rank import rank
-from sweep.run import run_sweep
+from sweep.preparation import prepare
+from sweep.ranking import rank
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES
@@ -106,7 +106,7 @@ def test_faults_name_the_nearest_column(results: Path, options: dict[str, Any], 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(SpecError, match="no results of a sweep lie here"):
+        with pytest.raises(SpecError, match="holds no results of a sweep"):
             rank(path)
 
 
@@ -126,7 +126,7 @@ def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
     assert [{k: str(v) for k, v in row.items()} for row in expected] == as_csv
     assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
     refused = sweep(*options, "--format", "parquet")
-    assert (refused.returncode, refused.stderr) == (1, "error: --format parquet: needs --output FILE\n")
+    assert (refused.returncode, refused.stderr) == (1, "error: --format parquet needs --output FILE\n")
 
 
 def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
     told = sweep("rank", out)
     assert told.returncode == 1
     assert told.stderr.count("\n") == 1
-    assert "`sweep run` computes damaged slices again" in told.stderr
+    assert "`sweep run` recomputes damaged slices" in told.stderr
 
 
 def test_a_condition_that_fails_on_a_value_is_one_line(results: Path) -> None:
@@ -196,7 +196,7 @@ def test_one_line_of_duckdb_reads_the_result(results: Path) -> None:
 def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sweep", "rank", "--top", "1", "--per", ""]
     none = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
-    assert (none.returncode, none.stderr) == (1, "error: results: no results of a sweep lie here\n")
+    assert (none.returncode, none.stderr) == (1, "error: results: holds no results of a sweep\n")
     for name, age in (("old", 100), ("new", 0)):
         shutil.copytree(results, tmp_path / "results" / name)
         manifest = tmp_path / "results" / name / "sweep.json"

@@ -1,4 +1,4 @@
-"""Ranking a store's results: the best plans by a column, one for all or a list per group; DuckDB does the querying."""
+"""Rank the results of a sweep: the best plans by a column, over all plans or within groups. DuckDB runs the queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
 from sweep.columns import result_column
-from sweep.place import Location
+from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
 
@@ -23,16 +23,16 @@ IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The ranked rows, and what was left out."""
+    """The ranked rows, and what the ranking leaves out."""
 
     rows: pa.Table
     by: str
     descending: bool
     ranked: int
     total: int
-    missing: int  # rows that the sweep will still have
+    missing: int  # rows that are not computed yet
     mixed_batches: bool  # ranked by step time, though a group holds several global batches
-    notes: tuple[str, ...]  # of the run, those that bear on the ranking
+    notes: tuple[str, ...]  # of the run, those that concern the ranking
     filtered: int  # ok, but `where` is false
     reasons: dict[str, int]  # not ranked, by reason
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
@@ -51,7 +51,7 @@ def rank(
 ) -> Ranking:
     """Rank the results in `directory`. Ties go to the lower plan number.
 
-    `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 of each group.
+    `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -64,7 +64,7 @@ def rank(
             per = provenance.get("spec", {}).get("per", [])
         per = [result_column(name, list(schema)) for name in per]
         top = top or (GROUP_TOP if per else TOP)
-        shown = [result_column(name, list(schema)) for name in columns]
+        chosen = [result_column(name, list(schema)) for name in columns]
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
         if where:
@@ -73,7 +73,7 @@ def rank(
         ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
         plan_columns = _plan_columns(schema)
         varying, held = _spread(connection, plan_columns, condition)
-        select = shown or [*varying, *_result_columns(by, schema)]
+        select = chosen or [*varying, *_result_columns(by, schema)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
@@ -99,7 +99,7 @@ def rank(
 
 
 def outcome(directory: Location) -> tuple[int, int]:
-    """Rows with a result and rows that failed, of all that lie in `directory`. Raises SpecError."""
+    """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
     with results(directory) as connection:
         query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"
         ok, failed = connection.execute(query).fetchall()[0]
@@ -117,7 +117,7 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
 def ordering(
     by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
 ) -> list[tuple[str, bool]]:
-    """The columns to rank by, and of each whether more is better: the given one, or the spec's objectives in turn."""
+    """The columns to rank by, each with whether more is better: the given one, or the spec's objectives in turn."""
     if by is None:
         objectives = provenance.get("spec", {}).get("objectives", [])
         order = [(result_column(str(o["column"]), list(schema)), o["direction"] == "maximize") for o in objectives]
@@ -141,7 +141,7 @@ def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, 
 
 
 def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[str, int]]:
-    """All rows, and those that cannot be ranked by reason."""
+    """Number of all rows, and of rows that cannot be ranked, by reason."""
     found = connection.execute(
         f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM results "
         f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
@@ -150,13 +150,13 @@ def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[s
 
 
 def _plan_columns(schema: dict[str, str]) -> list[str]:
-    """The columns that say what a plan is: all before the status."""
+    """The columns that define a plan: all before the status."""
     names = list(schema)
     return [name for name in names[: names.index("status")] if name not in IDENTITY]
 
 
 def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
-    """Which plan columns vary among the ranked rows, and the value of those that do not."""
+    """The plan columns that vary among the ranked rows, and the values of those that do not."""
     bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
     row = connection.execute(f"SELECT {bounds} FROM results WHERE {condition}").fetchall()[0]
     pairs = list(zip(names, row[::2], row[1::2], strict=True))
