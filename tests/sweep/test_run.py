@@ -97,6 +97,11 @@ def test_the_result_is_the_same_whatever_the_number_of_workers(write_spec: SpecW
     assert tables[0].equals(tables[2])
 
 
+def ends_with_its_driver(workers: list[int]) -> None:
+    """Wait until no worker is left."""
+    until(lambda: not any(map(is_worker, workers)))
+
+
 def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int) -> None:
     """Kill a worker or the driver, resume, `rounds` times; then finish and compare."""
     rng = random.Random(seed)
@@ -114,8 +119,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int
             workers = workers_of(process.pid)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            for pid in workers:  # they end with their driver
-                until(lambda gone=pid: not is_worker(gone))
+            ends_with_its_driver(workers)
     call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
 
