@@ -19,8 +19,8 @@ LLAMA405B = EXAMPLES / "workloads" / "llama405b_tp8_pp16.simai.txt"
 
 PlanMaker = Callable[..., Plans]
 
-SLOWEST_FILES = ("test_cluster.py", "test_executors.py")
-"""Those that start Ray. With several pytest workers they begin first, so that no worker waits for them at the end."""
+SLOWEST_FILES = ("test_cluster.py", "test_executors.py", "test_run.py", "test_nights.py")
+"""Files that start many processes. They run first, so that no pytest worker waits for another one at the end."""
 
 PLAIN: dict[str, float] = {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
@@ -41,7 +41,7 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
 
 
 def pytest_configure() -> None:
-    """A shell starts background jobs with SIGINT ignored, and child processes inherit that; tests of Ctrl-C need it."""
+    """Restore Ctrl-C: a shell starts background jobs with SIGINT ignored, and child processes inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sweep.store import Store
-from tests.sweep.conftest import SpecWriter, rows
+from tests.sweep.conftest import SpecWriter, rows, spec_in
 from tests.waiting import until
 
 BIG_AXES = {
@@ -75,15 +75,16 @@ def workers_of(pid: int) -> list[int]:
     return [child for child in children(pid) if is_worker(child)]
 
 
-@pytest.fixture
-def spec(write_spec: SpecWriter) -> Path:
-    return write_spec(axes=BIG_AXES, where=None, name="big")
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spec_in(tmp_path_factory.mktemp("spec"), axes=BIG_AXES, where=None, name="big")
 
 
-@pytest.fixture
-def undisturbed(spec: Path, tmp_path: Path) -> pa.Table:
-    call("run", spec, "--out", tmp_path / "undisturbed", "--workers", 2, "--top", 0)
-    return rows(tmp_path / "undisturbed")
+@pytest.fixture(scope="module")
+def undisturbed(spec: Path) -> pa.Table:
+    out = spec.parent / "undisturbed"
+    call("run", spec, "--out", out, "--workers", 2, "--top", 0)
+    return rows(out)
 
 
 def test_the_result_is_the_same_whatever_the_number_of_workers(write_spec: SpecWriter, tmp_path: Path) -> None:
