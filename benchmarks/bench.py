@@ -74,7 +74,10 @@ def engine_rows() -> list[tuple[str, str, str]]:
         ("GPipe, pp 8, 64 micro-batches", 0, 8, 1, 64, True),
         ("1F1B, pp 32, 256 micro-batches", 1, 32, 1, 256, True),
     )
-    return [(f"engine: {name}", f"{engine_rate(*case) / 1e6:.0f} M block events/s", ">= 30 M") for name, *case in cases]
+    return [
+        (f"engine: {name}", f"{engine_rate(schedule, pp, vpp, ga, overlapped) / 1e6:.0f} M block events/s", ">= 30 M")
+        for name, schedule, pp, vpp, ga, overlapped in cases
+    ]
 
 
 def worker_rows() -> list[tuple[str, str, str]]:
@@ -185,7 +188,8 @@ def memory_rows() -> Rows:
 
 def ray_rows() -> Rows:
     """Ray beside local processes, turn by turn, start-up apart."""
-    plans, taken = 1_000_000, {"local": [], "driver": [], "worker": []}  # type: dict[str, list[Driven]]
+    plans = 1_000_000
+    taken: dict[str, list[Driven]] = {"local": [], "driver": [], "worker": []}
     for _ in range(3):
         for writer, runs in taken.items():
             runs.append(driven(plans, "local" if writer == "local" else "ray", writer if writer != "local" else "auto"))

@@ -94,6 +94,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
     [
         "README.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "cluster/README.md",
         "cluster/nightly/README.md",
         "docs/architecture.md",
@@ -108,3 +109,15 @@ def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"
+
+
+def test_the_recipes_for_contributors_name_what_is_there() -> None:
+    """Every path in backticks exists, every name in capitals stands in the sources, every command is one of the Makefile."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert [path for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.md)`", text) if not (ROOT / path).exists()] == []
+    sources = "".join(
+        path.read_text(encoding="utf-8") for folder in ("sim_core", "sweep", "tests") for path in (ROOT / folder).rglob("*.py")
+    )
+    assert [name for name in re.findall(r"`([A-Z]{2,})`", text) if f"\n{name}:" not in sources and name != "NOTICE"] == []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [name for name in re.findall(r"`make ([a-z-]+)", text) if f"\n{name}: " not in makefile] == []

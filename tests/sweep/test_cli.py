@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import GPT7B, LLAMA405B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 
 
-def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
     command = [sys.executable, "-m", "sweep", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -62,7 +64,7 @@ def test_hardware_lists_presets_and_sources() -> None:
     ],
 )
 def test_a_fault_of_the_user_is_one_line_and_exit_code_1(arguments: tuple[str, ...], message: str) -> None:
-    told = sweep(*arguments)
+    told = process(*arguments)
     assert told.returncode == 1
     assert told.stderr.startswith(message)
     assert told.stderr.count("\n") == 1
@@ -79,7 +81,7 @@ def test_failed_plans_are_told_by_the_exit_code(write_spec: SpecWriter, tmp_path
 
 
 def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> None:
-    told = sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 1)
+    told = process("run", write_spec(), "--out", tmp_path / "out", "--workers", 1)
     assert told.returncode == 0
     assert "\x1b" not in told.stdout
     assert "\r" not in told.stdout

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -79,7 +80,7 @@ def nodes() -> Iterator[Nodes]:
             patch.setenv(name, value)
         made = Nodes(2)
         yield made
-        made.cluster.shutdown()
+        made.cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> subprocess.Popen[str]:
@@ -95,6 +96,11 @@ def there(out: Path) -> int:
     return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
 
 
+def is_there(out: Path, count: int) -> bool:
+    """Whether `count` rows are stored."""
+    return there(out) >= count
+
+
 def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: int, seed: int) -> None:
     """Each round kills one thing once a random number of rows has been added, and resumes; then all is compared."""
     rng = random.Random(seed)
@@ -104,7 +110,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
         left = undisturbed.num_rows - there(out)
         moment = there(out) + rng.randrange(max(int(0.7 * left), 1))
         process = started(spec, out, nodes, rng.choice(["driver", "worker"]))
-        until(lambda at=moment: there(out) >= at, process)
+        until(partial(is_there, out, moment), process)
         if kind == "driver":
             process.kill()
             process.communicate()

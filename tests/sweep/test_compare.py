@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +23,7 @@ from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SMALL, rows
 
 AXES: dict[str, Any] = {
@@ -295,26 +294,21 @@ def test_percent(change: float, told: str) -> None:
     assert percent(change) == told
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "sweep", "compare", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_the_command_writes_every_form(run: Runner, tmp_path: Path) -> None:
     old, new = run("old"), run("new", hardware=slower_network())
-    told = command(old, new)
+    told = sweep("compare", old, new)
     assert (told.returncode, told.stderr) == (0, "")
     for text in ("hardware H100-SXM nic_bandwidth: 50 GB/s -> 37.5 GB/s", "Became infeasible", "dp_exposed_s", "gpus 128"):
         assert text in told.stdout
-    data = json.loads(command(old, new, "--format", "json", "--top", 2).stdout)
+    data = json.loads(sweep("compare", old, new, "--format", "json", "--top", 2).stdout)
     assert "hardware H100-SXM nic_bandwidth: 50 GB/s -> 37.5 GB/s" in [change["text"] for change in data["inputs"]]
     assert len(data["largest"]) == 2
     assert data["largest"][0]["cause"] == data["largest"][0]["parts"][0][0]
-    assert command(old, new, "-o", tmp_path / "c.md").returncode == 0
+    assert sweep("compare", old, new, "-o", tmp_path / "c.md").returncode == 0
     assert (tmp_path / "c.md").read_text().startswith("## small: what changed\n")
-    assert command(old, new, "-o", tmp_path / "c.html").returncode == 0
+    assert sweep("compare", old, new, "-o", tmp_path / "c.html").returncode == 0
     assert (tmp_path / "c.html").stat().st_size > 1_000_000
-    assert command(old, new, "-o", tmp_path / "c.txt").returncode == 0
+    assert sweep("compare", old, new, "-o", tmp_path / "c.txt").returncode == 0
     assert "Best plan" in (tmp_path / "c.txt").read_text()
-    refused = command(old, new, "--format", "html")
+    refused = sweep("compare", old, new, "--format", "html")
     assert (refused.returncode, refused.stderr) == (1, "error: --format html needs --output FILE\n")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sweep.store import Store
-from tests.sweep.conftest import SpecWriter, rows
+from tests.sweep.conftest import SpecWriter, rows, spec_in
 from tests.waiting import until
 
 BIG_AXES = {
@@ -75,15 +75,16 @@ def workers_of(pid: int) -> list[int]:
     return [child for child in children(pid) if is_worker(child)]
 
 
-@pytest.fixture
-def spec(write_spec: SpecWriter) -> Path:
-    return write_spec(axes=BIG_AXES, where=None, name="big")
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spec_in(tmp_path_factory.mktemp("spec"), axes=BIG_AXES, where=None, name="big")
 
 
-@pytest.fixture
-def undisturbed(spec: Path, tmp_path: Path) -> pa.Table:
-    call("run", spec, "--out", tmp_path / "undisturbed", "--workers", 2, "--top", 0)
-    return rows(tmp_path / "undisturbed")
+@pytest.fixture(scope="module")
+def undisturbed(spec: Path) -> pa.Table:
+    out = spec.parent / "undisturbed"
+    call("run", spec, "--out", out, "--workers", 2, "--top", 0)
+    return rows(out)
 
 
 def test_the_result_is_the_same_whatever_the_number_of_workers(write_spec: SpecWriter, tmp_path: Path) -> None:
@@ -95,6 +96,11 @@ def test_the_result_is_the_same_whatever_the_number_of_workers(write_spec: SpecW
     assert tables[0].num_rows == 11_520
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
+
+
+def ends_with_its_driver(workers: list[int]) -> None:
+    """Wait until no worker is left."""
+    until(lambda: not any(map(is_worker, workers)))
 
 
 def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int) -> None:
@@ -114,8 +120,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int
             workers = workers_of(process.pid)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            for pid in workers:  # they end with their driver
-                until(lambda gone=pid: not is_worker(gone))
+            ends_with_its_driver(workers)
     call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,8 @@ import pytest
 from sim_core import SpecError
 from sweep.fidelity import compare_fidelity
 from tests.conftest import GPT7B, LLAMA405B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows
-
-
-def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -40,6 +34,7 @@ def test_rows_are_paired_by_plan(both: Path) -> None:
         key = tuple(row[k] for k in keys)
         assert row["ratio"] == pytest.approx(simai[key]["step_time_s"] / event[key]["step_time_s"])
     assert {row["dp_overlap_ratio"] for row in table} == {0.5}
+    assert found.rank_correlation is not None
     assert -1 <= found.rank_correlation <= 1
     assert found.low <= found.median <= found.high
 

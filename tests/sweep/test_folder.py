@@ -27,7 +27,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if kind == "relative":
         monkeypatch.chdir(tmp_path)
         return folder_at("some/where")
-    given = {"path": tmp_path / "some/where", "file": f"file://{tmp_path}/some/where", "elsewhere": f"mock:///{tmp_path}/x"}
+    given: dict[str, Path | str] = {
+        "path": tmp_path / "some/where",
+        "file": f"file://{tmp_path}/some/where",
+        "elsewhere": f"mock:///{tmp_path}/x",
+    }
     return folder_at(given[kind])
 
 

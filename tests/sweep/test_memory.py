@@ -40,7 +40,7 @@ def address() -> Iterator[str]:
         patch.setenv("RAY_ADDRESS", cluster.address)
         yield cluster.address
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.long

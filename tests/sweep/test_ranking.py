@@ -27,6 +27,7 @@ from sweep.ranking import rank
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import rows
 
 ROWS = list[dict[str, Any]]
@@ -44,11 +45,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def table(results: Path) -> ROWS:
-    return rows(results).to_pylist()
+    return list(rows(results).to_pylist())
 
 
 def plans(found: Any) -> list[int]:
-    return found.rows["plan"].to_pylist()
+    return list(found.rows["plan"].to_pylist())
 
 
 def test_the_best_come_first_and_ties_go_to_the_lower_number(results: Path, table: ROWS) -> None:
@@ -108,11 +109,6 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(SpecError, match="holds no results of a sweep"):
             rank(path)
-
-
-def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
@@ -190,7 +186,7 @@ def test_the_table_shows_shares_of_the_step_that_add_up(results: Path) -> None:
 def test_one_line_of_duckdb_reads_the_result(results: Path) -> None:
     parts = " + ".join(PARTS)
     query = f"SELECT max(abs({parts} - step_time_s) / step_time_s) FROM '{results}/*.parquet' WHERE status = 'ok'"
-    assert duckdb.sql(query).fetchall()[0][0] < 1e-9
+    assert duckdb.execute(query).fetchall()[0][0] < 1e-9
 
 
 def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: Path) -> None:

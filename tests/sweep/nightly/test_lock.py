@@ -35,6 +35,11 @@ def holder(root: Folder) -> subprocess.Popen[str]:
     return process
 
 
+def briefly(seconds: float) -> None:
+    """A pause much shorter than the one asked for."""
+    threading.Event().wait(seconds)
+
+
 def test_two_at_once_exclude_each_other(root: Folder) -> None:
     process = holder(root)
     with pytest.raises(SpecError, match="another nightly run is active here"), locked(root):
@@ -147,7 +152,7 @@ def test_of_many_at_the_same_moment_at_most_one_holds_the_lease(tmp_path: Path, 
         for _ in range(3):
             lease = Lease(folder)
             try:
-                lease.acquire(folder, pause=lambda s: threading.Event().wait(rng.random() * 0.01))
+                lease.acquire(folder, pause=lambda s: briefly(rng.random() * 0.01))
             except SpecError:
                 continue
             with guard:
