@@ -30,6 +30,8 @@ from sim_core import (
     trace,
 )
 from sim_core.costing.collectives import collective_s
+from sim_core.hardware.table import device_at
+from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_GATHER, REDUCE_SCATTER
 from tests.aicb import gpt_text, write
 from tests.conftest import ROOT, make_plans
@@ -116,11 +118,8 @@ def test_a_row_does_not_depend_on_its_neighbours(gpt7b: Workload, h100: Hardware
 
 def buckets(kind: int, size: float, bucket: float, table: HardwareTable, dp: int, nodes: int, per_node: int) -> list[float]:
     count = max(1, int(np.ceil(size / bucket)))
-    cost = collective_s(
-        kind, size / count, dp, nodes, per_node,
-        table.nvlink_bandwidth[0], table.nvlink_latency[0], table.nic_bandwidth_per_gpu[0], table.nic_latency[0],
-    )  # fmt: skip
-    return [cost] * count
+    at = Placement(ranks=dp, nodes=nodes, fewest=per_node, most=per_node)
+    return [collective_s(kind, size / count, at, device_at(table, 0).links)] * count
 
 
 @pytest.mark.parametrize("bucket", [2**24, 2**27, 2**30, 2**34])
