@@ -26,7 +26,7 @@ class Groups(NamedTuple):
     key: Ints  # [plans] the row of each plan
     ranks: Ints  # [rows, kinds] of a group
     first: Ints  # [rows, kinds] its first row in `placed`
-    count: Ints  # [rows, kinds] its rows in `placed`: the distinct placements of the groups of this kind
+    placings: Ints  # [rows, kinds] its rows in `placed`: the distinct placements of the groups of this kind
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
     alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks and placements
 
@@ -74,7 +74,7 @@ def _fill(key: Ints, kinds: Ints) -> Groups:
             placed[end : end + found.shape[0]] = found
             end += found.shape[0]
     return Groups(
-        key=key, ranks=ranks, first=first, count=count, placed=placed[:end].copy(), alike=_alike(ranks, first, count, placed)
+        key=key, ranks=ranks, first=first, placings=count, placed=placed[:end].copy(), alike=_alike(ranks, first, count, placed)
     )
 
 
@@ -100,7 +100,7 @@ def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: the slowest holds up all."""
     placed, ranks = groups.placed, groups.ranks[row, group]
     slowest = 0.0
-    for k in range(groups.first[row, group], groups.first[row, group] + groups.count[row, group]):
+    for k in range(groups.first[row, group], groups.first[row, group] + groups.placings[row, group]):
         at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2])
         slowest = max(slowest, collective_s(kind, size, at, links))
     return slowest

@@ -103,7 +103,7 @@ def test_groups_are_placed_where_the_rank_order_puts_them(placed: tuple[Plans, l
         row, gpus_per_node = groups.key[i], NODES[plans.hardware[i]]
         for kind, lists in groups_of(shape).items():
             expected = {(len(on), min(on), max(on)) for on in (held(ranks, gpus_per_node) for ranks in lists)}
-            first, count = groups.first[row, kind], groups.count[row, kind]
+            first, count = groups.first[row, kind], groups.placings[row, kind]
             found = [tuple(at) for at in groups.placed[first : first + count].tolist()]
             assert found == sorted(expected), (shape, gpus_per_node, kind)
             assert groups.ranks[row, kind] == len(lists[0])
@@ -113,7 +113,7 @@ def test_groups_are_alike_where_ranks_and_placements_are(placed: tuple[Plans, li
     groups = placed[2]
     for kind in range(groups.ranks.shape[1]):
         known: dict[tuple[int, bytes], int] = {}
-        for row, (ranks, first, count) in enumerate(zip(groups.ranks, groups.first, groups.count, strict=True)):
+        for row, (ranks, first, count) in enumerate(zip(groups.ranks, groups.first, groups.placings, strict=True)):
             own = (int(ranks[kind]), groups.placed[first[kind] : first[kind] + count[kind]].tobytes())
             assert groups.alike[row, kind] == known.setdefault(own, row)
         assert len(known) > 10 or kind == EMBEDDING
