@@ -38,6 +38,8 @@ from sim_core.metrics import (
     METRICS,
     PARTS,
 )
+from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
+from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
     FIDELITIES,
@@ -108,6 +110,7 @@ __all__ = [
     "HARDWARE_KEYS",
     "METRICS",
     "PARTS",
+    "PLAN_DEFAULTS",
     "PRECISIONS",
     "REASON",
     "REASONS",
@@ -136,6 +139,7 @@ __all__ = [
     "Traffic",
     "Workload",
     "cache_dir",
+    "checkpointing_codes",
     "compiling_alone",
     "export_simai",
     "hardware_table",
@@ -144,6 +148,7 @@ __all__ = [
     "legality",
     "nearest",
     "parse_hardware",
+    "plans",
     "preset_names",
     "quantity",
     "read_hardware",
@@ -159,6 +164,8 @@ __all__ = [
     "simulate",
     "slice_plans",
     "short",
+    "split_codes",
+    "split_text",
     "source_hash",
     "source_hashes",
     "summarize",

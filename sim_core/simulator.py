@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.planning.building import check_plans
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
@@ -46,6 +47,14 @@ class Results(NamedTuple):
     reason: Ints
     metrics: Floats
     state_bytes: Floats
+
+    def named(self) -> dict[str, npt.NDArray[Any]]:
+        """Columns by name, [n] each: `reason` as words ('' for a result), METRICS, `state_bytes`."""
+        return {
+            "reason": np.array(REASONS)[self.reason],
+            **dict(zip(METRICS, self.metrics, strict=True)),
+            "state_bytes": self.state_bytes,
+        }
 
 
 class Events(NamedTuple):
@@ -80,7 +89,10 @@ class _Scratch(NamedTuple):
 
 
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
-    """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result."""
+    """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result.
+
+    Raises SpecError where the columns of `plans` do not fit each other or hold values that mean nothing.
+    """
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
@@ -94,7 +106,11 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
-    """The reason code of each plan, 0 where it can run; and its model state, bytes on a rank."""
+    """The reason code of each plan, 0 where it can run; and its model state, bytes on a rank.
+
+    Raises SpecError where the columns of `plans` do not fit each other or hold values that mean nothing.
+    """
+    check_plans(plans, len(hardware.memory_bytes))
     reason = check(workload, plans)
     state_bytes = model_state_bytes(workload, plans)
     too_big = (reason == 0) & (state_bytes > hardware.memory_bytes[plans.hardware])
@@ -117,6 +133,7 @@ def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
     """Nanoseconds of the parts that SimAI-Analytical prints, of one plan, whatever its memory. Raises SpecError."""
+    check_plans(plans, len(hardware.memory_bytes))
     reason = int(check(workload, plans)[row])
     sums = np.zeros(len(SIMAI_PARTS))
     if reason == 0 and not simai_one(workload.arrays, hardware, bus_tables(), plans, row, np.empty(N_RULES), sums):
@@ -127,8 +144,15 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
 
 
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
-    """The events of one legal plan."""
+    """The events of one plan, by the event engine. Raises SpecError if it cannot run."""
+    check_plans(plans, len(hardware.memory_bytes))
+    if not 0 <= row < len(plans.tp):
+        raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
     one = slice_plans(plans, slice(row, row + 1))
+    one = one._replace(fidelity=np.full(1, EVENT, np.int64))
+    reason = REASONS[int(legality(workload, hardware, one)[0][0])]
+    if reason:
+        raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     rows = np.zeros(1, np.int64)
     tables = _tables(workload.arrays, hardware, one, rows)
     program, times = _trace(workload.arrays, hardware, one, tables, rows)

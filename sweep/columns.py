@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sim_core import FIDELITIES, HARDWARE_KEYS, METRICS, PARTS, PRECISIONS, Plans, SpecError, nearest, quantity
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
+from sweep.spec import LABELS
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,7 +55,7 @@ def result_schema(space: Space) -> pa.Schema:
     """Columns of the result, without provenance."""
     fields = [pa.field("plan", pa.int64(), nullable=False)]
     fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
-    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, "checkpointing")]
+    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, *LABELS)]
     fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
     fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(space)]
     fields += [pa.field(name, _KIND[name], nullable=False) for name in UNUSUAL if name in space.named]
@@ -80,7 +81,7 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described = {"plan": pa.array(numbers)}
     described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
     described |= {name: words(given[name], known) for name, known in WORD_COLUMNS.items()}
-    described["checkpointing"] = words(columns["checkpointing"], space.labels["checkpointing"])
+    described |= {name: words(columns[name], space.labels[name]) for name in LABELS}
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
     described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}

@@ -17,47 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core import (
-    CHECKPOINTING,
     FIDELITIES,
+    PLAN_DEFAULTS,
     SCHEDULES,
-    SPLITS,
     Hardware,
     Plans,
     SpecError,
     Workload,
+    checkpointing_codes,
     parse_hardware,
     preset_names,
     read_hardware,
+    split_codes,
 )
-from sweep.spec import FACTORS, FIELDS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.spec import FACTORS, FIELDS, LABELS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
 MAX_VARIANTS: Final = 100_000
 MAX_SIZE: Final = 2**62
 _ROUNDS: Final = 4
-
-DEFAULTS: Final[Mapping[str, Value]] = {
-    "schedule": "1f1b",
-    "layer_split": "even",
-    "checkpointing": "file",
-    "overlap_tp": False,
-    "overlap_ep": False,
-    "overlap_grad": True,
-    "overlap_param": True,
-    "bucket_bytes": 0,
-    "fidelity": "event",
-    "gradient_precision": "recorded",
-    "straggler_stage": 0,
-    "straggler_factor": 1.0,
-    "device_speed": 1.0,
-    "dp_overlap_ratio": 0.0,
-    "tp_overlap_ratio": 0.0,
-    "ep_overlap_ratio": 0.0,
-    "pp_overlap_ratio": 1.0,
-}
-"""Values of fields that are set neither by an axis nor by a fixed value nor by the workload's own plan."""
-
 
 UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
 """Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
@@ -76,9 +55,9 @@ class Axis:
 class Space:
     """All plans of a sweep.
 
-    `held` has the codes of fields that are not an axis, `labels` the words behind coded fields (`checkpointing`, `hardware`
-    and its numbers), `sample` is (n, seed). Plan numbers run from 0 to `size`-1, positions from 0 to `count`-1; without a
-    sample they are the same.
+    `held` has the codes of fields that are not an axis, `labels` the words behind coded fields (`checkpointing`,
+    `layer_split`, `hardware` and its numbers), `sample` is (n, seed). Plan numbers run from 0 to `size`-1, positions from 0
+    to `count`-1; without a sample they are the same.
     """
 
     axes: tuple[Axis, ...]
@@ -172,7 +151,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     """The integer columns behind the values of one field."""
     if name in WORDS:
         return {name: np.array([WORDS[name].index(str(v)) for v in values], np.int64)}
-    if name == "checkpointing" or name in (*RATIOS, *FACTORS) or name.startswith("hardware"):
+    if name in (*LABELS, *RATIOS, *FACTORS) or name.startswith("hardware"):
         labels[name] = tuple(dict.fromkeys(values))
         return {name: np.array([labels[name].index(v) for v in values], np.int64)}
     return {name: np.array([int(v) for v in values], np.int64)}
@@ -195,7 +174,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
         if name == "overlap_pp":
             defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
             continue
-        values[name] = own[name] if name in own else DEFAULTS[name]
+        values[name] = own[name] if name in own else PLAN_DEFAULTS[name]
         if (name in RATIOS and not simai) or name in UNUSUAL:
             continue
         defaults.append(f"{name}: {str(values[name]).lower()}{' (of the workload file)' if name in own else ''}")
@@ -263,15 +242,16 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     hardware = columns.get("hardware", zeros)
     for name in number_axes(space.labels):
         hardware = hardware * len(space.labels[name]) + columns[name]
-    kinds = [str(label).partition(":") for label in space.labels["checkpointing"]]
-    kind = np.array([CHECKPOINTING.index(name) for name, _, _ in kinds], np.int64)[columns["checkpointing"]]
-    spans = np.array([int(k or 0) for _, _, k in kinds], np.int64)[columns["checkpointing"]]
+    checkpointing, spans = checkpointing_codes(space.labels["checkpointing"])
+    split, virtual_layers = split_codes(space.labels["layer_split"])
     derived: dict[str, npt.NDArray[Any]] = {
         "all_gpus": all_gpus,
         "ga": ga,
         "hardware": hardware,
-        "checkpointing": kind,
-        "checkpoint_layers": spans,
+        "checkpointing": checkpointing[columns["checkpointing"]],
+        "checkpoint_layers": spans[columns["checkpointing"]],
+        "layer_split": split[columns["layer_split"]],
+        "virtual_layers": virtual_layers[columns["layer_split"]],
         **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in (*RATIOS, *FACTORS)},
         "overlap_pp": columns.get("overlap_pp", (columns["vpp"] > 1).astype(np.int64)),
     }
@@ -291,5 +271,5 @@ def product(a: Ints, b: Ints) -> Ints:
     return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
 
 
-WORD_COLUMNS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}
+WORD_COLUMNS: Final = {"schedule": SCHEDULES}
 SWITCH_COLUMNS: Final = SWITCHES

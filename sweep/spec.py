@@ -10,18 +10,18 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sim_core import (
-    CHECKPOINTING,
     FIDELITIES,
     HARDWARE_KEYS,
     PRECISIONS,
     SCHEDULES,
-    SPLITS,
     Facts,
     Repeat,
     SpecError,
+    checkpointing_codes,
     nearest,
     quantity,
     shown,
+    split_text,
 )
 from sweep.document import apply_sets, first_error, read_document
 
@@ -52,11 +52,12 @@ NUMBERS: Final = (
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
-FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES, *RATIOS, *FACTORS)
+WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
+LABELS: Final = ("layer_split", "checkpointing")
+"""Fields whose values are texts with numbers in them."""
+FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 
-_CHECKPOINTING = re.compile(r"(none|file|full|selective)|(every|block):([1-9][0-9]{0,5})\Z")
 _EXCLUSIVE: Final = (("ga", "global_batch"), ("dp", "all_gpus"))
 MAX_AXIS_VALUES: Final = 1_000_000
 
@@ -284,14 +285,21 @@ def check_value(name: str, value: object, where: str) -> Value:
         if value not in WORDS[name]:
             raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
         return str(value)
-    if name == "checkpointing":
-        if not isinstance(value, str) or not _CHECKPOINTING.match(value):
-            forms = [f"{word}:K" if word in ("every", "block") else word for word in CHECKPOINTING]
-            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), forms)}, K a whole number above 0")
-        return value
+    if name in LABELS:
+        return _label(name, value, where)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
     return value
+
+
+def _label(name: str, value: object, where: str) -> str:
+    try:
+        if name == "layer_split":
+            return split_text(value)
+        checkpointing_codes([str(value)])
+    except SpecError as error:
+        raise ValueError(str(error).replace(name, where, 1)) from None
+    return str(value)
 
 
 def _whole(name: str, value: object, where: str) -> int:

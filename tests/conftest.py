@@ -32,12 +32,18 @@ PLAIN: dict[str, float] = {
 
 
 def make_plans(of: Workload | None = None, /, **columns: float | list[int] | list[float]) -> Plans:
-    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without overlap; layers are of `of`."""
+    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without overlap; layers are of `of`.
+
+    `virtual_layers` is one list for all plans.
+    """
     columns = {"layers": of.layers, **columns} if of else columns
     kinds = {name: np.float64 if name.endswith(("_ratio", "_factor", "_speed")) else np.int64 for name in Plans._fields}
     given: dict[str, Any] = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
-    rows = max(len(column) for column in given.values())
-    return Plans(**{name: np.ascontiguousarray(np.broadcast_to(given[name], rows)).copy() for name in Plans._fields})
+    rows = max(len(column) for name, column in given.items() if name != "virtual_layers")
+    listed = given.get("virtual_layers", np.zeros(0, np.int64))
+    given["virtual_layers"] = listed
+    shapes = {name: (rows,) if name != "virtual_layers" else (rows, len(listed)) for name in Plans._fields}
+    return Plans(**{name: np.ascontiguousarray(np.broadcast_to(given[name], shapes[name])).copy() for name in Plans._fields})
 
 
 def pytest_configure() -> None:

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import duckdb
 
-from sim_core import HARDWARE_KEYS, PARTS, SpecError, nearest
+from sim_core import HARDWARE_KEYS, PARTS, PLAN_DEFAULTS, SpecError, nearest
 from sweep.folder import Location
 from sweep.query import attach, columns_of
-from sweep.space import DEFAULTS
 from sweep.store import Store
 
 SIDES: Final = ("old", "new")
@@ -86,8 +85,8 @@ def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[d
 
 def _held(name: str, provenance: dict[str, Any]) -> str:
     """SQL for the value of a plan column that a result lacks because no axis runs over it."""
-    if name in DEFAULTS:
-        return repr(DEFAULTS[name])
+    if name in PLAN_DEFAULTS:
+        return repr(PLAN_DEFAULTS[name])
     if name in HARDWARE_KEYS:
         cases = "".join(
             f" WHEN '{label.replace(chr(39), chr(39) * 2)}' THEN {numbers[name]!r}::DOUBLE"
