@@ -81,11 +81,16 @@ def _totals(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The totals of the two workloads that differ: how the content of a changed file changed."""
     before, after = (p.get("inputs", {}).get("workload", {}) for p in (old, new))
     changed = [
-        f"{name} {_total(name, before.get(name))} -> {_total(name, after.get(name))}"
+        f"{_label(name)} {_total(name, before.get(name))} -> {_total(name, after.get(name))}"
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     ]
     return f"; {'; '.join(changed)}" if changed else ""
+
+
+def _label(name: str) -> str:
+    """The stored name of a total, as a reader expects it: stored names stay, so that older results have the same."""
+    return name.replace(" a step,", " per step,").replace(" a micro-batch,", " per micro-batch,")
 
 
 def _total(name: str, value: float | None) -> str:

@@ -223,6 +223,20 @@ def test_which_file_changed(run: Runner, tmp_path: Path) -> None:
     assert "forward_s" in told[1] or "backward_s" in told[1], "what is different in it"
 
 
+def test_a_changed_file_is_described_by_its_totals() -> None:
+    """Names of totals are stored as in the first version, and printed as a reader expects them."""
+
+    def result(sha256: str, traffic: float) -> dict[str, Any]:
+        inputs = {
+            "files": {"workload": {"path": "w.txt", "sha256": sha256, "bytes": 9}},
+            "workload": {"layers": 36.0, "TP all-reduce a micro-batch, bytes": traffic},
+        }
+        return {"workload": sha256, "inputs": inputs}
+
+    (change,) = input_changes(result("a", 1e6), result("b", 2e6))
+    assert change.text == "file w.txt: a (9 bytes) -> b (9 bytes); TP all-reduce per micro-batch, bytes 1 MB -> 2 MB"
+
+
 def test_a_file_of_other_bytes_but_the_same_content_moves_nothing(run: Runner) -> None:
     found = compare(run("old"), run("new", workload=GPT7B.read_text() + "\n\n"))
     (change,) = found.inputs
