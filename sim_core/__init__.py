@@ -65,6 +65,7 @@ from sim_core.simulator import (
     trace,
 )
 from sim_core.units import (
+    SWITCH,
     quantity,
     short,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "SIMAI",
     "SPLITS",
     "STATUSES",
+    "SWITCH",
     "TRACE",
     "BasePlan",
     "Events",

@@ -8,6 +8,8 @@ import re
 from sim_core.errors import SpecError, nearest, shown
 
 NS = 1e-9
+SWITCH = "yes or no"
+"""The unit of a switch, 1 or 0 in SI."""
 
 _PREFIX = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -26,9 +28,13 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*
 def quantity(value: object, unit: str) -> float:
     """`value` in SI: text of a number and a unit of the dimension `unit`, or, where that is ``, a plain number.
 
-    `unit` is one of `s`, `B`, `B/s`, `FLOP/s` and ``. A number without its unit is refused: 400 may be meant as Gb/s.
-    Raises SpecError.
+    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `` and SWITCH, which takes true or false. A number without its unit is
+    refused: 400 may be meant as Gb/s. Raises SpecError.
     """
+    if unit == SWITCH:
+        if not isinstance(value, bool):
+            raise SpecError(f"found {shown(value)}, expected true or false")
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise SpecError(f"found {shown(value)}, expected a number{f' with a unit of {unit}' if unit else ''}")
     if unit and not isinstance(value, str):
@@ -50,6 +56,8 @@ def quantity(value: object, unit: str) -> float:
 
 def short(value: float, unit: str) -> str:
     """An SI number as short text: `short(3.2e9, 'B')` is `3.2 GB`."""
+    if unit == SWITCH:
+        return "yes" if value else "no"
     if unit == "s":
         for factor, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
             if abs(value) >= factor:

@@ -19,6 +19,7 @@ from sim_core import (
     hardware_table,
     read_hardware,
     read_workload,
+    short,
     source_hash,
 )
 from sweep.columns import describe_rows, result_column, result_schema
@@ -76,6 +77,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
+    notes += _not_given(variants)
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
     identity = _identity(spec, workload, variants, table, space)
@@ -102,6 +104,16 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "held": list(space.defaults),
     }
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _not_given(variants: list[Hardware]) -> list[str]:
+    """A note for each hardware file of an earlier version, which does not have all numbers."""
+    notes = []
+    for variant in {variant.name: variant for variant in variants}.values():
+        taken = [f"{key} {short(value, HARDWARE_KEYS[key][1])}" for key, value in variant.not_given().items()]
+        if taken:
+            notes.append(f"hardware {variant.name}: not given, taken as {', '.join(taken)}")
+    return notes
 
 
 def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space) -> str:

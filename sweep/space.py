@@ -36,6 +36,8 @@ Ints = npt.NDArray[np.int64]
 
 MAX_VARIANTS: Final = 100_000
 MAX_SIZE: Final = 2**62
+_HARDWARE: Final = ("name", "device", "node", "fabric", "nccl")
+"""Keys of a hardware given whole; the last may be missing."""
 _ROUNDS: Final = 4
 
 UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
@@ -188,13 +190,13 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     """One Hardware per combination of the hardware axes' values, the preset slowest, then in the order of `labels`."""
     top = dict(spec.hardware)
     named = [str(name) for name in labels.get("hardware", ())]
-    if named and (set(top) & {"preset", "name", "device", "node", "fabric"}):
+    if named and (set(top) & {"preset", *_HARDWARE}):
         raise SpecError("hardware: is both an axis and given; remove one (`--set hardware=null` removes the given one)")
-    inline = {"name", "device", "node", "fabric"} <= set(top)
+    inline = set(_HARDWARE[:4]) <= set(top)
     if named:
         roots = [read_hardware(name, base) for name in named]
     elif inline:
-        roots = [parse_hardware({k: top.pop(k) for k in ("name", "device", "node", "fabric")}, "hardware")]
+        roots = [parse_hardware({k: top.pop(k) for k in _HARDWARE if k in top}, "hardware")]
     elif "preset" in top:
         roots = [read_hardware(str(top.pop("preset")), base)]
     else:

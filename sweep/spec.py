@@ -14,6 +14,7 @@ from sim_core import (
     HARDWARE_KEYS,
     PRECISIONS,
     SCHEDULES,
+    SWITCH,
     Facts,
     Repeat,
     SpecError,
@@ -58,6 +59,7 @@ LABELS: Final = ("layer_split", "checkpointing")
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 
+_HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
 _EXCLUSIVE: Final = (("ga", "global_batch"), ("dp", "all_gpus"))
 MAX_AXIS_VALUES: Final = 1_000_000
 
@@ -271,7 +273,7 @@ def check_value(name: str, value: object, where: str) -> Value:
     """`value` as the field `name` takes it. Raises ValueError naming `where`."""
     if name in NUMBERS:
         return _whole(name, value, where)
-    if name in SWITCHES:
+    if name in SWITCHES or name in _HARDWARE_SWITCHES:
         if not isinstance(value, bool):
             raise ValueError(f"{where}: found {shown(value)}, expected true or false")
         return value

@@ -26,10 +26,11 @@ def test_every_reason_has_an_explanation() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_every_number_of_a_preset_has_its_source(name: str) -> None:
     hardware = read_hardware(name)
-    for section in (hardware.device, hardware.node, hardware.fabric):
+    for section in (hardware.device, hardware.node, hardware.fabric, hardware.nccl):
         for key, number in section:
             assert len(number.source) > 10, (name, key)
             assert number.source != "given in the spec"
+    assert not hardware.not_given()
 
 
 def test_the_readme_shows_what_the_main_job_prints(tmp_path: Path) -> None:

@@ -1,74 +1,173 @@
-"""Seconds of one collective or send: an alpha-beta model of NCCL's ring, tree and all-to-all over NVLink and NICs.
+"""Seconds of one collective or send: what each algorithm and protocol of NCCL costs, and the fastest that is enabled.
 
-Latency terms follow NCCL's own tuning model (NVIDIA/nccl, src/graph/tuning.cc, v2.12): base + steps inside nodes * NVLink
-hop + steps between nodes * network hop, in a low-latency protocol (LL: short hops, a quarter of the bandwidth) and a
-bandwidth one (Simple); the faster is taken, as NCCL does. Bandwidth terms are the classical ones: a ring moves
-2(n-1)/n of the bytes over its slowest link for an all-reduce, (n-1)/n for all-gather and reduce-scatter
-(Patarasuk & Yuan 2009, section 3).
+Latencies and bandwidth factors are those of NCCL's own tuning model (NVIDIA/nccl, src/graph/tuning.cc, v2.27, unless another
+version is named); the bytes that an algorithm moves over a link follow from the algorithm. docs/network.md says which is taken
+when, and what is not modelled.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel
 from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
-BASE_SIMPLE_S: Final = 8.4e-6
-BASE_LL_S: Final = 3.6e-6
-"""Start of a ring in NCCL's protocols: baseLat of tuning.cc."""
-LL_NVLINK_HOP: Final = 0.47 / 3.4
-LL_NETWORK_HOP: Final = 2.7 / 9.6
-"""A hop in LL over one in Simple: hwLat of tuning.cc."""
-LL_BANDWIDTH: Final = 0.25
-TREE_BANDWIDTH: Final = 0.9
-"""Part of the ring's bus bandwidth that LL and the tree reach: tuning.cc."""
+PROTOCOLS: Final = (0, 1, 2)
+LL, LL128, SIMPLE = PROTOCOLS
+"""Low latency: a flag in every 8 bytes. The same in every 128 bytes. Large chunks behind a memory fence."""
+
+RING_BASE_S: Final = (6.6e-6, 14.0e-6, 8.4e-6)
+TREE_BASE_S: Final = (6.8e-6, 14.0e-6, 8.4e-6)
+"""Start of a ring and of a tree in each protocol: baseLat."""
+RING_NVLINK_HOP: Final = (0.6 / 3.4, 1.9 / 3.4, 1.0)
+TREE_NVLINK_HOP: Final = (0.6 / 3.4, 1.25 / 3.4, 4.0 / 3.4)
+"""A hop over NVLink, over that of a ring in Simple, which is the hardware's `nvlink_latency`: hwLat."""
+RING_NETWORK_HOP: Final = (2.7 / 14.0, 4.0 / 14.0, 1.0)
+TREE_NETWORK_HOP: Final = (5.0 / 14.0, 8.5 / 14.0, 1.0)
+"""A hop over the network, over that of a ring in Simple, which is the hardware's `nic_latency`: hwLat."""
+OVERHEADS: Final = (1.0, 1.0, 3.0)
+"""Posts to the network for each step of a ring between nodes: getNetOverhead."""
+RING_PLATEAU: Final = 1.4
+"""A ring all-reduce between nodes in Simple takes this many times its latency: ncclTopoGetAlgoTime."""
+
+LL_BANDWIDTH: Final = 0.5
+LL128_BANDWIDTH: Final = 0.92
+"""Part of a ring's bandwidth that carries data; of LL128, 120 of 128 bytes, for which tuning.cc has 0.92."""
+TREE_BANDWIDTH: Final = 0.92
+TREE_LL_BANDWIDTH: Final = 1 / 3.8
+TREE_LL128_BANDWIDTH: Final = 120 / 128
+TREE_LL128_BANDWIDTH_ONE_NODE: Final = 7 / 9
+"""Part of its link's bandwidth that a tree reaches, and of that the protocols."""
+TREE_CORRECTION: Final = np.array([
+    [1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0],
+    [1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0, 1.0],
+    [0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 1.0],
+])  # fmt: skip
+"""Part of its bandwidth that a tree reaches in each protocol at 64 B, 128 B, ... 256 MiB: treeCorrectionFactor; then all."""
+CORRECTION_FROM: Final = 64.0
+
+NVLS_S: Final = 25e-6
+"""An all-reduce in the NVLink switches: hwLat of NVLS and of NVLSTree."""
+NVLS_MOST_WITHOUT: Final = 2
+"""NCCL sets NVLS up for more GPUs of a node than these: ncclNvlsInit (src/transport/nvls.cc)."""
+NVLS_TREE_BANDWIDTH: Final = 5 / 6
+"""Part of the network's bandwidth that NVLSTree reaches."""
+
+PAT_BASE_S: Final = 8e-6
+PAT_STEP: Final = 1 / 3.5
+PAT_RANK_S: Final = 2.8e-6
+PAT_BANDWIDTH: Final = 0.75
+"""PAT: its start, a step over a network hop, what each rank adds, part of the NIC's bandwidth."""
 
 
 @inner_kernel
-def collective_s(
-    kind: int,
-    size: float,
-    at: Placement,
-    links: Links,
-) -> float:
+def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     """Seconds of a collective of `size` bytes (the whole group's tensor) in a group placed as `at`.
 
-    Each of its ranks brings its share of the NICs. 0 for a group of one or an empty message.
+    Each rank brings its share of its node's NICs. 0 for a group of one or an empty message.
     """
-    ranks, nodes, per_node = at.ranks, at.nodes, at.fewest
-    if ranks <= 1 or size <= 0:
+    if at.ranks <= 1 or size <= 0:
         return 0.0
     if kind == SEND_RECEIVE:
-        return send_s(size, nodes > 1, links)
+        return send_s(size, at.nodes > 1, links)
     if kind == ALL_TO_ALL:
-        return _all_to_all_s(size, at, links)
-    bandwidth = links.nvlink_bandwidth if nodes == 1 else min(links.nvlink_bandwidth, per_node * links.nic_bandwidth)
-    passes = 2 if kind == ALL_REDUCE else 1
-    outside = passes * (nodes - 1)
-    inside = passes * (ranks - 1) - outside
-    moved_s = passes * size * (ranks - 1) / ranks / bandwidth
-    best = BASE_SIMPLE_S + inside * links.nvlink_latency + outside * links.nic_latency + moved_s
-    low_latency = (
-        BASE_LL_S
-        + inside * links.nvlink_latency * LL_NVLINK_HOP
-        + outside * links.nic_latency * LL_NETWORK_HOP
-        + moved_s / LL_BANDWIDTH
-    )
-    best = min(best, low_latency)
-    if kind == ALL_REDUCE and nodes > 1:
-        depth = 0
-        while (1 << depth) < nodes:
-            depth += 1
-        hops_s = 2 * ((ranks // nodes) * links.nvlink_latency + depth * links.nic_latency)
-        best = min(best, BASE_SIMPLE_S + hops_s + 2 * size / (bandwidth * TREE_BANDWIDTH))
-    return best
+        return all_to_all_s(size, at, links)
+    fastest = np.inf
+    for protocol in PROTOCOLS:
+        if protocol == LL128 and not links.ll128:
+            continue
+        fastest = min(fastest, ring_s(kind, size, at, protocol, links))
+        if kind == ALL_REDUCE:
+            fastest = min(fastest, tree_s(size, at, protocol, links))
+    if kind != ALL_REDUCE:
+        return min(fastest, pat_s(size, at, links)) if links.pat and at.nodes == at.ranks else fastest
+    if links.nvls and at.nodes == 1 and at.most > NVLS_MOST_WITHOUT:
+        fastest = min(fastest, nvls_s(size, at, links))
+    if links.nvls_tree and at.nodes > 1 and at.fewest == at.most and at.most > NVLS_MOST_WITHOUT:
+        fastest = min(fastest, nvls_tree_s(size, at, links))
+    return fastest
 
 
 @inner_kernel
-def _all_to_all_s(size: float, at: Placement, links: Links) -> float:
+def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
+    """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
+
+    (Patarasuk & Yuan 2009, section 3.) The ring enters each node, so the node with the fewest NICs binds it.
+    """
+    passes = 2 if kind == ALL_REDUCE else 1
+    outside = passes * (at.nodes - 1)
+    inside = passes * (at.ranks - 1) - outside
+    inside_hop_s = links.nvlink_latency * RING_NVLINK_HOP[protocol]
+    bandwidth = links.nvlink_bandwidth if at.most > 1 else np.inf
+    if at.nodes > 1:
+        inside_hop_s = max(inside_hop_s, links.net_overhead * OVERHEADS[protocol])
+        bandwidth = min(bandwidth, at.fewest * links.nic_bandwidth)
+    # with one rank on each node nothing hides the latency of the network: NCCL takes a tree's
+    network_hop = TREE_NETWORK_HOP[protocol] if at.nodes == at.ranks else RING_NETWORK_HOP[protocol]
+    latency_s = RING_BASE_S[protocol] + inside * inside_hop_s + outside * links.nic_latency * network_hop
+    if protocol == SIMPLE and kind == ALL_REDUCE and at.nodes > 1:
+        latency_s *= RING_PLATEAU
+    if protocol == LL:
+        bandwidth = min(bandwidth * LL_BANDWIDTH, _most_in_ll(at.nodes, links))
+    elif protocol == LL128:
+        bandwidth *= LL128_BANDWIDTH
+    return latency_s + passes * size * (at.ranks - 1) / at.ranks / bandwidth
+
+
+@inner_kernel
+def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
+    """An all-reduce up and down two complementary binary trees over the nodes, and a chain through the GPUs of each.
+
+    (Sanders, Speck & Traeff 2009.) Each tree takes half of the bytes, and a node is an inner one in at most one of them: its
+    NICs send twice the bytes in each direction; of two nodes, once. A GPU of a chain sends the bytes up and down.
+    """
+    inside_s = (at.most - 1) * links.nvlink_latency * TREE_NVLINK_HOP[protocol]
+    outside_s = _depth(at.nodes) * links.nic_latency * TREE_NETWORK_HOP[protocol]
+    bandwidth = links.nvlink_bandwidth / 2 if at.most > 1 else np.inf
+    if at.nodes > 1:
+        bandwidth = min(bandwidth, at.fewest * links.nic_bandwidth / min(at.nodes - 1, 2))
+    bandwidth *= TREE_BANDWIDTH
+    if protocol == LL:
+        bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, links) / 2)
+    elif protocol == LL128:
+        bandwidth *= TREE_LL128_BANDWIDTH if at.nodes > 1 else TREE_LL128_BANDWIDTH_ONE_NODE
+    return TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + size / (bandwidth * _correction(size, protocol))
+
+
+@inner_kernel
+def nvls_s(size: float, at: Placement, links: Links) -> float:
+    """An all-reduce that the NVLink switches of one node add up and copy (NVLink SHARP).
+
+    Each GPU loads its n-th part, added up on the way from all, and stores it to all: size * (n+1)/n over its link in each
+    direction (Klenk et al. 2020; that the sum goes through the GPU, arXiv 2603.28239, abstract).
+    """
+    return NVLS_S + _nvls_moved_s(size, at, links)
+
+
+@inner_kernel
+def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
+    """NVLS inside the nodes, the two trees of `tree_s` between them, at once.
+
+    Medium sizes are corrected as those of a tree, which NCCL does from v2.28 on, on Blackwell.
+    """
+    network = NVLS_TREE_BANDWIDTH * at.fewest * links.nic_bandwidth / min(at.nodes - 1, 2)
+    moved_s = max(_nvls_moved_s(size, at, links), size / network) / _correction(size, SIMPLE)
+    return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s
+
+
+@inner_kernel
+def pat_s(size: float, at: Placement, links: Links) -> float:
+    """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
+    steps_s = _depth(at.nodes) * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
+    return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * links.nic_bandwidth)
+
+
+@inner_kernel
+def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
     One message to each remote node and one to each neighbour: NCCL gathers those to a node on one GPU first (PXN,
@@ -80,19 +179,47 @@ def _all_to_all_s(size: float, at: Placement, links: Links) -> float:
         inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
         outside_s = size * (at.ranks - here) / at.ranks / links.nic_bandwidth
         hops_s = (here - 1) * links.nvlink_latency + (at.nodes - 1) * links.nic_latency
-        slowest = max(slowest, BASE_SIMPLE_S + hops_s + max(inside_s, outside_s))
+        slowest = max(slowest, RING_BASE_S[SIMPLE] + hops_s + max(inside_s, outside_s))
     return slowest
 
 
 @inner_kernel
-def send_s(
-    size: float,
-    between_nodes: bool,
-    links: Links,
-) -> float:
+def send_s(size: float, between_nodes: bool, links: Links) -> float:
     """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once."""
     if size <= 0:
         return 0.0
     if between_nodes:
         return links.nic_latency + size / links.nic_bandwidth
     return links.nvlink_latency + size / links.nvlink_bandwidth
+
+
+@inner_kernel
+def _depth(nodes: int) -> int:
+    """Levels of a binary tree below its root."""
+    depth = 0
+    while (1 << depth) < nodes:
+        depth += 1
+    return depth
+
+
+@inner_kernel
+def _most_in_ll(nodes: int, links: Links) -> float:
+    """Bytes/s that LL carries at most, whatever the links."""
+    if nodes == 1:
+        return links.ll_bandwidth_one_node
+    return links.ll_bandwidth_two_nodes if nodes == 2 else links.ll_bandwidth_more_nodes
+
+
+@inner_kernel
+def _correction(size: float, protocol: int) -> float:
+    """TREE_CORRECTION, between its sizes by their logarithm: in NCCL's steps a larger message can be the faster one."""
+    last = TREE_CORRECTION.shape[1] - 1
+    position = min(max(np.log2(size / CORRECTION_FROM), 0.0), float(last))
+    below = min(int(position), last - 1)
+    share = position - below
+    return float(TREE_CORRECTION[protocol, below] * (1 - share) + TREE_CORRECTION[protocol, below + 1] * share)
+
+
+@inner_kernel
+def _nvls_moved_s(size: float, at: Placement, links: Links) -> float:
+    return size * (at.fewest + 1) / at.fewest / (links.nvls_efficiency * links.nvlink_bandwidth)

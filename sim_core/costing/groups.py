@@ -25,8 +25,8 @@ class Groups(NamedTuple):
 
     key: Ints  # [plans] the row of each plan
     ranks: Ints  # [rows, kinds] of a group
-    first: Ints  # [rows, kinds] its first row in `placed`
-    placings: Ints  # [rows, kinds] its rows in `placed`: the distinct placements of the groups of this kind
+    first: Ints  # [rows, kinds] of the rows in `placed` with the distinct placements of the groups of this kind
+    end: Ints  # [rows, kinds] behind the last of them
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
     alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks and placements
 
@@ -62,32 +62,31 @@ def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_no
 def _fill(key: Ints, kinds: Ints) -> Groups:
     rows = kinds.shape[0]
     ranks = np.empty((rows, N_GROUPS), np.int64)
-    first, count = np.empty_like(ranks), np.empty_like(ranks)
+    first, end = np.empty_like(ranks), np.empty_like(ranks)
     placed = np.empty((2 * N_GROUPS * rows, 3), np.int64)
-    end = 0
+    used = 0
     for k in range(rows):
         for kind in range(N_GROUPS):
             ranks[k, kind], found = _placements(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
-            first[k, kind], count[k, kind] = end, found.shape[0]
-            while end + found.shape[0] > placed.shape[0]:
+            first[k, kind], end[k, kind] = used, used + found.shape[0]
+            used += found.shape[0]
+            while used > placed.shape[0]:
                 placed = np.concatenate((placed, np.empty_like(placed)))
-            placed[end : end + found.shape[0]] = found
-            end += found.shape[0]
-    return Groups(
-        key=key, ranks=ranks, first=first, placings=count, placed=placed[:end].copy(), alike=_alike(ranks, first, count, placed)
-    )
+            placed[first[k, kind] : used] = found
+    alike = _alike(ranks, first, end, placed)
+    return Groups(key=key, ranks=ranks, first=first, end=end, placed=placed[:used].copy(), alike=alike)
 
 
 @kernel
-def _alike(ranks: Ints, first: Ints, count: Ints, placed: Ints) -> Ints:
+def _alike(ranks: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
     """The first row with the same ranks and placements, for each row and kind."""
     alike = np.empty_like(ranks)
     for kind in range(N_GROUPS):
-        widest = count[:, kind].max() if ranks.shape[0] > 0 else 0
+        widest = (end[:, kind] - first[:, kind]).max() if ranks.shape[0] > 0 else 0
         shape = np.zeros((ranks.shape[0], 1 + 3 * widest), np.int64)
         for k in range(ranks.shape[0]):
             shape[k, 0] = ranks[k, kind]
-            for j in range(count[k, kind]):
+            for j in range(end[k, kind] - first[k, kind]):
                 shape[k, 1 + 3 * j : 4 + 3 * j] = placed[first[k, kind] + j]
         of_row, first_alike = distinct_rows(shape)
         for k in range(ranks.shape[0]):
@@ -100,7 +99,7 @@ def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: the slowest holds up all."""
     placed, ranks = groups.placed, groups.ranks[row, group]
     slowest = 0.0
-    for k in range(groups.first[row, group], groups.first[row, group] + groups.placings[row, group]):
+    for k in range(groups.first[row, group], groups.end[row, group]):
         at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2])
         slowest = max(slowest, collective_s(kind, size, at, links))
     return slowest

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.units import quantity
+from sim_core.units import SWITCH, quantity
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -61,6 +61,7 @@ Seconds = Annotated[Sourced, _number("s"), _Unit("s")]
 Bytes = Annotated[Sourced, _number("B"), _Unit("B")]
 Rate = Annotated[Sourced, _number("FLOP/s"), _Unit("FLOP/s")]
 Plain = Annotated[Sourced, _number(""), _Unit("")]
+Switch = Annotated[Sourced, _number(SWITCH), _Unit(SWITCH)]
 
 
 class Device(_Model):
@@ -90,6 +91,28 @@ class Fabric(_Model):
     nic_latency: Seconds
 
 
+NOT_GIVEN: Final = "not given, taken "
+
+
+def _taken(value: float, why: str) -> Any:
+    """The default of a number that files of version 0.1 do not have."""
+    return Field(default=Sourced(value=value, source=NOT_GIVEN + why))
+
+
+class Nccl(_Model):
+    """What NCCL may choose on this hardware, and the figures of its tuning model that go by GPU and host."""
+
+    ll128: Switch = _taken(1, "on: NCCL enables it on Volta and later with NVLink")
+    pat: Switch = _taken(1, "on: NCCL 2.23 and later")
+    nvls: Switch = _taken(0, "off: NVLink switches that reduce come with Hopper")
+    nvls_tree: Switch = _taken(0, "off, as nvls")
+    nvls_efficiency: Plain = _taken(0.85, "as on Hopper; of no effect without nvls")
+    ll_bandwidth_one_node: Bandwidth = _taken(87.7e9, "as on Ampere")
+    ll_bandwidth_two_nodes: Bandwidth = _taken(39e9, "as on hosts with Intel CPUs")
+    ll_bandwidth_more_nodes: Bandwidth = _taken(20.4e9, "as on hosts with Intel CPUs")
+    net_overhead: Seconds = _taken(1e-6, "as on hosts with Intel CPUs")
+
+
 class Hardware(_Model):
     """Device, node and fabric under one name."""
 
@@ -97,10 +120,16 @@ class Hardware(_Model):
     device: Device
     node: Node
     fabric: Fabric
+    nccl: Nccl = Nccl()
 
     def value(self, key: str) -> float:
         """A number by its short name, such as `nic_bandwidth`."""
         return float(getattr(getattr(self, KEYS[key][0]), key).value)
+
+    def not_given(self) -> dict[str, float]:
+        """Numbers that the file left out, and what they are taken as."""
+        sections = {key: getattr(getattr(self, section), key) for key, (section, _) in KEYS.items()}
+        return {key: number.value for key, number in sections.items() if number.source.startswith(NOT_GIVEN)}
 
     def with_values(self, values: Mapping[str, object]) -> Hardware:
         """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
@@ -112,7 +141,7 @@ class Hardware(_Model):
         return parse_hardware(document, f"hardware {self.name}")
 
 
-_SECTIONS: Final[dict[str, type[_Model]]] = {"device": Device, "node": Node, "fabric": Fabric}
+_SECTIONS: Final[dict[str, type[_Model]]] = {"device": Device, "node": Node, "fabric": Fabric, "nccl": Nccl}
 KEYS: Final = {
     key: (section, next(mark.name for mark in field.metadata if isinstance(mark, _Unit)))
     for section, model in _SECTIONS.items()
@@ -120,8 +149,11 @@ KEYS: Final = {
 }
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
-_POSITIVE: Final = ("gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
-                    "nic_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory")  # fmt: skip
+_POSITIVE: Final = (
+    "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
+    "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node", "ll_bandwidth_two_nodes",
+    "ll_bandwidth_more_nodes",
+)  # fmt: skip
 MAX_PER_NODE: Final = 65_536
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 
@@ -138,7 +170,7 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in ("gpus_per_node", "nics_per_node"):
         if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
-    for key in ("nvlink_efficiency", "nic_efficiency"):
+    for key in ("nvlink_efficiency", "nic_efficiency", "nvls_efficiency"):
         if hardware.value(key) > 1:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected at most 1")
     return hardware
@@ -183,6 +215,6 @@ def hardware_yaml(hardware: Hardware) -> str:
     document: dict[str, Any] = {"name": hardware.name}
     for key, (section, unit) in KEYS.items():
         number = getattr(getattr(hardware, section), key)
-        value = f"{number.value!r} {unit}" if unit else number.value
+        value = number.value == 1 if unit == SWITCH else f"{number.value!r} {unit}" if unit else number.value
         document.setdefault(section, {})[key] = {"value": value, "source": number.source}
     return yaml.safe_dump(document, sort_keys=False, width=1000)

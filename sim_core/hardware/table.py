@@ -13,6 +13,7 @@ from sim_core.jit import inner_kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class HardwareTable(NamedTuple):
@@ -27,15 +28,33 @@ class HardwareTable(NamedTuple):
     nic_bandwidth: Floats  # reached, of one NIC
     nic_bandwidth_per_gpu: Floats  # reached, when all GPUs of a node send at once
     nic_latency: Floats
+    ll128: Bools  # whether NCCL uses the protocol
+    pat: Bools  # whether it uses the algorithm
+    nvls: Bools
+    nvls_tree: Bools
+    nvls_efficiency: Floats  # part of nvlink_bandwidth
+    ll_bandwidth_one_node: Floats  # that the protocol LL carries at most
+    ll_bandwidth_two_nodes: Floats
+    ll_bandwidth_more_nodes: Floats
+    net_overhead: Floats
 
 
 class Links(NamedTuple):
-    """The network of one hardware, as its collectives see it: bytes/s that large messages reach, seconds of a hop."""
+    """The network of one hardware, as its collectives see it: bytes/s that large messages reach, seconds of a hop; NCCL."""
 
     nvlink_bandwidth: float
     nvlink_latency: float
     nic_bandwidth: float  # of one GPU's share of its node's NICs
     nic_latency: float
+    ll128: bool
+    pat: bool
+    nvls: bool
+    nvls_tree: bool
+    nvls_efficiency: float
+    ll_bandwidth_one_node: float
+    ll_bandwidth_two_nodes: float
+    ll_bandwidth_more_nodes: float
+    net_overhead: float
 
 
 class Device(NamedTuple):
@@ -57,6 +76,15 @@ def device_at(table: HardwareTable, row: int) -> Device:
             nvlink_latency=table.nvlink_latency[row],
             nic_bandwidth=table.nic_bandwidth_per_gpu[row],
             nic_latency=table.nic_latency[row],
+            ll128=table.ll128[row],
+            pat=table.pat[row],
+            nvls=table.nvls[row],
+            nvls_tree=table.nvls_tree[row],
+            nvls_efficiency=table.nvls_efficiency[row],
+            ll_bandwidth_one_node=table.ll_bandwidth_one_node[row],
+            ll_bandwidth_two_nodes=table.ll_bandwidth_two_nodes[row],
+            ll_bandwidth_more_nodes=table.ll_bandwidth_more_nodes[row],
+            net_overhead=table.net_overhead[row],
         ),
     )
 
@@ -81,4 +109,13 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         nic_bandwidth=column("nic_bandwidth") * column("nic_efficiency"),
         nic_bandwidth_per_gpu=column("nic_bandwidth") * column("nic_efficiency") * column("nics_per_node") / gpus,
         nic_latency=column("nic_latency"),
+        ll128=column("ll128") == 1,
+        pat=column("pat") == 1,
+        nvls=column("nvls") == 1,
+        nvls_tree=column("nvls_tree") == 1,
+        nvls_efficiency=column("nvls_efficiency"),
+        ll_bandwidth_one_node=column("ll_bandwidth_one_node"),
+        ll_bandwidth_two_nodes=column("ll_bandwidth_two_nodes"),
+        ll_bandwidth_more_nodes=column("ll_bandwidth_more_nodes"),
+        net_overhead=column("net_overhead"),
     )

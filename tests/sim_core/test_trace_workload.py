@@ -131,7 +131,7 @@ def test_replicas_cost_what_the_ring_costs(dense: tuple[Workload, float], hardwa
     workload, _ = dense
     alone, pair, many = (step_s(workload, hardware, all_gpus=4 * dp) for dp in (1, 2, 64))
     assert pair - alone == pytest.approx(12.1e-3, rel=0.02)
-    assert many - alone == pytest.approx(2 * 63 / 64 * 12.1e-3, rel=0.15)  # and the latency of 126 hops
+    assert many - alone == pytest.approx(2 * 63 / 64 * 12.1e-3, rel=0.2)  # and the latency of 126 hops, for each of two buckets
 
 
 def test_more_bandwidth_is_never_slower(dense: tuple[Workload, float], hardware: HardwareTable) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sim_core import SpecError, hardware_yaml, read_hardware
 from sweep.preparation import prepare
@@ -85,6 +86,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"hardware": {"preset": "H100-SXM", "nic_bandwidth": "1 GB/s"}},
         "hardware.nic_bandwidth: is both an axis and given; remove one",
     ),
+    (axes(**{"hardware.nvls": [1]}), "found '1', expected true or false"),
+    (axes(**{"hardware.nic_latency": [True]}), "found 'True', expected a name or a number"),
+    ({"hardware": {"preset": "H100-SXM", "pat": "on"}}, "pat: found 'on', expected true or false"),
     ({"hardware": None}, ": hardware: missing"),
     ({"where": ["tpp > 1"]}, "where: 'tpp > 1': unknown column 'tpp', nearest valid: tp"),
     ({"where": ["tp +"]}, "where: 'tp +': Parser Error: syntax error at or near"),
@@ -173,6 +177,27 @@ def test_a_sample_larger_than_the_space_is_all_of_it_and_said(write_spec: SpecWr
     prepared = prepare(load_spec(path), path.parent)
     assert prepared.sweep.space.count == 11_520
     assert any("all 11520 plans are taken" in note for note in prepared.notes)
+
+
+def test_switches_of_nccl_are_axes_and_overrides(write_spec: SpecWriter) -> None:
+    path = write_spec(
+        hardware={"preset": "H100-SXM", "pat": False}, axes={"hardware.nvls": [True, False], "tp": [4]}, where=None
+    )
+    job = prepare(load_spec(path), path.parent).job
+    assert job.hardware.nvls.tolist() == [True, False]
+    assert not job.hardware.pat.any()
+    assert job.hardware.ll128.all()
+
+
+def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: SpecWriter, tmp_path: Path) -> None:
+    document = yaml.safe_load(hardware_yaml(read_hardware("H100-SXM")))
+    del document["nccl"]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document | {"name": "mine"}))
+    path = write_spec(hardware="mine.yaml", where=None)
+    (note,) = (note for note in prepare(load_spec(path), path.parent).notes if "not given, taken as" in note)
+    assert note.startswith("hardware mine: not given, taken as ll128 yes, pat yes, nvls no, nvls_tree no, ")
+    whole = write_spec(hardware=document, where=None)  # and in the spec itself
+    assert prepare(load_spec(whole), whole.parent).job.hardware.ll_bandwidth_one_node.tolist() == [87.7e9] * 2  # an axis
 
 
 def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tmp_path: Path) -> None:
