@@ -5,7 +5,7 @@ READY := .venv/.ready
 # the same kernels as plain Python: the readable reference
 REFERENCE := $(addprefix tests/sim_core/test_,engine.py costs.py moving.py simai_model.py)
 
-.PHONY: sweep test test-long check bench cluster-demo format clean
+.PHONY: sweep test test-long mutants check bench cluster-demo format clean
 
 sweep: $(READY)  ## set up, run the main job, rank it
 	$(BIN)/sweep run examples/gpt7b.yaml
@@ -16,6 +16,9 @@ test: $(READY)  ## all tests but the long ones
 
 test-long: $(READY)  ## the long ones: more kills, more mutants
 	$(BIN)/pytest -m long
+
+mutants: $(READY)  ## faults planted in the sources: which does no test notice (an hour; ARGS="sim_core/engine --all")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(READY)  ## style, types, imports
 	$(BIN)/ruff format --check .

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import Workload
+from sim_core import BasePlan, Workload
 from sim_core.workload import AFTER_GRADIENTS, NO_COMM, TP, Arrays, Pieces, StepPieces
 from tests.oracle.cases import FIXED, Once, one_layer, step_pieces, workload_of
 
@@ -40,7 +40,7 @@ def other(value: Any) -> Any:
         return {**value, "more": "1"}
     if isinstance(value, tuple):
         first = other(value[0])
-        return value._replace(**{value._fields[0]: first}) if hasattr(value, "_fields") else (first, *value[1:])
+        return value._replace(tp=first) if isinstance(value, BasePlan) else (first, *value[1:])
     return 7 if value is None else value + 1
 
 

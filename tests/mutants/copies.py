@@ -1,0 +1,83 @@
+"""Copies of the checkout, in which faults are planted and tests run: the checkout itself is never changed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Copy:
+    """All files of the checkout that git does not ignore, somewhere else."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path) -> Copy:
+        """Copy the checkout to `root`, which must not exist."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+        )
+        for name in filter(None, listed.stdout.decode().split("\0")):
+            if (ROOT / name).is_file():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, root / name)
+        # code compiled from other sources must never answer: checked by content, not by time and size
+        compile_all = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "sim_core", "sweep"]
+        subprocess.run([sys.executable, *compile_all], cwd=root, check=True)
+        return cls(root)
+
+    @contextmanager
+    def changed(self, file: str, source: str) -> Iterator[None]:
+        """One file with another source."""
+        path = self.root / file
+        original = path.read_bytes()
+        path.write_text(source, encoding="utf-8")
+        try:
+            yield
+        finally:
+            path.write_bytes(original)
+
+    def run(
+        self, arguments: Sequence[str], settings: Mapping[str, str], limit_s: float, memory_bytes: int | None = None
+    ) -> tuple[int | None, str]:
+        """Run Python in the copy, on its sources: (exit code, output), None after `limit_s` seconds."""
+        environment = {**os.environ, **settings, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        output = self.root / ".output"
+        with output.open("w+b") as file:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            if memory_bytes is not None:
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+            code = None
+            try:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(limit_s)
+            finally:
+                _end(process)
+            file.seek(0)
+            return code, file.read().decode("utf-8", "replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
