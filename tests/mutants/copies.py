@@ -14,24 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+NOT_COPIED = (".*", "__pycache__", "*.egg-info", "results", "build", "dist")
 
 
 @dataclass(frozen=True)
 class Copy:
-    """All files of the checkout that git does not ignore, somewhere else."""
+    """The checkout, somewhere else: sources, tests and what they read."""
 
     root: Path
 
     @classmethod
     def make(cls, root: Path) -> Copy:
         """Copy the checkout to `root`, which must not exist."""
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-        )
-        for name in filter(None, listed.stdout.decode().split("\0")):
-            if (ROOT / name).is_file():
-                (root / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, root / name)
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*NOT_COPIED))
         # code compiled from other sources must never answer: checked by content, not by time and size
         compile_all = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "sim_core", "sweep"]
         subprocess.run([sys.executable, *compile_all], cwd=root, check=True)
