@@ -45,7 +45,7 @@ class Reach:
         of_file = self.by_line.get(mutant.file, {})
         reached = {test for line in range(first, last + 1) for test in of_file.get(line, [])}
         if not reached and self.executed.get(mutant.file, set()) & set(range(first, last + 1)):
-            reached = {test for tests in of_file.values() for test in tests}  # on import, or in a fixture
+            reached = {test for tests in of_file.values() for test in tests} or set(self.seconds)  # on import, or in a fixture
         chosen: list[Test] = []
         for test in sorted(reached, key=lambda test: (self.seconds[test], test)):
             budget_s -= self.seconds[test]
