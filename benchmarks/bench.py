@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sim_core.engine import allocate, run
-from sim_core.readers.trace_text import read_trace_text
-from sim_core.schedule import fill_order
+from sim_core.engine.events import allocate, run
+from sim_core.engine.schedule import fill_order
+from sim_core.workloads.readers.trace_text import read_trace_text
 from sweep.evaluate import evaluate
 from sweep.executors.choice import Kind, opened
 from sweep.job import Job, prepare

@@ -7,44 +7,98 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.errors import FormatError, SimError, SpecError, nearest, shown  # noqa: E402
-from sim_core.hardware import KEYS as HARDWARE_KEYS  # noqa: E402
-from sim_core.hardware import (  # noqa: E402
+from sim_core.engine.schedule import SCHEDULES
+from sim_core.errors import (
+    FormatError,
+    SimError,
+    SpecError,
+    nearest,
+    shown,
+)
+from sim_core.hardware.description import KEYS as HARDWARE_KEYS
+from sim_core.hardware.description import (
     Hardware,
-    HardwareTable,
-    hardware_table,
     hardware_yaml,
     parse_hardware,
     preset_names,
     read_hardware,
 )
-from sim_core.inputs import SIMAI, TRACE, Facts, input_paths, kind_of, read_traces, read_workload  # noqa: E402
-from sim_core.jit import cache_dir, compiling_alone, is_compiled, source_hash, source_hashes  # noqa: E402
-from sim_core.lower import METRICS, PARTS  # noqa: E402
-from sim_core.plan import (  # noqa: E402
+from sim_core.hardware.table import (
+    HardwareTable,
+    hardware_table,
+)
+from sim_core.jit import (
+    cache_dir,
+    compiling_alone,
+    is_compiled,
+    source_hash,
+    source_hashes,
+)
+from sim_core.metrics import (
+    METRICS,
+    PARTS,
+)
+from sim_core.planning.columns import (
     CHECKPOINTING,
-    EXPLANATIONS,
     FIDELITIES,
-    FIRST_FAILURE,
     PRECISIONS,
-    REASON,
-    REASONS,
-    SCHEDULES,
     SPLITS,
-    STATUSES,
     Plans,
     slice_plans,
 )
-from sim_core.readers.op_table import Repeat  # noqa: E402
-from sim_core.simulator import Events, Results, legality, simai_breakdown, simulate, trace  # noqa: E402
-from sim_core.summary import Summary, Traffic, summarize  # noqa: E402
-from sim_core.traces.job import Job, Rank  # noqa: E402
-from sim_core.traces.program import Played  # noqa: E402
-from sim_core.traces.replay import Replay, recorded, replay  # noqa: E402
-from sim_core.traces.statistics import JobStatistics, statistics  # noqa: E402
-from sim_core.units import quantity, short  # noqa: E402
-from sim_core.workload import BasePlan, Workload  # noqa: E402
-from sim_core.writer import export_simai  # noqa: E402
+from sim_core.planning.legality import (
+    EXPLANATIONS,
+    FIRST_FAILURE,
+    REASON,
+    REASONS,
+    STATUSES,
+)
+from sim_core.simai.export import export_simai
+from sim_core.simulator import (
+    Events,
+    Results,
+    legality,
+    simai_breakdown,
+    simulate,
+    trace,
+)
+from sim_core.units import (
+    quantity,
+    short,
+)
+from sim_core.workloads.readers.op_table import Repeat
+from sim_core.workloads.reading import (
+    SIMAI,
+    TRACE,
+    Facts,
+    input_paths,
+    kind_of,
+    read_traces,
+    read_workload,
+)
+from sim_core.workloads.summary import (
+    Summary,
+    Traffic,
+    summarize,
+)
+from sim_core.workloads.traces.job import (
+    Job,
+    Rank,
+)
+from sim_core.workloads.traces.program import Played
+from sim_core.workloads.traces.replay import (
+    Replay,
+    recorded,
+    replay,
+)
+from sim_core.workloads.traces.statistics import (
+    JobStatistics,
+    statistics,
+)
+from sim_core.workloads.workload import (
+    BasePlan,
+    Workload,
+)
 
 __all__ = [
     "CHECKPOINTING",

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine import Program, Times, allocate, run
+from sim_core.costing.blocks import cost_blocks
+from sim_core.costing.case import Blocks, Case, case_at
+from sim_core.costing.groups import Groups, group_plans
+from sim_core.costing.memory import model_state_bytes
+from sim_core.engine.events import Program, Times, allocate, run
+from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
-from sim_core.gradients import reduce_gradients
-from sim_core.hardware import HardwareTable
+from sim_core.hardware.table import HardwareTable
 from sim_core.jit import kernel
-from sim_core.lower import (
-    BUBBLE,
-    DP_EXPOSED,
-    METRICS,
-    N_SUMS,
-    PP_EXPOSED,
-    PP_TOTAL,
-    STEP_TIME,
-    Lowered,
-    allocate_lowered,
-    lower,
-)
-from sim_core.memory import model_state_bytes
-from sim_core.moving import N_RULES
-from sim_core.plan import EVENT, EXPLANATIONS, REASON, REASONS, SIMAI, Plans, check, slice_plans
-from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
-from sim_core.simai_model import SIMAI_PARTS, simai_one, simai_rows
-from sim_core.simai_tables import bus_tables
-from sim_core.step import after_gradients, gather_parameters
-from sim_core.workload import Arrays, Workload
+from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
+from sim_core.planning.split import Split, split_plans
+from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
+from sim_core.simai.tables import bus_tables
+from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
+from sim_core.step.lower import Lowered, allocate_lowered, lower
+from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
+from sim_core.workloads.moving import N_RULES
+from sim_core.workloads.workload import Arrays, Workload
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _NOT_FINITE = REASON["result_not_finite"]
+BATCH: Final = 8192
+"""Plans that share their tables: enough to share much, few enough that tables of unlike plans stay small."""
 
 
 class Results(NamedTuple):
@@ -61,18 +59,37 @@ class Events(NamedTuple):
     end_s: Floats
 
 
+class _Tables(NamedTuple):
+    """What is worked out once for the plans of a batch; each with the row of every plan."""
+
+    groups: Groups
+    split: Split
+    blocks: Blocks
+
+
+class _Scratch(NamedTuple):
+    """What one plan after the other writes."""
+
+    program: Program
+    times: Times
+    low: Lowered
+    buckets: Buckets
+    reduced_s: Floats  # [stages] end of a stage's gradient reduction
+    once: Once
+
+
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result."""
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
-    by_event = np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))
+    for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        tables = _tables(workload.arrays, hardware, plans, rows)
+        _simulate_rows(workload.arrays, hardware, plans, tables, rows, reason, metrics)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
-    if len(by_event):
-        _simulate_rows(workload.arrays, hardware, plans, by_event, reason, metrics)
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
         simai_rows(workload.arrays, hardware, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-    return Results(reason, metrics, state_bytes)
+    return Results(reason=reason, metrics=metrics, state_bytes=state_bytes)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
@@ -82,6 +99,19 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     too_big = (reason == 0) & (state_bytes > hardware.memory_bytes[plans.hardware])
     reason[too_big] = REASON["model_state_exceeds_memory"]
     return reason, state_bytes
+
+
+def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
+    """The rows in batches, plans of one schedule side by side: its order is then written once for all of them."""
+    ordered = rows[np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))]
+    for begin in range(0, len(ordered), BATCH):
+        yield ordered[begin : begin + BATCH]
+
+
+def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
+    groups = group_plans(hardware, plans, rows)
+    split = split_plans(arrays, plans, rows)
+    return _Tables(groups=groups, split=split, blocks=cost_blocks(arrays, hardware, plans, groups, split, rows))
 
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
@@ -98,11 +128,10 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
     """The events of one legal plan."""
     one = slice_plans(plans, slice(row, row + 1))
+    rows = np.zeros(1, np.int64)
+    tables = _tables(workload.arrays, hardware, one, rows)
+    program, times = _trace(workload.arrays, hardware, one, tables, rows)
     blocks = int(2 * one.pp[0] * one.vpp[0] * one.ga[0])
-    program, times, low = _scratch(workload.arrays, one, np.zeros(1, np.int64))
-    sums = np.zeros(len(METRICS))
-    fill_order(one.schedule[0], one.pp[0], one.vpp[0], one.ga[0], program.order)
-    _simulate_one(workload.arrays, hardware, one, 0, low, program, times, sums)
     codes = program.order[:blocks]
     stage = np.arange(blocks) // (blocks // one.pp[0])
     backward, chunk, micro_batch = codes & 1, (codes >> CHUNK_SHIFT) & CHUNK_MASK, codes >> MICRO_BATCH_SHIFT
@@ -121,30 +150,46 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
 
 
 @kernel
-def _scratch(arrays: Arrays, plans: Plans, legal: Ints) -> tuple[Program, Times, Lowered]:
-    """Scratch that holds the largest of the legal plans."""
-    blocks, stages, chunks = 0, 0, 0
-    for i in legal:
+def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
+    """Scratch that holds the largest of the plans in `rows`."""
+    blocks, stages, cells = 0, 0, 0
+    for i in rows:
         held = plans.pp[i] * plans.vpp[i]
         blocks = max(blocks, 2 * held * plans.ga[i])
         stages = max(stages, plans.pp[i])
-        chunks = max(chunks, held)
-    program, times = allocate(blocks, stages, chunks)
-    return program, times, allocate_lowered(arrays, stages)
+        cells = max(cells, held)
+    program, times = allocate(blocks, stages, cells)
+    return _Scratch(
+        program=program,
+        times=times,
+        low=allocate_lowered(arrays),
+        buckets=allocate_buckets(arrays, split.sizes),
+        reduced_s=np.empty(stages),
+        once=allocate_once(arrays, split.sizes, stages),
+    )
 
 
 @kernel
-def _simulate_rows(arrays: Arrays, hardware: HardwareTable, plans: Plans, legal: Ints, reason: Ints, metrics: Floats) -> None:
-    """Simulate the legal plans; plans that follow each other share their schedule's order where they can."""
-    program, times, low = _scratch(arrays, plans, legal)
+def _simulate_rows(
+    arrays: Arrays,
+    hardware: HardwareTable,
+    plans: Plans,
+    tables: _Tables,
+    rows: Ints,
+    reason: Ints,
+    metrics: Floats,
+) -> None:
+    """Simulate legal plans; plans that follow each other share their schedule's order where they can."""
+    scratch = _scratch(arrays, plans, tables.split, rows)
     sums = np.empty(metrics.shape[0])
     schedule, pp, vpp, ga = -1, -1, -1, -1
-    for i in legal:
+    for i in rows:
         if plans.schedule[i] != schedule or plans.pp[i] != pp or plans.vpp[i] != vpp or plans.ga[i] != ga:
             schedule, pp, vpp, ga = plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i]
-            fill_order(schedule, pp, vpp, ga, program.order)
+            fill_order(schedule, pp, vpp, ga, scratch.program.order)
         sums[:] = 0.0
-        ran = _simulate_one(arrays, hardware, plans, i, low, program, times, sums)
+        case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
+        ran = _simulate_one(case, scratch, sums)
         if not ran or not np.all(np.isfinite(sums)) or not sums[STEP_TIME] > 0:
             reason[i] = _NOT_FINITE
             continue
@@ -153,35 +198,40 @@ def _simulate_rows(arrays: Arrays, hardware: HardwareTable, plans: Plans, legal:
 
 
 @kernel
-def _simulate_one(
-    arrays: Arrays,
-    hardware: HardwareTable,
-    plans: Plans,
-    i: int,
-    low: Lowered,
-    program: Program,
-    times: Times,
-    out: Floats,
-) -> bool:
-    """One step of plan `i`; adds its metrics to `out`, which comes in zeroed."""
-    pp, vpp, ga = plans.pp[i], plans.vpp[i], plans.ga[i]
-    lower(arrays, hardware, plans, i, low, program)
-    gather_parameters(arrays, hardware, plans, i, low, program, out)
-    if not run(program, pp, vpp, ga, plans.overlap_pp[i] == 1, times):
+def _trace(arrays: Arrays, hardware: HardwareTable, plans: Plans, tables: _Tables, rows: Ints) -> tuple[Program, Times]:
+    """The program of the first of `rows`, run."""
+    i = rows[0]
+    scratch = _scratch(arrays, plans, tables.split, rows)
+    fill_order(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], scratch.program.order)
+    case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
+    _simulate_one(case, scratch, np.zeros(len(METRICS)))
+    return scratch.program, scratch.times
+
+
+@kernel
+def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
+    """One step of a plan; adds its metrics to `out`, which comes in zeroed. False where its blocks cannot all run."""
+    plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
+    pp, vpp, ga = plan.pp, plan.vpp, plan.ga
+    lower(case, low, program)
+    gather_parameters(case, program, scratch.buckets, scratch.once, out)
+    if not run(program, pp, vpp, ga, plan.overlap_pp == 1, times):
         return False
-    for unit in range(low.passes.shape[0]):
+    passes, again, unit_work, unit_again, key = low.passes, low.again, case.blocks.work, case.blocks.again, case.block
+    for unit in range(passes.shape[0]):
         for k in range(N_SUMS):
-            parts = low.passes[unit] * low.unit_work[unit, k] + low.again[unit] * low.unit_again[unit, k]
-            out[k] += parts * ga / pp
-    for k in range(3):
+            out[k] += (passes[unit] * unit_work[key, unit, k] + again[unit] * unit_again[key, unit, k]) * ga / pp
+    for k in range(low.extra_s.shape[0]):
         out[k] += low.extra_s[k] * ga / pp
-    barrier_s = reduce_gradients(arrays, hardware, plans, i, low, program, times, out)
-    slowest_s = after_gradients(arrays, hardware, plans, i, low, out)
+    barrier_s = reduce_gradients(case, program, times, scratch.buckets, scratch.reduced_s, out)
+    slowest_s = finish_step(case, scratch.once, out)
+    message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
+    reduced_s, after_s = scratch.reduced_s, scratch.once.after_s
     for stage in range(pp):
-        out[PP_TOTAL] += times.message_s[stage] / pp
-        out[PP_EXPOSED] += times.exposed_s[stage] / pp
-        out[DP_EXPOSED] += times.gated_s[stage] / pp
-        out[BUBBLE] += times.idle_s[stage] / pp
-        out[BUBBLE] += (barrier_s - low.stream_end_s[stage] + slowest_s - low.after_s[stage]) / pp
+        out[PP_TOTAL] += message_s[stage] / pp
+        out[PP_EXPOSED] += exposed_s[stage] / pp
+        out[DP_EXPOSED] += gated_s[stage] / pp
+        out[BUBBLE] += idle_s[stage] / pp
+        out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     out[STEP_TIME] = barrier_s + slowest_s
     return True

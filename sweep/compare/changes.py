@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from sim_core import HARDWARE_KEYS, short
 
 Kind = Literal["file", "hardware", "model", "spec", "default"]
-PRESETS: Final = "presets/"
+PRESETS: Final = "/presets/"
 NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store")
 _APART: Final = ("name", "workload", "hardware", "axes", "fixed")
 
@@ -121,7 +121,7 @@ def _model(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
         return
     before, after = (p.get("inputs", {}).get("model", {}) for p in (old, new))
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)] if before and after else []
-    sources = [name for name in names if not name.startswith(PRESETS)]
+    sources = [name for name in names if PRESETS not in f"/{name}"]
     shown = ", ".join(sources or names)
     told = f" ({shown})" if shown else ""
     yield Change(

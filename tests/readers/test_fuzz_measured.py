@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import FormatError
-from sim_core.readers.op_table_text import COLLECTIVES, read_op_table_text
-from sim_core.readers.trace_text import DTYPE_BYTES, STATES, read_trace_text
+from sim_core.workloads.readers.op_table_text import COLLECTIVES, read_op_table_text
+from sim_core.workloads.readers.trace_text import DTYPE_BYTES, STATES, read_trace_text
 from tests.conftest import EXAMPLES
 from tests.mutation import KINDS, Mutation, mutated, mutation_lists
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim_core import FormatError
-from sim_core.readers.op_table_text import COLUMNS, OpTableText, looks_like_op_table, read_op_table_text
+from sim_core.workloads.readers.op_table_text import COLUMNS, OpTableText, looks_like_op_table, read_op_table_text
 from tests.conftest import EXAMPLES
 
 GPT2 = EXAMPLES / "workloads" / "gpt2_large_layer0.optable.tsv"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core.costs import BASE_SIMPLE_S, collective_s, send_s
-from sim_core.plan import crosses_nodes, place
-from sim_core.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from sim_core.costing.collectives import BASE_SIMPLE_S, collective_s, send_s
+from sim_core.planning.placement import crosses_nodes, place
+from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 KINDS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 NVLINK, NVLINK_S, NIC, NIC_S = 400e9, 3e-6, 50e9, 10e-6

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core.engine import DOWN, UP, Program, Times, allocate, run
-from sim_core.plan import GPIPE, ONE_F_ONE_B
-from sim_core.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
+from sim_core.engine.events import DOWN, UP, Program, Times, allocate, run
+from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, GPIPE, MICRO_BATCH_SHIFT, ONE_F_ONE_B, fill_order
 
 F, B = 3.0, 5.0
 

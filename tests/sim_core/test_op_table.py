@@ -21,8 +21,8 @@ from sim_core import (
     read_workload,
     simulate,
 )
-from sim_core.costs import collective_s
-from sim_core.workload import ALL_REDUCE
+from sim_core.costing.collectives import collective_s
+from sim_core.workloads.workload import ALL_REDUCE
 from tests.conftest import EXAMPLES, make_plans
 
 TABLE = EXAMPLES / "workloads" / "gpt2_large_layer0.optable.tsv"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sim_core.rank_engine import RankProgram, RankTimes, run_ranks
+from sim_core.engine.ranks import RankProgram, RankTimes, run_ranks
 
 F, B, SEND = 3.0, 5.0, 0.25
 Op = tuple[float, float, tuple[str, ...]]

@@ -40,7 +40,7 @@ class NoNic(Exception):
 
 
 def tables() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((ROOT / "sim_core" / "tables" / "simai_busbw.yaml").read_text())
+    document: dict[str, Any] = yaml.safe_load((ROOT / "sim_core" / "simai" / "bus_bandwidth.yaml").read_text())
     return document
 
 

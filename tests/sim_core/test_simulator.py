@@ -28,8 +28,8 @@ from sim_core import (
     simulate,
     trace,
 )
-from sim_core.costs import collective_s
-from sim_core.workload import ALL_GATHER, REDUCE_SCATTER
+from sim_core.costing.collectives import collective_s
+from sim_core.workloads.workload import ALL_GATHER, REDUCE_SCATTER
 from tests.aicb import gpt_text, write
 from tests.conftest import ROOT, make_plans
 

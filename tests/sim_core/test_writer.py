@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim_core import METRICS, Facts, HardwareTable, SpecError, export_simai, read_workload, simulate
-from sim_core.readers.simai_text import read_simai_text
-from sim_core.writer import write_simai_text
+from sim_core.simai.export import write_simai_text
+from sim_core.workloads.readers.simai_text import read_simai_text
 from tests.aicb import gpt_text, write
 from tests.conftest import GPT7B, LLAMA405B, make_plans
 

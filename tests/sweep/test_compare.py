@@ -245,10 +245,10 @@ def test_what_changed_in_the_spec(run: Runner) -> None:
 def test_a_new_model_is_named_with_its_sources(run: Runner) -> None:
     new = provenance(run("old"))
     old = json.loads(json.dumps(new)) | {"model": "0123456789abcdef"}
-    old["inputs"]["model"]["engine.py"] = "0"
+    old["inputs"]["model"]["engine/events.py"] = "0"
     (change,) = input_changes(old, new)
     assert change.text == f"model version: 0123456789abcdef -> {new['model']} (engine.py)"
-    old["inputs"]["model"] |= {"engine.py": new["inputs"]["model"]["engine.py"], "presets/H20-SXM.yaml": "0"}
+    old["inputs"]["model"] |= {"engine/events.py": new["inputs"]["model"]["engine/events.py"], "hardware/presets/H20-SXM.yaml": "0"}
     (change,) = input_changes(old, new)
     assert (change.name, change.moves_results) == ("presets", False)
     del old["inputs"]

@@ -1,0 +1,109 @@
+"""The block table: each distinct key among a slice's plans is costed once, and a plan looks its key up.
+
+A key is all that the cost of a layer depends on: sizes of groups and where they are placed, micro-batch, recompute, device,
+overlap switches. It does not hold pp, vpp, ga or the schedule: these decide how often a layer runs, and when.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.case import Blocks, Case, allocate_blocks, case_at, collective_of
+from sim_core.costing.compute import compute_factor, rerun_share
+from sim_core.costing.groups import N_GROUPS, Groups
+from sim_core.distinct import distinct_rows
+from sim_core.hardware.table import HardwareTable
+from sim_core.jit import kernel
+from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
+from sim_core.planning.split import Split
+from sim_core.workloads.moving import COMPUTE, EXPONENTS, rule_scales
+from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays
+
+Ints = npt.NDArray[np.int64]
+
+TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL], np.int64)
+"""The metric that counts the communication of a group; the next one counts what of it is exposed."""
+EXPOSED: Final = 1
+
+
+def cost_blocks(arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, rows: Ints) -> Blocks:
+    """The block table of the plans in `rows`."""
+    of_row, first = distinct_rows(_keys(arrays, plans, groups, rows))
+    key = np.full(len(plans.tp), -1, np.int64)
+    key[rows] = of_row
+    return _fill(arrays, hardware, plans, groups, split, key, rows[first])
+
+
+def _keys(arrays: Arrays, plans: Plans, groups: Groups, rows: Ints) -> Ints:
+    """What the cost of a layer depends on, `[rows, columns]`, as whole numbers."""
+    sent = arrays.pieces.comm_group[arrays.pieces.comm_kind != NO_COMM]
+    columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
+    names = ("tp", "ep", "micro_batch", "hardware", "overlap_tp", "overlap_ep")
+    columns += [getattr(plans, name)[rows] for name in names]
+    how = plans.checkpointing[rows]
+    columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))
+    columns.append(plans.device_speed[rows].view(np.int64))
+    return np.stack(columns, axis=1)
+
+
+@kernel
+def _fill(
+    arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, key: Ints, first: Ints
+) -> Blocks:
+    blocks = allocate_blocks(arrays, key, len(first))
+    for row in range(len(first)):
+        _cost(case_at(arrays, hardware, plans, groups, split, blocks, first[row]))
+    return blocks
+
+
+@kernel
+def _cost(case: Case) -> None:
+    """Fill the row of one key: the sums over the pieces of each unit.
+
+    A collective that may overlap hides behind its own piece: in forward behind the forward compute, in backward behind the
+    weight gradient (Megatron-LM's asynchronous tensor-parallel all-reduce).
+    """
+    plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
+    base = case.arrays.base
+    rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
+    factor = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
+    for p in range(pieces.unit.shape[0]):
+        unit = pieces.unit[p]
+        again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
+        forward_s = pieces.compute_s[p, FORWARD] * factor
+        weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * factor
+        backward_s = pieces.compute_s[p, INPUT_GRADIENT] * factor + weight_s
+        blocks.work[row, unit, FORWARD_S] += forward_s
+        blocks.work[row, unit, BACKWARD_S] += backward_s
+        blocks.again[row, unit, RECOMPUTE_S] += again * forward_s
+        blocks.forward_s[row, unit] += forward_s
+        blocks.backward_s[row, unit] += backward_s
+        blocks.piece_backward_s[row, p] = backward_s
+        blocks.again_s[row, unit] += again * forward_s
+        for phase in range(3):
+            kind = pieces.comm_kind[p, phase]
+            if kind == NO_COMM:
+                continue
+            group = pieces.comm_group[p, phase]
+            seconds = collective_of(
+                case, kind, group, pieces.comm_bytes[p, phase] * blocks.scale[row, pieces.comm_rule[p, phase]]
+            )
+            exposed = seconds
+            overlaps = (group == TP and plan.overlap_tp == 1) or (group == EP and plan.overlap_ep == 1)
+            if overlaps and phase != WEIGHT_GRADIENT:
+                exposed -= min(seconds, forward_s if phase == FORWARD else weight_s)
+            total = TOTAL_OF[group]
+            blocks.work[row, unit, total] += seconds
+            blocks.work[row, unit, total + EXPOSED] += exposed
+            if phase == FORWARD:
+                blocks.again[row, unit, total] += again * seconds
+                blocks.again[row, unit, total + EXPOSED] += again * exposed
+                blocks.forward_s[row, unit] += exposed
+                blocks.again_s[row, unit] += again * exposed
+            else:
+                blocks.backward_s[row, unit] += exposed
+                blocks.piece_backward_s[row, p] += exposed

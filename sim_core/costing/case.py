@@ -1,0 +1,92 @@
+"""One plan of a workload on its hardware, as every kernel of a step takes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.groups import Groups, group_s
+from sim_core.hardware.table import Device, HardwareTable, device_at
+from sim_core.jit import kernel
+from sim_core.metrics import N_SUMS
+from sim_core.planning.columns import Plan, Plans, plan_at
+from sim_core.planning.split import Split
+from sim_core.workloads.moving import N_RULES
+from sim_core.workloads.workload import Arrays
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Blocks(NamedTuple):
+    """The block table: what one pass of a unit costs, for the distinct keys of some plans (costing/blocks.py)."""
+
+    key: Ints  # [plans] the row of each plan
+    scale: Floats  # [rows, rules] factors of the rule table
+    forward_s: Floats  # [rows, units] one pass of a unit, collectives that are not hidden included
+    backward_s: Floats  # [rows, units]
+    again_s: Floats  # [rows, units] what recompute adds to the backward
+    work: Floats  # [rows, units, N_SUMS] forward and backward in parts
+    again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
+    piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
+
+
+class Case(NamedTuple):
+    """A plan with the tables of its slice, and its rows in them."""
+
+    arrays: Arrays
+    plan: Plan
+    device: Device
+    dp: int
+    groups: Groups
+    group: int
+    split: Split
+    first: int  # row of its first virtual stage
+    first_stage: int  # row of its first stage
+    blocks: Blocks
+    block: int
+
+
+@kernel
+def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
+    """A table of `rows` rows, not yet filled."""
+    units, pieces = arrays.unit_layers.shape[0], arrays.pieces.unit.shape[0]
+    return Blocks(
+        key=key,
+        scale=np.empty((rows, N_RULES)),
+        forward_s=np.zeros((rows, units)),
+        backward_s=np.zeros((rows, units)),
+        again_s=np.zeros((rows, units)),
+        work=np.zeros((rows, units, N_SUMS)),
+        again=np.zeros((rows, units, N_SUMS)),
+        piece_backward_s=np.zeros((rows, pieces)),
+    )
+
+
+@kernel
+def case_at(
+    arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
+) -> Case:
+    """The case of plan `i`, which is legal."""
+    plan = plan_at(plans, i)
+    return Case(
+        arrays=arrays,
+        plan=plan,
+        device=device_at(hardware, plan.hardware),
+        dp=plan.all_gpus // (plan.tp * plan.pp),
+        groups=groups,
+        group=groups.key[i],
+        split=split,
+        first=split.offset[split.key[i]],
+        first_stage=split.stage_offset[split.key[i]],
+        blocks=blocks,
+        block=blocks.key[i],
+    )
+
+
+@kernel
+def collective_of(case: Case, kind: int, group: int, size: float) -> float:
+    """Seconds of a collective of `kind` with `size` bytes on one of the plan's groups."""
+    return group_s(case.groups, case.group, case.device.links, kind, group, size)

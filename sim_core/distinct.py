@@ -1,0 +1,50 @@
+"""Distinct rows of a table, so that what depends on a few columns is worked out once for each of their combinations."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.jit import kernel
+
+Ints = npt.NDArray[np.int64]
+
+
+@kernel
+def distinct_rows(table: Ints) -> tuple[Ints, Ints]:
+    """The key of each row of `table[n, columns]`, equal where rows are equal; and the first row of each key.
+
+    Keys count from 0 in the order of their first rows. A hash table with linear probing, at most half full.
+    """
+    rows, columns = table.shape
+    size = 4
+    while size < 2 * rows:
+        size *= 2
+    slots = np.full(size, -1, np.int64)
+    key_of = np.empty(rows, np.int64)
+    first = np.empty(rows, np.int64)
+    keys = 0
+    for row in range(rows):
+        mixed = np.uint64(14695981039346656037)
+        for column in range(columns):  # FNV-1a over whole numbers, with its high bits folded in (Fowler, Noll, Vo 1991)
+            mixed = (mixed ^ np.uint64(table[row, column])) * np.uint64(1099511628211)
+            mixed ^= mixed >> np.uint64(29)
+        slot = np.int64(mixed & np.uint64(size - 1))
+        while True:
+            key = slots[slot]
+            if key < 0:
+                slots[slot] = keys
+                first[keys] = row
+                key_of[row] = keys
+                keys += 1
+                break
+            same = True
+            for column in range(columns):
+                if table[row, column] != table[first[key], column]:
+                    same = False
+                    break
+            if same:
+                key_of[row] = key
+                break
+            slot = (slot + 1) & (size - 1)
+    return key_of, first[:keys].copy()

@@ -1,0 +1,1 @@
+"""What is trained on: device, node and fabric, and the presets."""

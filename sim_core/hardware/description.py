@@ -1,0 +1,188 @@
+"""What is trained on: device, node and fabric, from a preset by name, a file, or a mapping; each number with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.units import quantity
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Unit(NamedTuple):
+    """Annotation of a number's dimension."""
+
+    name: str
+
+
+def _number(unit: str) -> Any:
+    """A validator: `{value, source}` or the bare value, as SI."""
+
+    def convert(given: object) -> Sourced:
+        if isinstance(given, Sourced):
+            return given
+        mapping = given if isinstance(given, Mapping) else {"value": given, "source": "given without a source"}
+        if set(mapping) != {"value", "source"}:
+            raise ValueError(f"found keys {', '.join(map(str, mapping))}, expected value and source")
+        try:
+            value = quantity(mapping["value"], unit)
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+        if value < 0:
+            raise ValueError(f"found {shown(mapping['value'])}, expected no negative number")
+        return Sourced(value=value, source=str(mapping["source"]))
+
+    return BeforeValidator(convert)
+
+
+class Sourced(_Model):
+    """A number in SI and where it comes from."""
+
+    value: float = Field(ge=0)
+    source: str = Field(min_length=1)
+
+
+Bandwidth = Annotated[Sourced, _number("B/s"), _Unit("B/s")]
+Seconds = Annotated[Sourced, _number("s"), _Unit("s")]
+Bytes = Annotated[Sourced, _number("B"), _Unit("B")]
+Rate = Annotated[Sourced, _number("FLOP/s"), _Unit("FLOP/s")]
+Plain = Annotated[Sourced, _number(""), _Unit("")]
+
+
+class Device(_Model):
+    """One GPU. Peaks are dense (no sparsity)."""
+
+    peak_flops_bf16: Rate
+    peak_flops_fp32: Rate
+    memory: Bytes
+    memory_bandwidth: Bandwidth
+
+
+class Node(_Model):
+    """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part of it a large collective reaches."""
+
+    gpus_per_node: Plain
+    nvlink_bandwidth: Bandwidth
+    nvlink_efficiency: Plain
+    nvlink_latency: Seconds
+
+
+class Fabric(_Model):
+    """The network between nodes. Bandwidth is per NIC and direction."""
+
+    nics_per_node: Plain
+    nic_bandwidth: Bandwidth
+    nic_efficiency: Plain
+    nic_latency: Seconds
+
+
+class Hardware(_Model):
+    """Device, node and fabric under one name."""
+
+    name: str = Field(min_length=1)
+    device: Device
+    node: Node
+    fabric: Fabric
+
+    def value(self, key: str) -> float:
+        """A number by its short name, such as `nic_bandwidth`."""
+        return float(getattr(getattr(self, KEYS[key][0]), key).value)
+
+    def with_values(self, values: Mapping[str, object]) -> Hardware:
+        """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
+        document: dict[str, Any] = {"name": self.name} | {name: dict(getattr(self, name)) for name in _SECTIONS}
+        for key, value in values.items():
+            if key not in KEYS:
+                raise SpecError(f"hardware.{key}: unknown number, {nearest(key, KEYS)}")
+            document[KEYS[key][0]][key] = value
+        return parse_hardware(document, f"hardware {self.name}")
+
+
+_SECTIONS: Final[dict[str, type[_Model]]] = {"device": Device, "node": Node, "fabric": Fabric}
+KEYS: Final = {
+    key: (section, next(mark.name for mark in field.metadata if isinstance(mark, _Unit)))
+    for section, model in _SECTIONS.items()
+    for key, field in model.model_fields.items()
+}
+"""Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
+
+_POSITIVE: Final = ("gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth",
+                    "nic_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory")  # fmt: skip
+MAX_PER_NODE: Final = 65_536
+PRESET_DIR: Final = Path(__file__).parent / "presets"
+
+
+def parse_hardware(document: object, where: str) -> Hardware:
+    """A hardware mapping as read from YAML. Raises SpecError naming `where`, the key and the value."""
+    try:
+        hardware = Hardware.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(f"{where}: {_first_fault(error)}") from None
+    for key in _POSITIVE:
+        if not hardware.value(key) > 0:
+            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a number above 0")
+    for key in ("gpus_per_node", "nics_per_node"):
+        if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
+            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
+    for key in ("nvlink_efficiency", "nic_efficiency"):
+        if hardware.value(key) > 1:
+            raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected at most 1")
+    return hardware
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        parent: type[BaseModel] = _SECTIONS.get(str(fault["loc"][0]), Hardware) if len(fault["loc"]) > 1 else Hardware
+        return f"{key}: unknown key, {nearest(str(fault['loc'][-1]), parent.model_fields)}"
+    if fault["type"] == "missing":
+        return f"{key}: missing"
+    return f"{key}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """Names of the presets that ship with sim_core."""
+    return tuple(sorted(path.stem for path in PRESET_DIR.glob("*.yaml")))
+
+
+def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
+    """A preset by name, or a YAML file (relative to `base`). Raises SpecError."""
+    if name_or_path in preset_names():
+        path = PRESET_DIR / f"{name_or_path}.yaml"
+    else:
+        path = (base or Path()) / name_or_path
+        if path.suffix not in (".yaml", ".yml"):
+            raise SpecError(f"unknown hardware preset {name_or_path!r}, {nearest(name_or_path, preset_names())}")
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"hardware {name_or_path!r}: {error.strerror}: {path}") from None
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+        raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
+    return parse_hardware(document, str(path))
+
+
+def hardware_yaml(hardware: Hardware) -> str:
+    """A YAML file that `read_hardware` reads back."""
+    document: dict[str, Any] = {"name": hardware.name}
+    for key, (section, unit) in KEYS.items():
+        number = getattr(getattr(hardware, section), key)
+        value = f"{number.value!r} {unit}" if unit else number.value
+        document.setdefault(section, {})[key] = {"value": value, "source": number.source}
+    return yaml.safe_dump(document, sort_keys=False, width=1000)

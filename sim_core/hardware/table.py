@@ -1,0 +1,84 @@
+"""Hardware as columns: what the compiled code reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.hardware.description import Hardware
+from sim_core.jit import kernel
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class HardwareTable(NamedTuple):
+    """Columns over the hardware variants of a sweep, as the compiled code reads them (SI)."""
+
+    compute_scale: Floats  # [n] compute time here / as recorded
+    memory_bytes: Floats
+    gpus_per_node: Ints
+    nvlink_bandwidth: Floats  # reached by large collectives, per GPU and direction
+    nvlink_latency: Floats
+    nics_per_node: Ints
+    nic_bandwidth: Floats  # reached, of one NIC
+    nic_bandwidth_per_gpu: Floats  # reached, when all GPUs of a node send at once
+    nic_latency: Floats
+
+
+class Links(NamedTuple):
+    """The network of one hardware, as its collectives see it: bytes/s that large messages reach, seconds of a hop."""
+
+    nvlink_bandwidth: float
+    nvlink_latency: float
+    nic_bandwidth: float  # of one GPU's share of its node's NICs
+    nic_latency: float
+
+
+class Device(NamedTuple):
+    """One row of the table: a GPU, the size of its node, its links."""
+
+    compute_scale: float
+    gpus_per_node: int
+    links: Links
+
+
+@kernel
+def device_at(table: HardwareTable, row: int) -> Device:
+    """One hardware as scalars."""
+    return Device(
+        compute_scale=table.compute_scale[row],
+        gpus_per_node=table.gpus_per_node[row],
+        links=Links(
+            nvlink_bandwidth=table.nvlink_bandwidth[row],
+            nvlink_latency=table.nvlink_latency[row],
+            nic_bandwidth=table.nic_bandwidth_per_gpu[row],
+            nic_latency=table.nic_latency[row],
+        ),
+    )
+
+
+def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, dtype: str = "bf16") -> HardwareTable:
+    """Columns of `variants`. Compute times scale by the ratio of the peaks of `dtype` (bf16, fp32) to `measured_on`; unscaled
+    where that is None."""
+
+    def column(key: str) -> Floats:
+        return np.array([variant.value(key) for variant in variants], np.float64)
+
+    of_dtype = f"peak_flops_{dtype}"
+    peak = column(of_dtype)
+    gpus = column("gpus_per_node")
+    return HardwareTable(
+        compute_scale=np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / peak,
+        memory_bytes=column("memory"),
+        gpus_per_node=gpus.astype(np.int64),
+        nvlink_bandwidth=column("nvlink_bandwidth") * column("nvlink_efficiency"),
+        nvlink_latency=column("nvlink_latency"),
+        nics_per_node=column("nics_per_node").astype(np.int64),
+        nic_bandwidth=column("nic_bandwidth") * column("nic_efficiency"),
+        nic_bandwidth_per_gpu=column("nic_bandwidth") * column("nic_efficiency") * column("nics_per_node") / gpus,
+        nic_latency=column("nic_latency"),
+    )

@@ -1,0 +1,49 @@
+"""What a step is measured by: the rows of a result, defined once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+METRICS: Final = (
+    "compute_forward_s",
+    "compute_backward_s",
+    "compute_recompute_s",
+    "tp_total_s",
+    "tp_exposed_s",
+    "ep_total_s",
+    "ep_exposed_s",
+    "dp_total_s",
+    "dp_exposed_s",
+    "pp_total_s",
+    "pp_exposed_s",
+    "bubble_s",
+    "optimizer_s",
+    "step_time_s",
+)
+"""Rows of a result, in seconds, each the mean over the stages. Those of PARTS add up to step_time_s."""
+
+FORWARD_S: Final = METRICS.index("compute_forward_s")
+BACKWARD_S: Final = METRICS.index("compute_backward_s")
+RECOMPUTE_S: Final = METRICS.index("compute_recompute_s")
+TP_TOTAL: Final = METRICS.index("tp_total_s")
+TP_EXPOSED: Final = METRICS.index("tp_exposed_s")
+EP_TOTAL: Final = METRICS.index("ep_total_s")
+EP_EXPOSED: Final = METRICS.index("ep_exposed_s")
+DP_TOTAL: Final = METRICS.index("dp_total_s")
+DP_EXPOSED: Final = METRICS.index("dp_exposed_s")
+PP_TOTAL: Final = METRICS.index("pp_total_s")
+PP_EXPOSED: Final = METRICS.index("pp_exposed_s")
+BUBBLE: Final = METRICS.index("bubble_s")
+OPTIMIZER: Final = METRICS.index("optimizer_s")
+STEP_TIME: Final = METRICS.index("step_time_s")
+
+N_SUMS: Final = PP_TOTAL
+"""The rows before this one are sums over the pieces of layers, too."""
+
+_PARTS: Final = (
+    *(FORWARD_S, BACKWARD_S, RECOMPUTE_S),
+    *(TP_EXPOSED, EP_EXPOSED, PP_EXPOSED, DP_EXPOSED),
+    *(BUBBLE, OPTIMIZER),
+)
+PARTS: Final = tuple(METRICS[part] for part in _PARTS)
+"""What a step consists of, in the order that people read it."""

@@ -1,0 +1,1 @@
+"""Parallel plans: columns, legality, the split into stages, placement on nodes."""

@@ -1,0 +1,133 @@
+"""Parallel plans as columns of one length, and the words that their coded columns stand for."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.jit import kernel
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+FIDELITIES: Final = ("event", "simai")
+EVENT, SIMAI = 0, 1
+"""The event engine, or the cost model of SimAI-Analytical (simai_model.py)."""
+
+PRECISIONS: Final = ("recorded", "fp32", "bf16")
+"""Of gradients on the wire: as in the workload, or 4 or 2 bytes an element."""
+
+SPLITS: Final = ("even", "balanced")
+EVEN, BALANCED = 0, 1
+
+NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
+CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
+"""What backward computes again. `every:k` and `block:k` carry k: Megatron's recompute methods uniform and block."""
+
+
+class Plans(NamedTuple):
+    """Plans as columns of one length."""
+
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    ep: Ints
+    all_gpus: Ints
+    micro_batch: Ints
+    ga: Ints  # 0 where dp * micro_batch does not divide the global batch
+    schedule: Ints  # index into engine.schedule.SCHEDULES
+    layer_split: Ints  # index into SPLITS
+    checkpointing: Ints  # index into CHECKPOINTING
+    checkpoint_layers: Ints  # the k of `every:k` and `block:k`, else 0
+    overlap_tp: Ints  # 0 or 1, as the other switches
+    overlap_ep: Ints
+    overlap_pp: Ints
+    overlap_grad: Ints
+    overlap_param: Ints
+    bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
+    hardware: Ints  # row of the HardwareTable
+    fidelity: Ints  # index into FIDELITIES
+    layers: Ints  # of the model
+    straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
+    gradient_precision: Ints  # index into PRECISIONS
+    straggler_factor: Floats
+    device_speed: Floats  # compute runs this many times as fast
+    dp_overlap_ratio: Floats  # 0 to 1: what fidelity simai takes as hidden of DP, TP, EP communication
+    tp_overlap_ratio: Floats
+    ep_overlap_ratio: Floats
+    pp_overlap_ratio: Floats  # above 0 to 1
+
+
+class Plan(NamedTuple):
+    """One row of `Plans`, as the compiled code reads it."""
+
+    tp: int
+    pp: int
+    vpp: int
+    ep: int
+    all_gpus: int
+    micro_batch: int
+    ga: int
+    schedule: int
+    layer_split: int
+    checkpointing: int
+    checkpoint_layers: int
+    overlap_tp: int
+    overlap_ep: int
+    overlap_pp: int
+    overlap_grad: int
+    overlap_param: int
+    bucket_bytes: int
+    hardware: int
+    fidelity: int
+    layers: int
+    straggler_stage: int
+    gradient_precision: int
+    straggler_factor: float
+    device_speed: float
+    dp_overlap_ratio: float
+    tp_overlap_ratio: float
+    ep_overlap_ratio: float
+    pp_overlap_ratio: float
+
+
+@kernel
+def plan_at(plans: Plans, i: int) -> Plan:
+    """Row `i` as scalars."""
+    return Plan(
+        tp=plans.tp[i],
+        pp=plans.pp[i],
+        vpp=plans.vpp[i],
+        ep=plans.ep[i],
+        all_gpus=plans.all_gpus[i],
+        micro_batch=plans.micro_batch[i],
+        ga=plans.ga[i],
+        schedule=plans.schedule[i],
+        layer_split=plans.layer_split[i],
+        checkpointing=plans.checkpointing[i],
+        checkpoint_layers=plans.checkpoint_layers[i],
+        overlap_tp=plans.overlap_tp[i],
+        overlap_ep=plans.overlap_ep[i],
+        overlap_pp=plans.overlap_pp[i],
+        overlap_grad=plans.overlap_grad[i],
+        overlap_param=plans.overlap_param[i],
+        bucket_bytes=plans.bucket_bytes[i],
+        hardware=plans.hardware[i],
+        fidelity=plans.fidelity[i],
+        layers=plans.layers[i],
+        straggler_stage=plans.straggler_stage[i],
+        gradient_precision=plans.gradient_precision[i],
+        straggler_factor=plans.straggler_factor[i],
+        device_speed=plans.device_speed[i],
+        dp_overlap_ratio=plans.dp_overlap_ratio[i],
+        tp_overlap_ratio=plans.tp_overlap_ratio[i],
+        ep_overlap_ratio=plans.ep_overlap_ratio[i],
+        pp_overlap_ratio=plans.pp_overlap_ratio[i],
+    )
+
+
+def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:
+    """Some rows of the plans, as columns of their own."""
+    return Plans(**{name: np.ascontiguousarray(column[rows]) for name, column in plans._asdict().items()})

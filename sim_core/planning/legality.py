@@ -1,0 +1,148 @@
+"""Which plans can run: reason codes, never exceptions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.engine.schedule import ONE_F_ONE_B
+from sim_core.planning.columns import BLOCK, EVEN, EVENT, EVERY, SELECTIVE, Plans
+from sim_core.workloads.workload import Workload
+
+Ints = npt.NDArray[np.int64]
+
+STATUSES: Final = ("ok", "infeasible", "failed")
+
+REASONS: Final = (
+    "",
+    "excluded_by_where",
+    "tp_pp_exceeds_gpus",
+    "gpus_not_divisible",
+    "global_batch_not_divisible",
+    "ep_not_dividing_dp",
+    "vpp_needs_pp",
+    "vpp_needs_1f1b",
+    "more_chunks_than_layers",
+    "layers_not_alike",
+    "layers_not_divisible",
+    "microbatches_not_multiple_of_pp",
+    "vpp_needs_overlap_pp",
+    "tp_messages_unknown",
+    "pp_message_unknown",
+    "no_experts",
+    "ep_exceeds_experts",
+    "gradients_unknown",
+    "attention_unknown",
+    "checkpoint_span_exceeds_stage",
+    "straggler_beyond_pp",
+    "not_in_simai",
+    "model_state_exceeds_memory",
+    "nics_fewer_than_ranks",
+    "step_too_large",
+    "numbers_too_large",
+    "result_not_finite",
+    "worker_lost",
+    "out_of_memory",
+    "timed_out",
+    "simulation_raised",
+)
+"""Reason codes; the first is that of a plan with a result."""
+FIRST_FAILURE: Final = REASONS.index("result_not_finite")
+REASON: Final = {name: code for code, name in enumerate(REASONS)}
+
+EXPLANATIONS: Final = {
+    "excluded_by_where": "a `where` constraint of the spec is false",
+    "tp_pp_exceeds_gpus": "tp * pp is more than all_gpus",
+    "gpus_not_divisible": "tp * pp does not divide all_gpus",
+    "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
+    "ep_not_dividing_dp": "ep does not divide dp",
+    "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
+    "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
+    "more_chunks_than_layers": "pp * vpp is more than the model has layers",
+    "layers_not_alike": "layers differ from the workload's, whose layers are not all alike",
+    "layers_not_divisible": "pp * vpp does not divide the layers (layer_split: balanced allows it)",
+    "microbatches_not_multiple_of_pp": "interleaving runs micro-batches in groups of pp: pp must divide ga",
+    "vpp_needs_overlap_pp": "virtual stages send in the background (Megatron's default); overlap_pp: false is for vpp 1",
+    "tp_messages_unknown": "tp > 1, but the workload holds no tensor-parallel messages",
+    "pp_message_unknown": "pp > 1, but the bytes of a pipeline send are not known",
+    "no_experts": "ep > 1, but the workload has no experts",
+    "ep_exceeds_experts": "ep is more than a layer has experts",
+    "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload holds no message of those gradients",
+    "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
+    "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
+    "straggler_beyond_pp": "straggler_stage is not below pp",
+    "not_in_simai": "fidelity simai knows SimAI texts only, and no layers, device_speed, straggler or gradient_precision",
+    "model_state_exceeds_memory": "weights, gradients and optimizer alone are more than the device's memory",
+    "nics_fewer_than_ranks": "simai: a group that crosses nodes has less than one NIC to itself",
+    "step_too_large": "more than 2^24 blocks in a step",
+    "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
+    "result_not_finite": "the step time, or a part of it, is not a positive finite number",
+    "worker_lost": "the process that simulated this plan died, also when it had this plan alone",
+    "out_of_memory": "this plan alone needs more memory than a worker has",
+    "timed_out": "this plan alone was not simulated within the time limit of a slice (--slice-limit)",
+    "simulation_raised": "simulating this plan raised an error, which the run printed",
+}
+
+MAX_BLOCKS: Final = 2**24
+MAX_GPUS: Final = 2**40
+MAX_BATCH: Final = 2.0**53
+
+
+def check(workload: Workload, plans: Plans) -> Ints:
+    """The reason code of each plan, 0 where it is legal; the first of REASONS that applies.
+
+    The cost model of fidelity simai has no schedule, so that the rules of schedules do not bind it: it cuts the model into
+    stages, not into chunks.
+    """
+    event = plans.fidelity == EVENT
+    parts = np.where(event, plans.pp * plans.vpp, plans.pp)
+    model_parallel = plans.tp * plans.pp
+    dp = np.maximum(plans.all_gpus // model_parallel, 1)
+    chunks = plans.pp * plans.vpp
+    interleaved = plans.vpp > 1
+    layers = plans.layers
+    simai = ~event & _unknown_to_simai(workload, plans)
+    spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
+    batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
+    conditions = {
+        "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
+        "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
+        "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
+        "global_batch_not_divisible": plans.ga == 0,
+        "ep_not_dividing_dp": dp % plans.ep != 0,
+        "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
+        "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
+        "more_chunks_than_layers": parts > layers,
+        "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
+        "layers_not_divisible": (plans.layer_split == EVEN) & (layers % parts != 0),
+        "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
+        "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
+        "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
+        "pp_message_unknown": event & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
+        "no_experts": (plans.ep > 1) & (not workload.has_experts),
+        "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
+        "gradients_unknown": _without_gradients(workload, plans, dp),
+        "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
+        "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > -(-layers // chunks)),
+        "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
+        "not_in_simai": simai,
+        "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
+    }
+    codes = [np.int64(REASON[name]) for name in conditions]
+    return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:
+    """Plans that reduce gradients of which the workload holds no message."""
+    dense, of_experts = workload.gradients_known
+    lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
+    return lacks
+
+
+def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
+    """Plans that the cost model of SimAI-Analytical cannot express."""
+    changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
+    unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
+    return unknown

@@ -1,0 +1,144 @@
+"""Which layers each virtual stage holds: one table for all the plans of a slice.
+
+Virtual stages are numbered in model order: `chunk * pp + stage`, so that the first holds the model's first layers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.distinct import distinct_rows
+from sim_core.jit import kernel
+from sim_core.planning.columns import Plans
+from sim_core.workloads.workload import Arrays
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Split(NamedTuple):
+    """The distinct splits of some plans. A split owns the rows `offset[key]` and following, one per virtual stage."""
+
+    key: Ints  # [plans] the split of each plan
+    offset: Ints  # [splits] its first row
+    stage_offset: Ints  # [splits] the first row of its stages
+    begin: Ints  # [rows] first layer of a virtual stage ...
+    end: Ints  # [rows] ... and one past its last
+    size: Ints  # [rows] which of the split's distinct numbers of layers per virtual stage it holds
+    layers: Ints  # [rows, units] its layers of each unit ...
+    passes: Ints  # [rows, units] ... and with the units before the first layer and after the last
+    stage_layers: Ints  # [stage rows] layers of all virtual stages of a stage
+    stage_size: Ints  # [stage rows] which of the split's distinct numbers of layers per stage it holds
+    sizes: int  # the most distinct numbers of layers, per virtual stage or per stage, of any split
+
+
+def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
+    """Share out the layers of the plans in `rows`, each with at least one layer per virtual stage."""
+    table = np.stack([plans.pp[rows], plans.vpp[rows], plans.layers[rows]], axis=1)
+    of_row, first = distinct_rows(table)
+    key = np.full(len(plans.tp), -1, np.int64)
+    key[rows] = of_row
+    return _fill(arrays, key, table[first])
+
+
+@kernel
+def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
+    splits, units = kinds.shape[0], arrays.unit_layers.shape[0]
+    offset = np.zeros(splits, np.int64)
+    stage_offset = np.zeros(splits, np.int64)
+    rows, stages, longest = 0, 0, 0
+    for k in range(splits):
+        offset[k], stage_offset[k] = rows, stages
+        longest = max(longest, kinds[k, 0] * kinds[k, 1])
+        rows += kinds[k, 0] * kinds[k, 1]
+        stages += kinds[k, 0]
+    begin, end = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    layers, passes = np.zeros((rows, units), np.int64), np.zeros((rows, units), np.int64)
+    size, stage_size = np.empty(rows, np.int64), np.empty(stages, np.int64)
+    stage_layers = np.zeros(stages, np.int64)
+    seen = np.empty(longest, np.int64)
+    sizes = 1
+    for k in range(splits):
+        pp, virtual = kinds[k, 0], kinds[k, 0] * kinds[k, 1]
+        distinct = 0
+        for v in range(virtual):
+            row = offset[k] + v
+            begin[row] = first_layer(v, virtual, kinds[k, 2])
+            end[row] = first_layer(v + 1, virtual, kinds[k, 2])
+            stage_layers[stage_offset[k] + v % pp] += end[row] - begin[row]
+            distinct = _find(seen, distinct, end[row] - begin[row], size, row)
+            for unit in range(units):
+                layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
+                at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
+                passes[row, unit] = layers[row, unit] + (1 if at_end else 0)
+        sizes = max(sizes, distinct)
+        distinct = 0
+        for stage in range(pp):
+            row = stage_offset[k] + stage
+            distinct = _find(seen, distinct, stage_layers[row], stage_size, row)
+        sizes = max(sizes, distinct)
+    return Split(
+        key=key,
+        offset=offset,
+        stage_offset=stage_offset,
+        begin=begin,
+        end=end,
+        size=size,
+        layers=layers,
+        passes=passes,
+        stage_layers=stage_layers,
+        stage_size=stage_size,
+        sizes=sizes,
+    )
+
+
+@kernel
+def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
+    """Write to `index[row]` the place of `value` among the `distinct` values seen, of which it may become one."""
+    place = 0
+    while place < distinct and seen[place] != value:
+        place += 1
+    seen[place] = value
+    index[row] = place
+    return max(distinct, place + 1)
+
+
+@kernel
+def first_layer(virtual: int, virtual_stages: int, layers: int) -> int:
+    """First layer of a virtual stage: equal shares, as balanced as whole layers allow."""
+    return virtual * layers // virtual_stages
+
+
+@kernel
+def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end: int) -> int:
+    """Layers of a unit among the layers `begin` to `end`; beyond the recorded ones all are of the one layer unit."""
+    if end >= unit_layers.shape[1]:
+        return end - begin if unit == layer_unit else 0
+    return int(unit_layers[unit, end] - unit_layers[unit, begin])
+
+
+def fullest_stage(plans: Plans) -> Floats:
+    """Layers of the stage that holds the most, [n]; the mean where there are fewer layers than virtual stages."""
+    of_row, first = distinct_rows(np.stack([plans.pp, plans.vpp, plans.layers], axis=1))
+    return _fullest(plans.pp[first], plans.vpp[first], plans.layers[first])[of_row]
+
+
+@kernel
+def _fullest(pp: Ints, vpp: Ints, layers: Ints) -> Floats:
+    most = np.empty(len(pp))
+    for k in range(len(pp)):
+        virtual = pp[k] * vpp[k]
+        if virtual > layers[k]:  # illegal, or fidelity simai, which takes means
+            most[k] = layers[k] / pp[k]
+            continue
+        fullest = 0
+        for stage in range(pp[k]):
+            held = 0
+            for v in range(stage, virtual, pp[k]):
+                held += first_layer(v + 1, virtual, layers[k]) - first_layer(v, virtual, layers[k])
+            fullest = max(fullest, held)
+        most[k] = fullest
+    return most

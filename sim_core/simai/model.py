@@ -1,0 +1,335 @@
+"""The cost model of SimAI-Analytical, per plan, compiled: fidelity `simai` (docs/fidelity.md).
+
+Sums over the lines of a workload text, no events: step = compute + exposed communication + bubble + pipeline
+communication. Facts of the model are from running the tool (aliyun/SimAI, analytical mode); bandwidths are numbers of
+"GB/s" that it takes as GiB/s. Where the tool is defective we differ, see docs/fidelity.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.hardware.table import HardwareTable
+from sim_core.jit import kernel
+from sim_core.metrics import (
+    BACKWARD_S,
+    BUBBLE,
+    DP_EXPOSED,
+    DP_TOTAL,
+    EP_EXPOSED,
+    EP_TOTAL,
+    FORWARD_S,
+    OPTIMIZER,
+    PP_EXPOSED,
+    PP_TOTAL,
+    RECOMPUTE_S,
+    STEP_TIME,
+    TP_EXPOSED,
+    TP_TOTAL,
+)
+from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plans
+from sim_core.simai.tables import BusTables
+from sim_core.workloads.moving import BY_LAYERS, COMPUTE, EXPONENTS, N_RULES, rule_scales
+from sim_core.workloads.workload import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    DP,
+    DP_EP,
+    EP,
+    FORWARD,
+    INPUT_GRADIENT,
+    NO_COMM,
+    REDUCE_SCATTER,
+    TP,
+    WEIGHT_GRADIENT,
+    Arrays,
+)
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+GIB: Final = 2.0**30
+SMALL: Final = 2.0**20
+LEAST_FORWARD: Final = 4096.0
+SMALL_NS: Final = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
+"""Nanoseconds of a message under 1 MiB among 2, 4, .. 128 ranks; other group sizes cost nothing in the tool."""
+NO_NIC: Final = -1.0
+"""A collective that needs a NIC where the group has none to itself."""
+
+# Rows of a breakdown, nanoseconds; METRICS has DP and DP_EP in one
+SIMAI_PARTS: Final = (
+    "compute_forward", "compute_backward", "recompute", "step_compute", "tp", "ep", "dp", "dp_ep",
+    "tp_exposed", "ep_exposed", "dp_exposed", "bubble", "pipeline",
+)  # fmt: skip
+_FWD, _BWD, _RERUN, _STEP, _TP, _EP, _DP, _DP_EP = 0, 1, 2, 3, 4, 5, 6, 7
+_TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE = 8, 9, 10, 11, 12
+
+
+@kernel
+def _bandwidth(nodes: int, per_node: int, nics: int, nvlink: float, nic: float) -> float:
+    """Bus bandwidth of a group on `nodes` nodes with `per_node` ranks each that can use `nics` NICs; NO_NIC: invalid."""
+    if nics < 1:
+        return NO_NIC
+    if nodes == 1:
+        return nvlink
+    if per_node == 1 or nic * nics <= nvlink:
+        return nic * nics
+    return min(nvlink * per_node / (per_node - 1), nic * nics)
+
+
+@kernel
+def _interpolate(size: float, sizes: Floats, values: Floats, column: int) -> float:
+    """Ratio at `size` over that at the largest size; linear between rows, the ends held outside."""
+    last = sizes.shape[0] - 1
+    full = float(values[last, column])
+    if size <= sizes[0]:
+        return float(values[0, column]) / full
+    for row in range(last):
+        if size <= sizes[row + 1]:
+            part = (size - sizes[row]) / (sizes[row + 1] - sizes[row])
+            return float(values[row, column] + part * (values[row + 1, column] - values[row, column])) / full
+    return 1.0
+
+
+@kernel
+def _column(nodes: int, columns: int) -> int:
+    """Column of the greatest power of two that is no more than `nodes`."""
+    column = 0
+    while column + 1 < columns and (2 << column) <= nodes:
+        column += 1
+    return column
+
+
+@kernel
+def _ratio(kind: int, group: int, size: float, tp: int, n: int, gpus: int, nvlink_bound: bool, tables: BusTables) -> float:
+    """Part of the bandwidth that the message reaches: tables for all-gather and reduce-scatter on TP, all-to-all on TP, EP."""
+    if group == TP and (kind in (ALL_GATHER, REDUCE_SCATTER)):
+        values = tables.nvlink if nvlink_bound else tables.nic
+        nodes = 1 if tp < gpus else tp // gpus
+        return _interpolate(size, tables.size, values, _column(nodes, values.shape[1]))
+    if kind == ALL_TO_ALL and group in (EP, TP):
+        columns = tables.all_to_all.shape[1]
+        ranks = tp * n if group == EP else tp
+        if ranks <= gpus:
+            column = 0
+        elif tp >= gpus and group == EP:
+            column = columns - 1
+        else:
+            column = _column(ranks // gpus, columns - 1)
+        return _interpolate(size, tables.size, tables.all_to_all, column)
+    return 1.0
+
+
+@kernel
+def _group_shape(group: int, n: int, tp: int, ep: int, gpus: int, nics: int) -> tuple[int, int, int]:
+    """(nodes, ranks on a node, NICs to use) of a group of `n` ranks, as the tool divides them: all in integers."""
+    if group == TP:
+        return (1, tp, nics) if tp <= gpus else (tp // gpus, gpus, nics)
+    if group == EP:
+        if tp * n <= gpus:
+            return 1, gpus // tp, nics
+        return tp * n // gpus, max(gpus // tp, 1), nics // gpus if tp > gpus else nics // tp
+    wide = tp if group == DP else tp * ep
+    return (n, gpus // wide, nics // wide) if wide <= gpus else (n, 1, nics // gpus)
+
+
+@kernel
+def collective_ns(
+    kind: int,
+    group: int,
+    size: float,
+    tp: int,
+    ep: int,
+    dp: int,
+    gpus: int,
+    nics: int,
+    nvlink: float,
+    nic: float,
+    tables: BusTables,
+) -> float:
+    """Nanoseconds of one collective as the tool computes it; NO_NIC where its group has no NIC to use."""
+    n = tp
+    if group == EP:
+        n = ep
+    elif group == DP:
+        n = dp
+    elif group == DP_EP:
+        n = dp // ep
+    if n <= 1 or kind == NO_COMM:
+        return 0.0
+    if 1 < size < SMALL:
+        for power in range(len(SMALL_NS)):
+            if n == 2 << power:
+                return SMALL_NS[power]
+        return 0.0
+    nodes, per_node, used = _group_shape(group, n, tp, ep, gpus, nics)
+    bandwidth = _bandwidth(nodes, per_node, used, nvlink, nic)
+    if bandwidth == NO_NIC:
+        return NO_NIC
+    if kind == ALL_TO_ALL and nodes > 1:
+        ranks = nodes * per_node
+        bandwidth = nic * used / per_node * (ranks - 1) / ((nodes - 1) * per_node)
+    nvlink_bound = nodes > 1 and per_node > 1 and nic * used > nvlink and nvlink * per_node / (per_node - 1) < nic * used
+    ratio = _ratio(kind, group, size, tp, n, gpus, nvlink_bound, tables)
+    passes = 2 if kind == ALL_REDUCE else 1
+    return float(np.trunc(size / GIB / (ratio * bandwidth) * 1e9 * passes * (n - 1) / n))
+
+
+@kernel
+def simai_one(
+    arrays: Arrays, hardware: HardwareTable, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
+) -> bool:
+    """Add the parts of one plan (SIMAI_PARTS, ns) to `out`, zeroed; False where a collective needs a NIC it has not."""
+    tp, pp, ep = plans.tp[i], plans.pp[i], plans.ep[i]
+    dp = plans.all_gpus[i] // (tp * pp)
+    row = plans.hardware[i]
+    gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
+    nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.nic_bandwidth[row] / 1e9
+    rule_scales(plans.micro_batch[i] / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, EXPONENTS, scale)
+    compute_scale = 1e9 * scale[COMPUTE] * hardware.compute_scale[row]
+    micro_batches = plans.ga[i] * arrays.micro_batches / arrays.base.ga
+    layers = arrays.unit_layers.shape[1] - 1
+    bubble_ns = 0.0
+    pieces = arrays.pieces
+    for p in range(pieces.unit.shape[0]):
+        unit = pieces.unit[p]
+        end = unit == arrays.first_unit or unit == arrays.last_unit
+        count = micro_batches * (1.0 if end else arrays.unit_layers[unit, layers] / pp)
+        forward_ns = pieces.compute_s[p, FORWARD] * compute_scale
+        backward_ns = (pieces.compute_s[p, INPUT_GRADIENT] + pieces.compute_s[p, WEIGHT_GRADIENT]) * compute_scale
+        again = 0.0
+        checkpointing = plans.checkpointing[i]
+        if checkpointing == FILE:
+            again = pieces.rerun[p]
+        elif checkpointing == SELECTIVE:
+            again = 1.0 if pieces.attention_core[p] else 0.0
+        elif checkpointing != NONE and not end:
+            again = 1.0
+            if checkpointing == BLOCK:
+                again = min(plans.checkpoint_layers[i] * pp * plans.vpp[i] / layers, 1.0)
+        out[_FWD] += count * forward_ns
+        out[_BWD] += count * backward_ns
+        out[_RERUN] += count * again * forward_ns
+        waited_ns = forward_ns + backward_ns
+        for phase in range(3):
+            size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
+            found = _add_collective(
+                pieces.comm_kind[p, phase], pieces.comm_group[p, phase], size, phase, pieces.comm_group[p, FORWARD] == EP,
+                count, tp, ep, dp, gpus, nics, nvlink, nic, tables, plans, i, out,
+            )  # fmt: skip
+            if found == NO_NIC:
+                return False
+            if phase != WEIGHT_GRADIENT:
+                waited_ns += found
+        if unit != arrays.first_unit:
+            bubble_ns += count * waited_ns
+    step = arrays.step
+    for k in range(step.role.shape[0]):
+        share = arrays.base.pp / pp if BY_LAYERS[step.compute_rule[k]] else 1.0
+        compute_ns = step.compute_s[k] * 1e9 * scale[step.compute_rule[k]] * share * hardware.compute_scale[row]
+        share = arrays.base.pp / pp if BY_LAYERS[step.comm_rule[k]] else 1.0
+        found = _add_collective(
+            step.comm_kind[k], step.comm_group[k], step.comm_bytes[k] * scale[step.comm_rule[k]] * share, step.phase[k], False,
+            1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plans, i, out,
+        )  # fmt: skip
+        if found == NO_NIC:
+            return False
+        out[_STEP] += compute_ns
+        bubble_ns += compute_ns + (found if step.phase[k] != WEIGHT_GRADIENT else 0.0)
+    out[_BUBBLE] = (pp - 1) / (plans.ga[i] * plans.vpp[i]) * bubble_ns
+    hidden = plans.pp_overlap_ratio[i]
+    sent = arrays.pp_comm_bytes * scale[arrays.p2p_rule]
+    out[_PIPE] = 2 * plans.vpp[i] * plans.ga[i] * sent / GIB / hidden * 1e9 * (1 - hidden)
+    return True
+
+
+@kernel
+def _add_collective(
+    kind: int,
+    group: int,
+    size: float,
+    phase: int,
+    forward_on_ep: bool,
+    count: float,
+    tp: int,
+    ep: int,
+    dp: int,
+    gpus: int,
+    nics: int,
+    nvlink: float,
+    nic: float,
+    tables: BusTables,
+    plans: Plans,
+    i: int,
+    out: Floats,
+) -> float:
+    """Cost one collective, add it to its group's sum and what is exposed of it; returns its nanoseconds or NO_NIC.
+
+    In forward and input gradient a group is EP or else TP, in weight gradient DP_EP or else DP; what of forward and input
+    gradient is hidden follows the forward's group, both of the tool.
+    """
+    if kind == NO_COMM:
+        return 0.0
+    if phase == FORWARD and 0 < size < LEAST_FORWARD:
+        size = LEAST_FORWARD
+    own, other = (DP_EP, DP) if phase == WEIGHT_GRADIENT else (EP, TP)
+    group = own if group == own else other
+    nanoseconds = collective_ns(kind, group, size, tp, ep, dp, gpus, nics, nvlink, nic, tables)
+    if nanoseconds == NO_NIC:
+        return NO_NIC
+    out[_TP + group] += count * nanoseconds
+    if phase == WEIGHT_GRADIENT:
+        out[_DP_OUT] += count * nanoseconds * (1 - plans.dp_overlap_ratio[i])
+    elif group == EP:
+        hidden = plans.ep_overlap_ratio[i] if forward_on_ep else plans.tp_overlap_ratio[i]
+        out[_EP_OUT] += count * nanoseconds * (1 - hidden)
+    else:
+        hidden = plans.ep_overlap_ratio[i] if forward_on_ep else plans.tp_overlap_ratio[i]
+        out[_TP_OUT] += count * nanoseconds * (1 - hidden)
+    return nanoseconds
+
+
+@kernel
+def simai_rows(
+    arrays: Arrays,
+    hardware: HardwareTable,
+    tables: BusTables,
+    plans: Plans,
+    rows: Ints,
+    no_nic: int,
+    not_finite: int,
+    reason: Ints,
+    metrics: Floats,
+) -> None:
+    """Fill the columns of METRICS for the plans in `rows`, or their reason."""
+    scale = np.empty(N_RULES)
+    sums = np.empty(len(SIMAI_PARTS))
+    for i in rows:
+        sums[:] = 0.0
+        if not simai_one(arrays, hardware, tables, plans, i, scale, sums):
+            reason[i] = no_nic
+            continue
+        step_s = 0.0
+        for part in (_FWD, _BWD, _RERUN, _STEP, _TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE):
+            step_s += sums[part] * 1e-9
+        if not np.all(np.isfinite(sums)) or not step_s > 0:
+            reason[i] = not_finite
+            continue
+        metrics[FORWARD_S, i] = sums[_FWD] * 1e-9
+        metrics[BACKWARD_S, i] = sums[_BWD] * 1e-9
+        metrics[RECOMPUTE_S, i] = sums[_RERUN] * 1e-9
+        metrics[TP_TOTAL, i] = sums[_TP] * 1e-9
+        metrics[TP_EXPOSED, i] = sums[_TP_OUT] * 1e-9
+        metrics[EP_TOTAL, i] = sums[_EP] * 1e-9
+        metrics[EP_EXPOSED, i] = sums[_EP_OUT] * 1e-9
+        metrics[DP_TOTAL, i] = (sums[_DP] + sums[_DP_EP]) * 1e-9
+        metrics[DP_EXPOSED, i] = sums[_DP_OUT] * 1e-9
+        metrics[PP_TOTAL, i] = sums[_PIPE] * 1e-9
+        metrics[PP_EXPOSED, i] = sums[_PIPE] * 1e-9
+        metrics[BUBBLE, i] = sums[_BUBBLE] * 1e-9
+        metrics[OPTIMIZER, i] = sums[_STEP] * 1e-9
+        metrics[STEP_TIME, i] = step_s

@@ -1,0 +1,234 @@
+"""Gradients on their own stream: cut into buckets, reduced as they get ready, hidden behind the backward or after it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.case import Case, collective_of
+from sim_core.engine.events import UP, Program, Times
+from sim_core.jit import kernel
+from sim_core.metrics import DP_EXPOSED, DP_TOTAL
+from sim_core.planning.split import count_layers
+from sim_core.workloads.moving import BY_LAYERS, PARAMETERS
+from sim_core.workloads.workload import ALL_REDUCE, DP, GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
+
+Floats = npt.NDArray[np.float64]
+
+PARAMETER_BYTES: Final = 2
+MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
+MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
+"""Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
+EDGE_BUCKETS: Final = 16.0
+DDP_BUCKET_BYTES: Final = 25 * 2**20
+"""Default bucket of gradients that get ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
+WIDTH_OF_PRECISION: Final = np.array([0.0, 4.0, 2.0])
+"""Bytes of an element by PRECISIONS; 0: as recorded."""
+
+
+class Buckets(NamedTuple):
+    """Messages of one virtual stage, a row for each distinct number of layers that virtual stages of a plan hold."""
+
+    costed: npt.NDArray[np.bool_]  # [sizes]
+    number: Floats  # [sizes, step pieces] buckets of a step piece ...
+    bucket_s: Floats  # [sizes, step pieces] ... and the seconds of one
+    first_s: Floats  # [sizes] seconds of the first bucket of every piece
+    most: Floats  # [sizes] the most buckets of a piece, at least 1
+    total_s: Floats  # [sizes] seconds of all buckets of all pieces
+
+
+@kernel
+def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
+    """Scratch that is used for one plan after the other; `sizes`: see Split."""
+    step_pieces = arrays.step.role.shape[0]
+    return Buckets(
+        costed=np.zeros(sizes, np.bool_),
+        number=np.empty((sizes, step_pieces)),
+        bucket_s=np.empty((sizes, step_pieces)),
+        first_s=np.empty(sizes),
+        most=np.empty(sizes),
+        total_s=np.empty(sizes),
+    )
+
+
+@kernel
+def _width_scale(case: Case) -> float:
+    """Bytes of a gradient on the wire over those recorded."""
+    width = WIDTH_OF_PRECISION[case.plan.gradient_precision]
+    return width / case.arrays.gradient_width if width > 0 else 1.0
+
+
+@kernel
+def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
+    """Fill the row of `buckets` for the virtual stage in `row` of the split: its step pieces of `role`.
+
+    A message is cut into equal buckets of at most the bucket size.
+    """
+    arrays, step = case.arrays, case.arrays.step
+    layers, size = case.split.end[row] - case.split.begin[row], case.split.size[row]
+    bucket = float(case.plan.bucket_bytes)
+    narrower = _width_scale(case)
+    width = arrays.gradient_width * narrower
+    if bucket == 0:
+        parameters = max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_BUCKET_PARAMETERS_PER_DP * case.dp)
+        bucket = width * parameters
+    if role == GATHER_PARAMETERS:
+        bucket *= PARAMETER_BYTES / width  # the same parameters, in fewer bytes
+    total_layers = arrays.unit_layers.shape[1] - 1
+    share = arrays.base.pp * layers / total_layers
+    first_s, most, total_s = 0.0, 1.0, 0.0
+    for k in range(step.role.shape[0]):
+        buckets.bucket_s[size, k] = 0.0
+        if step.role[k] != role:
+            continue
+        rule = step.comm_rule[k]
+        sent = step.comm_bytes[k] * case.blocks.scale[case.block, rule] * (share if BY_LAYERS[rule] else 1.0)
+        if role == REDUCE_GRADIENTS:
+            sent *= narrower
+        number = max(np.ceil(sent / bucket), 1.0)
+        seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent / number)
+        buckets.number[size, k] = number
+        buckets.bucket_s[size, k] = seconds
+        total_s += number * seconds
+        if seconds > 0:
+            first_s += seconds
+            most = max(most, number)
+    buckets.first_s[size] = first_s
+    buckets.most[size] = most
+    buckets.total_s[size] = total_s
+    buckets.costed[size] = True
+
+
+@kernel
+def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, backward_s: float) -> float:
+    """End of a stream that was free when this backward began, taking its buckets, of all kinds, as they get ready.
+
+    It is the greatest, over the moments at which a bucket gets ready, of that moment and the work of all buckets that are
+    ready then or later. Along the buckets of one kind that sum is linear, so that its ends suffice; with several kinds
+    EDGE_BUCKETS from either end are looked at, which is exact but for less than one bucket in between.
+    """
+    latest = 0.0
+    begin_s = end_s - backward_s
+    pieces = bucket_s.shape[1]
+    kinds = 0
+    for k in range(pieces):
+        if bucket_s[row, k] > 0:
+            kinds += 1
+    for k in range(pieces):
+        if bucket_s[row, k] <= 0:
+            continue
+        count = number[row, k]
+        edge = 1.0 if kinds == 1 else min(count, EDGE_BUCKETS)
+        looked = 0.0
+        while looked < 2 * edge:
+            bucket = looked if looked < edge else count - 1 - (looked - edge)
+            ready = (bucket + 1) / count
+            rest_s = 0.0
+            for other in range(pieces):
+                if bucket_s[row, other] > 0:
+                    before = np.ceil(ready * number[row, other] - 1e-9) - 1
+                    rest_s += (number[row, other] - max(before, 0.0)) * bucket_s[row, other]
+            latest = max(latest, begin_s + ready * backward_s + rest_s)
+            looked += 1
+    return latest
+
+
+@kernel
+def _stream_layers(case: Case, program: Program, virtual: int, begin_s: float, stream_s: float) -> tuple[float, float]:
+    """Gradients of a virtual stage that get ready one by one: (end of the stream, seconds of all messages).
+
+    The backward, which begins at `begin_s`, runs the pieces in reverse. A bucket is sent once it holds the bucket size; a
+    gradient is not cut. The stream, free at `stream_s`, takes them first come, first served.
+    """
+    arrays, plan, blocks = case.arrays, case.plan, case.blocks
+    pieces = arrays.pieces
+    bucket = float(plan.bucket_bytes) if plan.bucket_bytes > 0 else float(DDP_BUCKET_BYTES)
+    scale = blocks.scale[case.block, PARAMETERS] * _width_scale(case)
+    units = arrays.unit_layers.shape[0]
+    first = case.split.begin[case.first + virtual]
+    layer = case.split.end[case.first + virtual]
+    cell = virtual % plan.pp * plan.vpp + virtual // plan.pp
+    plain_s = _plain_backward_s(case, virtual)
+    stretch = program.duration_s[UP, cell] / plain_s if plain_s > 0 else 0.0  # recompute, a straggler
+    now_s = begin_s
+    held, total_s = 0.0, 0.0
+    # after the layers, the layers from last to first, before the layers
+    at_end = virtual == plan.pp * plan.vpp - 1 and arrays.last_unit >= 0
+    while True:
+        unit = -1
+        if at_end:
+            unit, at_end = arrays.last_unit, False
+        elif layer > first:
+            layer -= 1
+            unit = arrays.layer_unit
+            if unit < 0:
+                for u in range(units):
+                    if count_layers(arrays.unit_layers, arrays.layer_unit, u, layer, layer + 1) > 0:
+                        unit = u
+        elif layer == first and virtual == 0 and arrays.first_unit >= 0:
+            layer -= 1
+            unit = arrays.first_unit
+        else:
+            break
+        for p in range(pieces.unit.shape[0] - 1, -1, -1):
+            if pieces.unit[p] != unit:
+                continue
+            now_s += blocks.piece_backward_s[case.block, p] * stretch
+            held += pieces.gradient_bytes[p] * scale
+            if held >= bucket:
+                seconds = collective_of(case, ALL_REDUCE, DP, held)
+                stream_s = max(stream_s, now_s) + seconds
+                total_s += seconds
+                held = 0.0
+    seconds = collective_of(case, ALL_REDUCE, DP, held)
+    return max(stream_s, now_s) + seconds if held > 0 else stream_s, total_s + seconds
+
+
+@kernel
+def _plain_backward_s(case: Case, virtual: int) -> float:
+    """Backward of a virtual stage without recompute or straggler."""
+    total_s = 0.0
+    for unit in range(case.arrays.unit_layers.shape[0]):
+        total_s += case.split.passes[case.first + virtual, unit] * case.blocks.backward_s[case.block, unit]
+    return total_s
+
+
+@kernel
+def reduce_gradients(case: Case, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats) -> float:
+    """Reduce the gradients of each virtual stage bucket by bucket, during its last backward or after the pipeline.
+
+    Bucket j of n is ready when (j+1)/n of the backward is done, and the stream takes them as they get ready. Writes the end of
+    each stage's reduction to `reduced_s` and returns the last of them (the barrier of the gradient norm).
+    """
+    pp, vpp, ga = case.plan.pp, case.plan.vpp, case.plan.ga
+    overlapped, layered = case.plan.overlap_grad == 1, case.arrays.layered_gradients
+    free_s, end_s, duration_s = times.free_s, times.end_s, program.duration_s
+    first, size_of = case.first, case.split.size
+    costed, number, bucket_s, total_s = buckets.costed, buckets.number, buckets.bucket_s, buckets.total_s
+    costed[:] = False
+    barrier_s = 0.0
+    for stage in range(pp):
+        stream_s = 0.0 if overlapped else free_s[stage]
+        for chunk in range(vpp - 1, -1, -1):
+            cell = stage * vpp + chunk
+            virtual = chunk * pp + stage
+            last_s = end_s[(pp * vpp + cell) * ga + ga - 1]
+            if layered:
+                begin_s = last_s - duration_s[UP, cell]
+                done_s, sent_s = _stream_layers(case, program, virtual, begin_s, stream_s)
+                stream_s = done_s if overlapped else stream_s + sent_s
+                out[DP_TOTAL] += sent_s / pp
+                continue
+            size = size_of[first + virtual]
+            if not costed[size]:
+                cost_buckets(case, REDUCE_GRADIENTS, first + virtual, buckets)
+            out[DP_TOTAL] += total_s[size] / pp
+            stream_s += total_s[size]
+            if overlapped:
+                stream_s = max(stream_s, _last_bucket_s(number, bucket_s, size, last_s, duration_s[UP, cell]))
+        reduced_s[stage] = max(stream_s, free_s[stage])
+        out[DP_EXPOSED] += (reduced_s[stage] - free_s[stage]) / pp
+        barrier_s = max(barrier_s, reduced_s[stage])
+    return barrier_s

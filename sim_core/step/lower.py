@@ -1,0 +1,107 @@
+"""A plan as a program for the engine: durations of its blocks, costs of its messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.case import Case
+from sim_core.costing.collectives import send_s
+from sim_core.engine.events import DOWN, UP, Program
+from sim_core.jit import kernel
+from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
+from sim_core.planning.columns import BLOCK, FILE, NONE
+from sim_core.planning.placement import crosses_nodes
+from sim_core.planning.split import count_layers
+from sim_core.workloads.workload import Arrays
+
+Floats = npt.NDArray[np.float64]
+
+
+class Lowered(NamedTuple):
+    """What a micro-batch runs, summed over all stages."""
+
+    passes: Floats  # [units] passes of each unit
+    again: Floats  # [units] of them, passes with recompute
+    extra_s: Floats  # [3] what a straggler adds to FORWARD_S, BACKWARD_S and RECOMPUTE_S
+
+
+@kernel
+def allocate_lowered(arrays: Arrays) -> Lowered:
+    """Scratch that is used for one plan after the other."""
+    units = arrays.unit_layers.shape[0]
+    return Lowered(passes=np.empty(units), again=np.empty(units), extra_s=np.empty(3))
+
+
+@kernel
+def lower(case: Case, low: Lowered, program: Program) -> None:
+    """Fill `low`, and the durations and messages of `program`; its order is the schedule's."""
+    _cost_sends(case, program)
+    _fill_blocks(case, low, program)
+
+
+@kernel
+def _cost_sends(case: Case, program: Program) -> None:
+    """Cost of the message into each stage, from the stage before and from the stage after; the ring closes last to first."""
+    pp, all_gpus, gpus_per_node = case.plan.pp, case.plan.all_gpus, case.device.gpus_per_node
+    if pp == 1:
+        program.message_s[:, 0] = 0.0
+        return
+    size = case.arrays.p2p_bytes * case.blocks.scale[case.block, case.arrays.p2p_rule]
+    inside_s = send_s(size, False, case.device.links)
+    outside_s = send_s(size, True, case.device.links)
+    for stage in range(pp):
+        last = stage == pp - 1
+        between_nodes = all_gpus > gpus_per_node if last else crosses_nodes(stage, all_gpus // pp, gpus_per_node)
+        cost = outside_s if between_nodes else inside_s
+        program.message_s[DOWN, (stage + 1) % pp] = cost
+        program.message_s[UP, stage] = cost
+
+
+@kernel
+def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
+    """Durations of each virtual stage's blocks, from the layers that it holds, and the passes over all stages."""
+    plan, row, key = case.plan, case.first, case.block
+    pp, vpp, how = plan.pp, plan.vpp, plan.checkpointing
+    # Arrays by themselves: inside a loop, numba counts a reference to each array of a tuple that it touches
+    layers, passes, begin, end = case.split.layers, case.split.passes, case.split.begin, case.split.end
+    unit_layers, layer_unit = case.arrays.unit_layers, case.arrays.layer_unit
+    unit_forward_s, unit_backward_s, unit_again_s = case.blocks.forward_s, case.blocks.backward_s, case.blocks.again_s
+    all_passes, all_again, duration_s = low.passes, low.again, program.duration_s
+    all_passes[:] = 0.0
+    all_again[:] = 0.0
+    low.extra_s[:] = 0.0
+    for virtual in range(pp * vpp):
+        stage = virtual % pp
+        forward_s = 0.0
+        backward_s = 0.0
+        slower = plan.straggler_factor - 1 if stage == plan.straggler_stage else 0.0
+        for unit in range(all_passes.shape[0]):
+            count = passes[row, unit]
+            redone = 0
+            if how == FILE:
+                redone = count
+            elif how == BLOCK:
+                last = min(begin[row] + plan.checkpoint_layers, end[row])
+                redone = count_layers(unit_layers, layer_unit, unit, begin[row], last)
+            elif how != NONE:
+                redone = layers[row, unit]
+            forward_s += count * unit_forward_s[key, unit]
+            backward_s += count * unit_backward_s[key, unit] + redone * unit_again_s[key, unit]
+            if slower != 0:
+                extra_forward_s = slower * count * case.blocks.work[key, unit, FORWARD_S]
+                extra_backward_s = slower * count * case.blocks.work[key, unit, BACKWARD_S]
+                extra_again_s = slower * redone * case.blocks.again[key, unit, RECOMPUTE_S]
+                forward_s += extra_forward_s
+                backward_s += extra_backward_s + extra_again_s
+                low.extra_s[FORWARD_S] += extra_forward_s
+                low.extra_s[BACKWARD_S] += extra_backward_s
+                low.extra_s[RECOMPUTE_S] += extra_again_s
+            all_passes[unit] += count
+            all_again[unit] += redone
+        cell = stage * vpp + virtual // pp
+        duration_s[DOWN, cell] = forward_s
+        duration_s[UP, cell] = backward_s
+        row += 1

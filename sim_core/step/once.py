@@ -1,0 +1,126 @@
+"""What happens around the pipeline: parameters gathered, the optimizer; on the engine's times.
+
+Order of a step: [parameter gather, if overlapped with the first forwards] pipeline with its gradient reduction | barrier
+(gradient norm over all stages) | once-a-step collectives and optimizer | [parameter gather, if not overlapped].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.blocks import EXPOSED, TOTAL_OF
+from sim_core.costing.case import Case, collective_of
+from sim_core.costing.compute import once_s
+from sim_core.engine.events import DOWN, Program
+from sim_core.jit import kernel
+from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
+from sim_core.step.gradients import Buckets, cost_buckets
+from sim_core.workloads.moving import BY_LAYERS
+from sim_core.workloads.workload import AFTER_GRADIENTS, EMBEDDING, GATHER_PARAMETERS, NO_COMM, Arrays
+
+Floats = npt.NDArray[np.float64]
+
+
+class Once(NamedTuple):
+    """Work of a stage once a step, a row for each distinct number of layers that the stages of a plan hold."""
+
+    costed: npt.NDArray[np.bool_]  # [sizes]
+    compute_s: Floats  # [sizes, step pieces]
+    comm_s: Floats  # [sizes, step pieces]
+    after_s: Floats  # [stages] all work of a stage after the gradients
+
+
+@kernel
+def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
+    """Scratch that is used for one plan after the other; `sizes`: see Split."""
+    step_pieces = arrays.step.role.shape[0]
+    return Once(
+        costed=np.zeros(sizes, np.bool_),
+        compute_s=np.empty((sizes, step_pieces)),
+        comm_s=np.empty((sizes, step_pieces)),
+        after_s=np.empty(stages),
+    )
+
+
+@kernel
+def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
+    """Gates of the first forwards, if the parameter gather overlaps them; else its seconds after the optimizer.
+
+    Buckets of a virtual stage arrive one after the other from the start of the step, those of dense and expert parameters in
+    step; a layer runs once its buckets are there. Starts each stage's `after_s`.
+    """
+    pp, vpp, first, size_of = case.plan.pp, case.plan.vpp, case.first, case.split.size
+    overlapped = case.plan.overlap_param == 1
+    gate_start_s, gate_end_s, duration_s = program.gate_start_s, program.gate_end_s, program.duration_s
+    costed, total_s, first_s, most = buckets.costed, buckets.total_s, buckets.first_s, buckets.most
+    after_s = once.after_s
+    costed[:] = False
+    for stage in range(pp):
+        arrived_s = 0.0
+        for chunk in range(vpp):
+            cell = stage * vpp + chunk
+            row = first + chunk * pp + stage
+            size = size_of[row]
+            if not costed[size]:
+                cost_buckets(case, GATHER_PARAMETERS, row, buckets)
+            gate_start_s[cell] = 0.0
+            gate_end_s[cell] = 0.0
+            if overlapped and total_s[size] > 0:
+                gate_start_s[cell] = arrived_s + first_s[size]
+                gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
+            arrived_s += total_s[size]
+        after_s[stage] = 0.0 if overlapped else arrived_s
+        out[DP_TOTAL] += arrived_s / pp
+        out[DP_EXPOSED] += after_s[stage] / pp
+
+
+@kernel
+def finish_step(case: Case, once: Once, out: Floats) -> float:
+    """Once-a-step collectives and the optimizer of each stage, added to `after_s`; returns the slowest stage's."""
+    pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
+    role, group = case.arrays.step.role, case.arrays.step.comm_group
+    costed, work_s, comm_s, after_s = once.costed, once.compute_s, once.comm_s, once.after_s
+    costed[:] = False
+    slowest_s = 0.0
+    for stage in range(pp):
+        size = size_of[first + stage]
+        if not costed[size]:
+            _cost(case, first + stage, once)
+        slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
+        for k in range(role.shape[0]):
+            if role[k] != AFTER_GRADIENTS:
+                continue
+            compute_s = work_s[size, k] * slower
+            at_end = stage == 0 or stage == pp - 1
+            seconds = comm_s[size, k] if group[k] != EMBEDDING or at_end else 0.0
+            after_s[stage] += compute_s + seconds
+            total = TOTAL_OF[group[k]]
+            out[OPTIMIZER] += compute_s / pp
+            out[total] += seconds / pp
+            out[total + EXPOSED] += seconds / pp
+        slowest_s = max(slowest_s, after_s[stage])
+    return slowest_s
+
+
+@kernel
+def _cost(case: Case, row: int, once: Once) -> None:
+    """Fill the row of `once` for the stage in stage row `row` of the split."""
+    plan, arrays, step = case.plan, case.arrays, case.arrays.step
+    size, layers = case.split.stage_size[row], case.split.stage_layers[row]
+    share = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
+    for k in range(step.role.shape[0]):
+        if step.role[k] != AFTER_GRADIENTS:
+            continue
+        rule = step.compute_rule[k]
+        compute_s = once_s(step.compute_s[k], case.blocks.scale[case.block, rule], case.device, plan)
+        once.compute_s[size, k] = compute_s * (share if BY_LAYERS[rule] else 1.0)
+        rule = step.comm_rule[k]
+        sent = step.comm_bytes[k] * case.blocks.scale[case.block, rule] * (share if BY_LAYERS[rule] else 1.0)
+        seconds = 0.0
+        if step.comm_kind[k] != NO_COMM:
+            seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
+        once.comm_s[size, k] = seconds
+    once.costed[size] = True

@@ -1,0 +1,219 @@
+"""An operator table as a `Workload`: rows repeated as layers, gradients that get ready one by one in the backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.workloads import moving
+from sim_core.workloads.readers.op_table_text import GRADIENT, OpTableText
+from sim_core.workloads.workload import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    DP,
+    DP_EP,
+    EP,
+    FORWARD,
+    INPUT_GRADIENT,
+    NO_COMM,
+    REDUCE_SCATTER,
+    SEND_RECEIVE,
+    TP,
+    WEIGHT_GRADIENT,
+    Arrays,
+    BasePlan,
+    Floats,
+    Ints,
+    Pieces,
+    StepPieces,
+    Workload,
+    layers_by_unit,
+)
+
+BACKWARD_OVER_FORWARD: Final = 2.0
+"""Time of a backward that was not profiled: two products of the size of the forward's (Narayanan et al. 2021, section 5.1)."""
+ASYNC: Final = "ALLREDUCE_ASYNC"
+DEFAULT_WIDTH: Final = 4
+MAX_LAYERS: Final = 100_000
+_KIND: Final = {
+    "NONE": NO_COMM,
+    ASYNC: ALL_REDUCE,
+    "ALLREDUCE": ALL_REDUCE,
+    "ALLGATHER": ALL_GATHER,
+    "REDUCESCATTER": REDUCE_SCATTER,
+    "ALLTOALL": ALL_TO_ALL,
+    "SENDRECV": SEND_RECEIVE,
+}
+_RULE_OF_GROUP: Final = {
+    TP: moving.ACTIVATION,
+    EP: moving.SHARDED_ACTIVATION,
+    DP: moving.PARAMETERS,
+    DP_EP: moving.EXPERT_PARAMETERS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """The rows from one operator to another, both included, stand for one of `times` equal layers."""
+
+    first: str
+    last: str
+    times: int
+
+
+def workload_from_op_table(
+    text: OpTableText,
+    *,
+    all_gpus: int,
+    micro_batch: int | None,
+    repeat: Repeat | None,
+    bytes_per_element: int | None,
+    sequence: int | None,
+    measured_on: str | None,
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a parsed table, recorded on `all_gpus` GPUs with `micro_batch`; and warnings.
+
+    Raises SpecError on a `repeat` that does not fit."""
+    rows = len(text.name)
+    base = BasePlan(1, 1, 1, 1, all_gpus, 1, micro_batch or 1)
+    begin, end = _repeated(text, repeat)
+    layers = repeat.times if repeat else 1
+    width = bytes_per_element or DEFAULT_WIDTH
+    # unit 0 are the layers; what stands before and after them are units of their own
+    order = [*range(begin, end), *range(begin), *range(end, rows)]
+    first = 1 if begin else -1
+    last = (2 if begin else 1) if end < rows else -1
+    units = [0] * (end - begin) + [first] * begin + [last] * (rows - end)
+    compute_s, unprofiled = _compute(text)
+    warnings = list(text.warnings)
+    pieces = _pieces(text, order, units, compute_s, width, warnings)
+    notes = _notes(text, repeat, bytes_per_element, width, unprofiled, micro_batch)
+    arrays = Arrays(
+        base=base,
+        pieces=pieces,
+        step=_no_step(),
+        unit_layers=layers_by_unit(np.zeros(layers, np.int64), max(units) + 1),
+        first_unit=first,
+        last_unit=last,
+        p2p_bytes=0.0,
+        p2p_rule=moving.FIXED,
+        pp_comm_bytes=0.0,
+        micro_batches=float(base.ga),
+        layer_unit=0 if repeat else -1,
+        gradient_width=float(width),
+        layered_gradients=bool(pieces.gradient_bytes.any()),
+    )
+    in_groups = pieces.comm_bytes > 0
+    workload = Workload(
+        kind="operator table",
+        base=base,
+        layers=layers,
+        names=tuple(text.name[row] for row in order),
+        arrays=arrays,
+        sequence=sequence,
+        measured_on=measured_on,
+        has_experts=bool((in_groups & ((pieces.comm_group == EP) | (pieces.comm_group == DP_EP))).any()),
+        recorded={"overlap_grad": True},
+        state_width=(2.0 * width, 2.0 * width) if width >= DEFAULT_WIDTH else (2.0 * width, 12.0),
+        dtype="fp32" if width >= DEFAULT_WIDTH else "bf16",
+        gradients_known=(bool(pieces.gradient_bytes.any() or (in_groups & (pieces.comm_group == DP)).any()), True),
+        notes=tuple(notes),
+    )
+    return workload, tuple(warnings)
+
+
+def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
+    """Rows [begin, end) that are one layer; all of them where nothing is repeated."""
+    if repeat is None:
+        return 0, len(text.name)
+    for key, name in (("from", repeat.first), ("to", repeat.last)):
+        if name not in text.name:
+            raise SpecError(
+                f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, text.name)}"
+            )
+    if repeat.last.endswith(GRADIENT):
+        raise SpecError(f"workload.repeat.to: found {shown(repeat.last)}, a gradient without its operator, which follows it")
+    begin, end = text.name.index(repeat.first), text.name.index(repeat.last) + 1
+    begin -= bool(begin) and text.name[begin - 1] == repeat.first + GRADIENT  # it belongs to the operator
+    if begin >= end:
+        raise SpecError(
+            f"workload.repeat: {repeat.first} (line {text.line[begin]}) stands behind {repeat.last}, expected before it"
+        )
+    if not 1 <= repeat.times <= MAX_LAYERS:
+        raise SpecError(f"workload.repeat.times: found {repeat.times}, expected 1 to {MAX_LAYERS}")
+    return begin, end
+
+
+def _compute(text: OpTableText) -> tuple[Floats, int]:
+    """Seconds [n, 3]; a backward of 0 is not free but not profiled: as long as two forwards, shared by its two halves."""
+    compute_s = text.compute_s.copy()
+    missing = (compute_s[:, FORWARD] > 0) & (compute_s[:, INPUT_GRADIENT] == 0) & (compute_s[:, WEIGHT_GRADIENT] == 0)
+    for phase in (INPUT_GRADIENT, WEIGHT_GRADIENT):
+        compute_s[missing, phase] = compute_s[missing, FORWARD] * BACKWARD_OVER_FORWARD / 2
+    return compute_s, int(missing.sum())
+
+
+def _pieces(
+    text: OpTableText, order: list[int], units: list[int], compute_s: Floats, width: int, warnings: list[str]
+) -> Pieces:
+    """A row a piece. An asynchronous all-reduce is a gradient for the buckets; any other collective holds up its operator."""
+    n = len(order)
+    kind, group, rule = (np.zeros((n, 3), np.int64) for _ in range(3))
+    size, gradient_bytes = np.zeros((n, 3)), np.zeros(n)
+    for k, row in enumerate(order):
+        for phase in range(3):
+            word, suffix = text.collective[row][phase], text.suffix[row][phase]
+            sent = float(text.elements[row, phase]) * width
+            if word == "NONE" or sent == 0:
+                continue
+            if word == ASYNC and phase != FORWARD and not suffix:
+                gradient_bytes[k] += sent
+                continue
+            if word == ASYNC:
+                where = "on a group of its own" if suffix else "in a forward"
+                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} holds it up: nothing runs beside it")
+            own = {"_EP": EP, "_DP_EP": DP_EP}.get(suffix, DP if phase == WEIGHT_GRADIENT else TP)
+            kind[k, phase], group[k, phase], size[k, phase] = _KIND[word], own, sent
+            rule[k, phase] = _RULE_OF_GROUP[own]
+    return Pieces(
+        unit=np.array(units, np.int64),
+        compute_s=compute_s[order],
+        comm_kind=kind,
+        comm_group=group,
+        comm_bytes=size,
+        comm_rule=rule,
+        rerun=np.zeros(n),
+        attention_core=np.zeros(n, np.bool_),
+        gradient_bytes=gradient_bytes,
+    )
+
+
+def _no_step() -> StepPieces:
+    """No work once a step: the table holds no optimizer."""
+    none: Ints = np.zeros(0, np.int64)
+    return StepPieces(none, none, np.zeros(0), none, none, none, np.zeros(0), none)
+
+
+def _notes(
+    text: OpTableText, repeat: Repeat | None, given: int | None, width: int, unprofiled: int, micro_batch: int | None
+) -> list[str]:
+    notes = [] if micro_batch else ["the table does not say its micro-batch: taken as 1 (set workload.micro_batch)"]
+    notes += ["a step is forward, backward and gradients: the table holds no optimizer"]
+    if unprofiled:
+        whole = (
+            "no backward time"
+            if unprofiled == np.count_nonzero(text.compute_s[:, FORWARD])
+            else f"{unprofiled} rows without one"
+        )
+        notes.append(f"{whole}: not profiled, taken as {BACKWARD_OVER_FORWARD:g} x forward")
+    if text.process_s.any():
+        notes.append("process_time is not part of the step")
+    if given is None:
+        notes.append(f"sizes are elements: taken as {width} bytes each (set workload.bytes_per_element)")
+    if repeat is None:
+        notes.append("the table is taken as it stands: no rows are repeated (set workload.repeat)")
+    return notes

@@ -1,0 +1,196 @@
+"""The tab-separated operator table: grammar, every hazard as one `path:line:` message, a row an operator as columns.
+
+Source of the grammar: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import FormatError, nearest, shown
+from sim_core.workloads.readers.lines import Warnings, text_lines
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Words = tuple[str, str, str]
+
+PHASES: Final = ("forward", "backward", "weight_grad")
+COLUMNS: Final = (
+    "name",
+    *(f"{phase}_{column}" for phase in PHASES for column in ("compute_time", "comm_type", "comm_size")),
+    "process_time",
+)
+NEEDED: Final = COLUMNS[:2]
+COLLECTIVES: Final = ("NONE", "ALLREDUCE_ASYNC", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "SENDRECV")
+SUFFIXES: Final = ("_DP_EP", "_EP")
+GRADIENT: Final = "_grad"
+
+_WORDS: Final = {"None": ("NONE", "")} | {
+    kind + suffix: (kind, suffix) for kind in COLLECTIVES for suffix in ("", *SUFFIXES) if not (kind == "NONE" and suffix)
+}
+_MOST: Final = 2.0**53  # beyond, a float64 cannot hold each whole number
+_LENGTH: Final = 100  # characters of a name or number
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpTableText:
+    """The n rows in the order of the file; the three columns are forward, backward (input gradient) and weight gradient."""
+
+    path: str
+    warnings: tuple[str, ...]
+    name: tuple[str, ...]
+    line: Ints  # [n]
+    compute_s: Floats  # [n, 3]
+    collective: tuple[Words, ...]  # one of COLLECTIVES each
+    suffix: tuple[Words, ...]  # the group of each: "", "_EP" or "_DP_EP"
+    elements: Floats  # [n, 3] whole numbers
+    process_s: Floats  # [n]
+
+
+def looks_like_op_table(head: str) -> bool:
+    """Whether a file that begins with `head` is an operator table: by its header, else by its first rows."""
+    whole = head if "\n" not in head else head[: head.rindex("\n")]  # a last line may be cut
+    stripped = (line.strip("\ufeff \t\r") for line in whole.split("\n", 100)[:100])
+    lines = [_cells(line) for line in stripped if line][:3]
+    return bool(lines) and (len(set(lines[0]) & set(COLUMNS)) >= 3 or all(_is_row(cells) for cells in lines))
+
+
+def read_op_table_text(path: str, data: bytes | None = None) -> OpTableText:
+    """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
+    if data is None:
+        data = Path(path).read_bytes()
+    lines = text_lines(path, data, expected=f"a header: {' '.join(COLUMNS)}")
+    table = _Table(path)
+    columns, lines = table.header(lines)
+    if not lines:
+        raise FormatError(path, 1, "the table has no rows", expected="one operator a line")
+    rows = [table.row(line, text, columns) for line, text in lines]
+    names = tuple(row[0] for row in rows)
+    numbers = np.array([line for line, _ in lines], np.int64)
+    _check_names(path, numbers, names)
+    return OpTableText(
+        path=path,
+        warnings=table.warnings.said(),
+        name=names,
+        line=numbers,
+        compute_s=np.array([row[1] for row in rows], np.float64) / 1e3,
+        collective=tuple(row[2] for row in rows),
+        suffix=tuple(row[3] for row in rows),
+        elements=np.array([row[4] for row in rows], np.float64),
+        process_s=np.array([row[5] for row in rows], np.float64) / 1e3,
+    )
+
+
+def _cells(text: str) -> list[str]:
+    """The cells of a line, between tabs, or between blanks where there is no tab."""
+    return [cell.strip() for cell in text.split("\t")] if "\t" in text else text.split()
+
+
+def _is_row(cells: list[str]) -> bool:
+    """Whether these may be the cells of a row: a name, then number, collective, number in turn."""
+    kinds = [bool(_NUMBER.match(cell)) if k % 3 != 2 else cell.upper() in _WORDS for k, cell in enumerate(cells)][1:]
+    return 4 <= len(cells) <= len(COLUMNS) and all(kinds)
+
+
+class _Table:
+    """Reads the lines of one file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.warnings = Warnings(path)
+
+    def header(self, lines: list[tuple[int, str]]) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
+        """The columns in the order of the file, and the lines of the rows."""
+        line, text = lines[0]
+        cells = _cells(text.strip())
+        if not set(cells) & set(COLUMNS) and any(_NUMBER.match(cell) for cell in cells):
+            self.warnings.add(line, "no header: the columns are taken in the usual order")
+            return COLUMNS, lines
+        for k, cell in enumerate(cells, 1):
+            what = f"header column {k}"
+            if cell not in COLUMNS:
+                raise FormatError(
+                    self.path, line, f"{what} is unknown", found=f"{shown(cell)} ({nearest(cell.lower(), COLUMNS)})"
+                )
+            if cell in cells[: k - 1]:
+                raise FormatError(self.path, line, f"{what}: {cell} stands twice")
+        absent = [column for column in COLUMNS if column not in cells]
+        for column in absent:
+            if column in NEEDED:
+                raise FormatError(self.path, line, f"header column {column} is missing", expected=" ".join(COLUMNS))
+            swap = ("_size", "_type") if column.endswith("_size") else ("_type", "_size")
+            partner = column.replace(*swap)
+            if partner != column and partner in cells:
+                raise FormatError(self.path, line, f"header column {column} is missing", expected=f"it beside {partner}")
+        if absent:
+            self.warnings.add(line, f"columns that the table lacks are taken as 0 and NONE: {' '.join(absent)}")
+        return tuple(cells), lines[1:]
+
+    def row(self, line: int, text: str, columns: tuple[str, ...]) -> tuple[str, list[float], Words, Words, list[float], float]:
+        """Name, milliseconds, collectives, suffixes, elements, milliseconds of processing."""
+        cells = _cells(text.strip())
+        if len(cells) != len(columns) and len(text.split()) == len(columns):
+            cells = text.split()  # tabs and blanks mixed
+        if len(cells) != len(columns):
+            blank = next((cell for cell in cells if len(cell.split()) > 1), None)
+            hint = f" (a blank inside {shown(blank)}?)" if blank else ""
+            expected = f"{len(columns)}: {' '.join(columns)}"
+            raise FormatError(self.path, line, "columns", found=f"{len(cells)}{hint}", expected=expected)
+        values = dict(zip(columns, cells, strict=True))
+        name = values["name"]
+        if not name or not name.isprintable() or len(name) > _LENGTH:
+            expected = f"1 to {_LENGTH} printable characters"
+            raise FormatError(self.path, line, "name", found=shown(name), expected=expected)
+        compute = [self._number(line, f"{phase}_compute_time", values) for phase in PHASES]
+        kinds = [self._collective(line, f"{phase}_comm_type", values) for phase in PHASES]
+        elements = [self._number(line, f"{phase}_comm_size", values, whole=True) for phase in PHASES]
+        for phase, (kind, _), size in zip(PHASES, kinds, elements, strict=True):
+            if kind == "NONE" and size:
+                self.warnings.add(line, f"{phase}_comm_size has no effect where {phase}_comm_type is NONE")
+            if kind != "NONE" and not size:
+                self.warnings.add(line, f"{phase}_comm_type moves nothing: {phase}_comm_size is 0")
+        (f, f_suffix), (b, b_suffix), (w, w_suffix) = kinds
+        process = self._number(line, "process_time", values)
+        return name, compute, (f, b, w), (f_suffix, b_suffix, w_suffix), elements, process
+
+    def _number(self, line: int, column: str, values: dict[str, str], *, whole: bool = False) -> float:
+        """Milliseconds, or a number of elements."""
+        text = values.get(column, "0")
+        value = float(text) if len(text) <= _LENGTH and _NUMBER.match(text) else math.nan
+        if 0 <= value <= _MOST and not (whole and value % 1):
+            return value
+        expected = f"{'a whole number of elements' if whole else 'milliseconds'}, 0 to 2^53"
+        raise FormatError(self.path, line, f"column {column}", found=shown(text), expected=expected)
+
+    def _collective(self, line: int, column: str, values: dict[str, str]) -> tuple[str, str]:
+        """Collective and group suffix of a cell such as `ALLTOALL_EP`."""
+        text = values.get(column, "NONE")
+        if text in _WORDS:
+            return _WORDS[text]
+        hint = nearest(text.upper(), _WORDS)
+        found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
+        expected = f"{' '.join(COLLECTIVES)}, each with no suffix, _EP or _DP_EP"
+        raise FormatError(self.path, line, f"column {column}: unknown collective", found=found, expected=expected)
+
+
+def _check_names(path: str, lines: Ints, names: tuple[str, ...]) -> None:
+    """Each name once, and each gradient right before its operator."""
+    first: dict[str, int] = {}
+    for line, name, following in zip(lines.tolist(), names, (*names[1:], None), strict=True):
+        if name in first:
+            what = f"name {shown(name)} stands twice, before on line {first[name]}"
+            raise FormatError(path, line, what, expected="rows that repeat once, with `repeat: {from, to, times}` in the spec")
+        first[name] = line
+        operator = name.removesuffix(GRADIENT)
+        if operator not in (name, "") and following != operator:
+            found = "the end of the table" if following is None else shown(following)
+            what = f"gradient {shown(name)} without its operator on the next row"
+            raise FormatError(path, line, what, found=found, expected=shown(operator))

@@ -1,0 +1,289 @@
+"""A SimAI/AICB text as a `Workload`: which lines are layers, which once-a-step records, how often a layer repeats."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from sim_core.errors import FormatError
+from sim_core.units import NS, short
+from sim_core.workloads import moving
+from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
+from sim_core.workloads.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.workload import (
+    AFTER_GRADIENTS,
+    ALL_GATHER,
+    DP,
+    DP_EP,
+    EP,
+    FORWARD,
+    GATHER_PARAMETERS,
+    NO_COMM,
+    REDUCE_GRADIENTS,
+    REDUCE_SCATTER,
+    TP,
+    WEIGHT_GRADIENT,
+    Arrays,
+    BasePlan,
+    Bools,
+    Floats,
+    Ints,
+    Pieces,
+    StepPieces,
+    Workload,
+    layers_by_unit,
+)
+
+MAX_LAYER_TABLE: Final = 300_000
+"""Kinds of layers x layers of the model: what a table of running counts may hold (2 MB)."""
+_ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
+
+
+def workload_from_simai(
+    text: SimaiText, *, micro_batch: int | None, sequence: int | None, measured_on: str | None
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a parsed text, and warnings. `micro_batch` is the one that the file was made with (not in the file).
+
+    Raises FormatError where the lines do not form micro-batches of layers.
+    """
+    warnings = list(text.warnings)
+    sections = sections_of(text, warnings)
+    starts = layer_starts(text, sections)
+    header = text.header
+    rerun = _rerun_counts(header, len(text.order))
+    compute_s = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]].mean(0) * NS
+    mean_rerun = rerun[sections.repetitions].mean(0)
+    units, unit_of_layer, first, last = _units(text, sections, starts, compute_s, warnings)
+    occurrences = _occurrences(units, unit_of_layer, starts)
+    pieces, names = _pieces(text, sections, units, occurrences, compute_s, mean_rerun)
+    layers = len(starts) * header.pp
+    step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)])
+    p2p_bytes, p2p_rule, notes = _p2p(header, pieces)
+    arrays = Arrays(
+        base=_base(header, micro_batch),
+        pieces=pieces,
+        step=step,
+        unit_layers=layers_by_unit(np.tile(unit_of_layer, header.pp), len(units)),
+        first_unit=first,
+        last_unit=last,
+        p2p_bytes=p2p_bytes,
+        p2p_rule=p2p_rule,
+        pp_comm_bytes=float(header.pp_comm),
+        micro_batches=float(len(sections.repetitions)),
+        layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
+        gradient_width=4.0,
+        layered_gradients=False,
+    )
+    workload = Workload(
+        kind="simai",
+        base=_base(header, micro_batch),
+        layers=layers,
+        names=names,
+        arrays=arrays,
+        sequence=sequence,
+        measured_on=measured_on,
+        has_experts=_has_experts(pieces, step),
+        notes=(*notes, *_notes(header, micro_batch, len(starts))),
+    )
+    return workload, tuple(warnings)
+
+
+def _base(header: Header, micro_batch: int | None) -> BasePlan:
+    """The header's plan. With one stage there is nothing to interleave: AICB writes layers per stage into `vpp` there."""
+    vpp = header.vpp if header.pp > 1 else 1
+    return BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, micro_batch or 1)
+
+
+def _notes(header: Header, micro_batch: int | None, layers: int) -> list[str]:
+    notes = []
+    if micro_batch is None:
+        notes.append("the file does not say its micro-batch: taken as 1 (set workload.micro_batch)")
+    if header.pp > 1:
+        notes.append(f"the file holds one of {header.pp} stages; the others are taken to hold {layers} such layers each")
+    if header.pp == 1 and header.vpp > 1:
+        notes.append(f"vpp: {header.vpp} with pp: 1 counts layers, there is nothing to interleave: taken as 1")
+    return notes
+
+
+def _units(
+    text: SimaiText, sections: Sections, starts: list[int], compute_s: Floats, warnings: list[str]
+) -> tuple[list[range], Ints, int, int]:
+    """Distinct layers as ranges of positions in a repetition, the unit of each layer, the first and last stage's units."""
+    size = sections.repetitions.shape[1]
+    stop = size - sections.tail
+    layers = len(starts) * text.header.pp
+    units, unit_of_layer = _alike(text, sections, starts, stop, compute_s)
+    if len(units) * layers > MAX_LAYER_TABLE:
+        units, unit_of_layer = _alike(text, sections, starts, stop, None)
+        warnings.append(
+            f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ in times alone are averaged"
+        )
+    if len(units) * layers > MAX_LAYER_TABLE:
+        found = f"{layers} layers of {len(units)} kinds (pp {text.header.pp} stages of {len(starts)})"
+        expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
+        raise FormatError(text.path, int(text.line_of[-1]), "too many layers", found=found, expected=expected)
+    first = last = -1
+    if sections.head:
+        first = len(units)
+        units.append(range(sections.head))
+    if sections.tail:
+        last = len(units)
+        units.append(range(stop, size))
+    return units, unit_of_layer, first, last
+
+
+def _alike(
+    text: SimaiText, sections: Sections, starts: list[int], stop: int, compute_s: Floats | None
+) -> tuple[list[range], Ints]:
+    """Units of layers that hold the same records (and times, if given), as positions of their first; the unit of each layer."""
+    ids: dict[object, int] = {}
+    units: list[range] = []
+    unit_of_layer = np.empty(len(starts), np.int64)
+    shapes = [shape_of(text.records[text.order[k]]) for k in sections.repetitions[0]]
+    for layer, (begin, end) in enumerate(itertools.pairwise([*starts, stop])):
+        times = compute_s[begin:end].tobytes() if compute_s is not None else b""
+        unit = ids.setdefault((tuple(shapes[begin:end]), times), len(units))
+        if unit == len(units):
+            units.append(range(begin, end))
+        unit_of_layer[layer] = unit
+    return units, unit_of_layer
+
+
+def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
+    """Start positions of every occurrence of each unit."""
+    found: list[list[int]] = [[] for _ in units]
+    for layer, unit in enumerate(unit_of_layer):
+        found[unit].append(starts[layer])
+    return [places or [unit.start] for places, unit in zip(found, units, strict=True)]
+
+
+def _rerun_counts(header: Header, lines: int) -> Floats:
+    """How often backward runs the forward of each line again: from the nearest checkpoint up to each initiate (excluded)."""
+    steps = np.zeros(lines + 1, np.float64)
+    if header.policy == RERUN_POLICY and header.checkpoint_initiates:
+        stored = np.sort(np.array(header.checkpoints, np.int64))
+        for initiate in header.checkpoint_initiates:
+            steps[stored[np.searchsorted(stored, initiate, side="right") - 1]] += 1
+            steps[initiate] -= 1
+    return np.cumsum(steps)[:lines]
+
+
+def _pieces(
+    text: SimaiText,
+    sections: Sections,
+    units: list[range],
+    occurrences: list[list[int]],
+    compute_s: Floats,
+    rerun: Floats,
+) -> tuple[Pieces, tuple[str, ...]]:
+    """The columns of all units' pieces; a unit's re-run count is the mean over its occurrences."""
+    positions = [(unit, k) for unit, span in enumerate(units) for k in span]
+    records = [text.records[text.order[sections.repetitions[0, k]]] for _, k in positions]
+    group = np.array([[_group(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
+    again = [float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions]
+    pieces = Pieces(
+        unit=np.array([unit for unit, _ in positions], np.int64),
+        compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
+        comm_kind=np.array([[COLLECTIVES.index(c) for c in r.collective] for r in records], np.int64),
+        comm_group=group,
+        comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
+        comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
+        rerun=np.array(again, np.float64),
+        attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
+        gradient_bytes=np.zeros(len(records)),
+    )
+    return pieces, tuple(r.name for r in records)
+
+
+def _mean(rows: Floats) -> Floats:
+    """Mean over the rows; equal rows give that row, to the last bit."""
+    mean: Floats = rows[0] if (rows == rows[0]).all() else rows.mean(axis=0)
+    return mean
+
+
+def _group(suffix: str, phase: int) -> int:
+    """Bare is TP in forward and input gradient, DP in weight gradient."""
+    if suffix:
+        return {"_EP": EP, "_DP_EP": DP_EP}[suffix]
+    return DP if phase == WEIGHT_GRADIENT else TP
+
+
+def _step_pieces(records: Sequence[Record]) -> StepPieces:
+    """The once-a-step records; each becomes a row for its compute and one for each of its collectives."""
+    rows: list[tuple[int, int, float, int, int, int, float, int]] = []
+    for record in records:
+        rule, comm_rules = rules_of(record, in_layer=False)
+        compute_s = sum(record.compute_ns) * NS
+        if compute_s > 0:
+            rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
+        for phase in range(3):
+            kind = COLLECTIVES.index(record.collective[phase])
+            if kind == NO_COMM or record.comm_bytes[phase] == 0:
+                continue
+            group = _group(record.suffix[phase], phase)
+            role = AFTER_GRADIENTS
+            if group in (DP, DP_EP):
+                role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
+            rows.append((role, phase, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rules[phase]))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 8
+    return StepPieces(
+        role=np.array(columns[0], np.int64),
+        phase=np.array(columns[1], np.int64),
+        compute_s=np.array(columns[2], np.float64),
+        compute_rule=np.array(columns[3], np.int64),
+        comm_kind=np.array(columns[4], np.int64),
+        comm_group=np.array(columns[5], np.int64),
+        comm_bytes=np.array(columns[6], np.float64),
+        comm_rule=np.array(columns[7], np.int64),
+    )
+
+
+_RULE_OF_GROUP: Final = {
+    TP: moving.ACTIVATION,
+    EP: moving.SHARDED_ACTIVATION,
+    DP: moving.PARAMETERS,
+    DP_EP: moving.EXPERT_PARAMETERS,
+}
+
+
+def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, int]]:
+    """Moving rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
+    groups = [_group(record.suffix[phase], phase) for phase in range(3)]
+    comm = [_RULE_OF_GROUP[group] for group in groups]
+    if in_layer:
+        return moving.COMPUTE, (comm[0], comm[1], comm[2])
+    if record.name == "layernorm":  # its size is the rank's parameters, in 2 bytes each
+        on_tp = moving.PARAMETERS
+    else:
+        on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
+    comm = [rule if group in (DP, DP_EP) else on_tp for rule, group in zip(comm, groups, strict=True)]
+    compute = moving.PARAMETERS if record.name == "grad_param_compute" else moving.FIXED
+    return compute, (comm[0], comm[1], comm[2])
+
+
+def _has_experts(pieces: Pieces, step: StepPieces) -> bool:
+    in_layers: Bools = (pieces.comm_group >= EP) & (pieces.comm_group != DP) & (pieces.comm_bytes > 0)
+    return bool(in_layers.any() or ((step.comm_group == DP_EP) & (step.comm_bytes > 0)).any())
+
+
+def _p2p(header: Header, pieces: Pieces) -> tuple[float, int, list[str]]:
+    """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry."""
+    on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
+    sharded = bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())
+    rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
+    if header.pp_comm:
+        return float(header.pp_comm), rule, []
+    forward = pieces.comm_bytes[:, FORWARD][on_tp[:, FORWARD]]
+    if not len(forward):
+        return (
+            0.0,
+            rule,
+            ["the bytes of a pipeline send are not known (no pp_comm, no TP message): plans with pp > 1 are infeasible"],
+        )
+    size = float(forward.max()) / (header.tp if sharded else 1)
+    why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
+    return size, rule, [f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"]

@@ -1,0 +1,128 @@
+"""Which lines of a SimAI text are what: once-a-step records, micro-batches, layers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim_core.errors import FormatError
+from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.workload import Ints
+
+EMBEDDING: Final = "embedding_layer"
+_BEFORE = re.compile(r"(grad_gather|grad_param_comm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z")
+_AFTER = re.compile(r"(cross_entropy|optimizer)[0-9]*\Z")
+_LAST_STAGE = re.compile(r"final_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """Line ranges of a file: once-a-step records, then equal repetitions (micro-batches), then once-a-step records."""
+
+    before: range
+    repetitions: Ints  # [repetitions, records of one] layer lines
+    after: range
+    head: int  # records of a repetition before its layers (the embedding)
+    tail: int  # records of a repetition after its layers
+
+
+def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
+    """Cut the lines into the parts of a step."""
+    names = [record.name for record in text.records]
+    line_names = [names[k] for k in text.order]
+    total = len(line_names)
+    starts = [k for k, name in enumerate(line_names) if name == EMBEDDING]
+    end = total
+    while end > 0 and _AFTER.match(line_names[end - 1]):
+        end -= 1
+    if starts:
+        begin = starts[0]
+    else:
+        begin = next((k for k, name in enumerate(line_names) if not _BEFORE.match(name)), total)
+        starts = [begin]
+        warnings.append(f"{text.path}:{text.line_of[0]}: no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
+    if begin >= end:
+        raise FormatError(text.path, int(text.line_of[-1]), "no layers", expected="layers after the step records")
+    repetitions = _repetitions(text, [*starts, end])
+    if len(repetitions) > text.header.ga:
+        warnings.append(
+            f"{text.path}:{text.line_of[0]}: the file holds {len(repetitions)} micro-batches but its header says "
+            f"ga: {text.header.ga}; one micro-batch is their mean"
+        )
+    if any("NONE" in r.collective and any(b for c, b in zip(r.collective, r.comm_bytes, strict=True) if c == "NONE")
+           for r in text.records):  # fmt: skip
+        warnings.append(f"{text.path}:{text.line_of[0]}: bytes beside a collective NONE are not sent")
+    _warn_of_records_in_odd_places(text, line_names, begin, repetitions[0], warnings)
+    first = [line_names[k] for k in repetitions[0]]
+    head = int(first[0] == EMBEDDING)
+    tail = 0
+    while tail < len(first) - head and _LAST_STAGE.match(first[-1 - tail]):
+        tail += 1
+    if head + tail >= len(first):
+        raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
+    return Sections(before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
+
+
+def _warn_of_records_in_odd_places(
+    text: SimaiText, names: list[str], begin: int, repetition: Ints, warnings: list[str]
+) -> None:
+    """A layer before the first micro-batch, or a once-a-step record inside one, is read as what stands there: say so."""
+    early = next((k for k in range(begin) if not _BEFORE.match(names[k])), None)
+    inside = next((int(k) for k in repetition if _BEFORE.match(names[k]) or _AFTER.match(names[k])), None)
+    if early is not None:
+        warnings.append(f"{text.path}:{text.line_of[early]}: record {names[early]} before the first layers: taken once a step")
+    if inside is not None:
+        warnings.append(f"{text.path}:{text.line_of[inside]}: record {names[inside]} among the layers: taken as part of one")
+
+
+def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
+    """Layer lines of each micro-batch; all must hold the same records (times may differ)."""
+    shape_ids: dict[object, int] = {}
+    shape_ids_of = np.array([shape_ids.setdefault(shape_of(record), len(shape_ids)) for record in text.records])
+    shapes = shape_ids_of[text.order]
+    size = bounds[1] - bounds[0]
+    for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
+        if end - begin != size:
+            where = int(text.line_of[end - 1])
+            raise FormatError(
+                text.path,
+                where,
+                f"records of micro-batch {number}",
+                found=str(end - begin),
+                expected=f"{size} as in the first",
+            )
+        differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
+        if len(differs):
+            k = int(differs[0])
+            here, first = (text.records[text.order[b + k]] for b in (begin, bounds[0]))
+            raise FormatError(
+                text.path, int(text.line_of[begin + k]), f"record {k + 1} of micro-batch {number}",
+                found=_told(here), expected=f"{_told(first)} as in the first",
+            )  # fmt: skip
+    return np.arange(bounds[0], bounds[-1], dtype=np.int64).reshape(-1, size)
+
+
+def _told(record: Record) -> str:
+    columns = zip(record.collective, record.suffix, record.comm_bytes, strict=True)
+    return " ".join([record.name, *(f"{c}{s} {b}" for c, s, b in columns)])
+
+
+def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
+    """Where in a repetition each layer begins: by the shortest period of the names, else at each return of the first name."""
+    lines = sections.repetitions[0]
+    stop = len(lines) - sections.tail
+    names = [text.records[text.order[k]].name for k in lines[sections.head : stop]]
+    count = len(names)
+    for period in range(1, count // 2 + 1):
+        if count % period == 0 and names[period:] == names[:-period]:
+            return list(range(sections.head, stop, period))
+    return [sections.head + k for k, name in enumerate(names) if name == names[0]]
+
+
+def shape_of(record: Record) -> tuple[object, ...]:
+    """What two records have in common that differ in times alone."""
+    return record.name, record.collective, record.suffix, record.comm_bytes

@@ -1,0 +1,104 @@
+"""Any input file as a `Workload`: which kind it is, and the facts that each kind needs besides."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from sim_core.errors import SpecError
+from sim_core.workloads.readers.op_table import Repeat, workload_from_op_table
+from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
+from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_text import read_simai_text
+from sim_core.workloads.readers.trace_text import looks_like_trace
+from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
+from sim_core.workloads.traces.workload import workload_from_job
+from sim_core.workloads.workload import Workload
+
+SIMAI, TRACE, OP_TABLE = "simai", "trace", "operator table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the user knows of a workload beyond its file; None: not told.
+
+    `micro_batch` (sequences) and `sequence` (tokens) are those it was made with, `measured_on` the hardware preset of its
+    compute times; tp .. layers are the plan it was recorded under, for kinds that do not tell.
+    """
+
+    micro_batch: int | None = None
+    sequence: int | None = None
+    measured_on: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    all_gpus: int | None = None
+    layers: int | None = None
+    experts: int | None = None
+    repeat: Repeat | None = None
+    bytes_per_element: int | None = None
+
+
+_COMMON: Final = ("micro_batch", "sequence", "measured_on")
+TAKEN: Final = {
+    SIMAI: _COMMON,
+    TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
+    OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
+}
+"""The facts that each kind takes; a SimAI text tells its plan itself."""
+
+
+def kind_of(path: str) -> str:
+    """The kind of input at `path`: a folder or a glob are traces, a file tells by its first lines. Raises OSError."""
+    if os.path.isdir(path) or (not os.path.exists(path) and glob.has_magic(path)):
+        return TRACE
+    with Path(path).open("rb") as file:
+        head = file.read(HEAD_CHARS).decode("utf-8", "replace")
+    if looks_like_trace(head):
+        return TRACE
+    return OP_TABLE if looks_like_op_table(head) else SIMAI
+
+
+def input_paths(path: str) -> list[str]:
+    """The files behind a path: itself, or the traces in a folder or of a glob. Raises FormatError, OSError."""
+    return trace_paths(path)
+
+
+def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tuple[str, ...]]:
+    """The workload in the file(s) at `path`, and warnings about it. Raises SimError, OSError."""
+    facts = facts or Facts()
+    kind = kind_of(path)
+    _check(kind, facts)
+    if kind == TRACE:
+        job = read_traces(path, facts)
+        workload = workload_from_job(job, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on)
+        return workload, job.warnings
+    if kind == OP_TABLE:
+        return workload_from_op_table(
+            read_op_table_text(path),
+            all_gpus=facts.all_gpus or 1,
+            micro_batch=facts.micro_batch,
+            repeat=facts.repeat,
+            bytes_per_element=facts.bytes_per_element,
+            sequence=facts.sequence,
+            measured_on=facts.measured_on,
+        )
+    text = read_simai_text(path)
+    return workload_from_simai(text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on)
+
+
+def read_traces(path: str, facts: Facts | None = None) -> Job:
+    """The job whose traces lie at `path`. Raises SimError, OSError."""
+    facts = facts or Facts()
+    return read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+
+
+def _check(kind: str, facts: Facts) -> None:
+    for field in fields(facts):
+        if getattr(facts, field.name) is not None and field.name not in TAKEN[kind]:
+            kinds = ", ".join(other for other, taken in TAKEN.items() if field.name in taken)
+            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this is for {kinds}")

@@ -1,0 +1,88 @@
+"""What a workload holds, in the numbers of the plan it was recorded under: for `sweep inspect`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim_core.workloads.workload import DP, DP_EP, FORWARD, GROUP_NAMES, NO_COMM, REDUCE_GRADIENTS, Floats, Workload
+
+COLLECTIVE_NAMES = ("none", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes and number of one collective on one group, of one rank, a micro-batch (`per_step` False) or a step."""
+
+    group: str
+    collective: str
+    per_step: bool
+    count: float
+    bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Seconds are of one rank's stage: of a micro-batch, and `step_compute_s` once a step."""
+
+    layers_per_stage: float
+    forward_s: float
+    backward_s: float
+    step_compute_s: float
+    parameters_per_rank: float | None
+    expert_parameters_per_rank: float | None
+    pieces: tuple[tuple[str, float, float, float], ...]  # name, times a micro-batch, forward s and backward s in all
+    traffic: tuple[Traffic, ...]
+
+
+def summarize(workload: Workload) -> Summary:
+    """Sum a workload up. The stage at hand is the one recorded: its layers, its embedding and its last layers."""
+    arrays, pp = workload.arrays, workload.base.pp
+    times = arrays.unit_layers[:, -1] / pp
+    for unit in (arrays.first_unit, arrays.last_unit):
+        if unit >= 0:
+            times[unit] += 1
+    runs = times[arrays.pieces.unit]
+    compute_s = arrays.pieces.compute_s * runs[:, None]
+    by_name: dict[str, tuple[float, float, float]] = {}
+    for k, name in enumerate(workload.names):
+        count, forward_s, backward_s = by_name.get(name, (0.0, 0.0, 0.0))
+        here = compute_s[k]
+        by_name[name] = (count + runs[k], forward_s + here[FORWARD], backward_s + here[FORWARD + 1 :].sum())
+    return Summary(
+        layers_per_stage=workload.layers / pp,
+        forward_s=float(compute_s[:, FORWARD].sum()),
+        backward_s=float(compute_s[:, FORWARD + 1 :].sum()),
+        step_compute_s=float(arrays.step.compute_s.sum()),
+        parameters_per_rank=_parameters(workload, DP, runs),
+        expert_parameters_per_rank=_parameters(workload, DP_EP, runs),
+        pieces=tuple((name, *sums) for name, sums in by_name.items()),
+        traffic=_traffic(workload, runs),
+    )
+
+
+def _parameters(workload: Workload, group: int, runs: Floats) -> float | None:
+    """Parameters of one rank: the bytes of its gradients over those of an element."""
+    arrays, step = workload.arrays, workload.arrays.step
+    if arrays.layered_gradients and group == DP:
+        return float((arrays.pieces.gradient_bytes * runs).sum()) / arrays.gradient_width
+    rows = (step.role == REDUCE_GRADIENTS) & (step.comm_group == group)
+    return float(step.comm_bytes[rows].sum()) / arrays.gradient_width if rows.any() else None
+
+
+def _traffic(workload: Workload, runs: Floats) -> tuple[Traffic, ...]:
+    pieces, step = workload.arrays.pieces, workload.arrays.step
+    sums: dict[tuple[bool, int, int], tuple[float, float]] = {}
+    rows = [
+        (False, int(pieces.comm_group[k, phase]), int(pieces.comm_kind[k, phase]), runs[k], pieces.comm_bytes[k, phase])
+        for k in range(len(runs))
+        for phase in range(3)
+    ]
+    rows += [(True, int(step.comm_group[k]), int(step.comm_kind[k]), 1.0, step.comm_bytes[k]) for k in range(len(step.role))]
+    for per_step, group, kind, count, size in rows:
+        if kind != NO_COMM and size > 0:
+            n, total = sums.get((per_step, group, kind), (0.0, 0.0))
+            sums[per_step, group, kind] = (n + float(count), total + float(count * size))
+    return tuple(
+        Traffic(group=GROUP_NAMES[group], collective=COLLECTIVE_NAMES[kind], per_step=per_step, count=n, bytes=total)
+        for (per_step, group, kind), (n, total) in sorted(sums.items())
+    )

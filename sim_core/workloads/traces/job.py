@@ -1,0 +1,325 @@
+"""The ranks of a job: files found, read, put in time order, each exchange counted once, gaps between operations told."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import FormatError
+from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceText, looks_like_trace, read_trace_text
+from sim_core.workloads.traces.layout import Layout, check_facts, job_of_name, layout_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+COMPUTE: Final = ("get_batch", "forward_step", "loss_func", "backward_step", "optimizer_step")
+SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
+EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
+BESIDE: Final = "ddp_grad_comm"
+"""Runs on a stream of its own inside a backward: no operation of the rank's own row."""
+HEAD_CHARS: Final = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A communication call inside an operation: seconds from the operation's start to its start, and its duration."""
+
+    name: str
+    group: str
+    bytes: float
+    begin_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One operation of a rank. `parts` are the pipeline messages of an exchange; `start_s` counts from the rank's first start.
+
+    `compute_s` is the duration without the calls inside.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    state: str
+    micro_batch: int
+    start_s: float
+    duration_s: float
+    gap_s: float  # idle before it
+    compute_s: float
+    group: str
+    bytes: float
+    width: float  # bytes of an element of the message; 0 where it is not told
+    calls: tuple[Call, ...]
+    line: int
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank of the job; `index` is its place among the ranks of its stage."""
+
+    path: str
+    rank: int
+    stage: int
+    index: int
+    operations: tuple[Operation, ...]
+    beside: Mapping[str, float]  # bytes of gradients that were reduced beside the backward, by group
+
+    @property
+    def span_s(self) -> float:
+        """From the start of the first operation to the end of the last, by the rank's own clock."""
+        return max(operation.end_s for operation in self.operations)
+
+    def named(self, *names: str) -> list[Operation]:
+        """Operations of these names."""
+        return [operation for operation in self.operations if operation.name in names]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All ranks that are at hand, by stage and rank; `sequence` is in tokens, 0 where no message tells."""
+
+    ranks: tuple[Rank, ...]
+    layout: Layout
+    warnings: tuple[str, ...]
+    sequence: int
+
+    def of_stage(self, stage: int) -> list[Rank]:
+        """The ranks of a stage that are at hand."""
+        return [rank for rank in self.ranks if rank.stage == stage]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank of every stage is at hand."""
+        return len(self.ranks) == self.layout.pp * self.layout.ranks_per_stage
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether experts are reduced or exchanged anywhere."""
+        return any(
+            o.name in EXPERT_REDUCTIONS or any(call.group == "exp" for call in o.calls)
+            for rank in self.ranks
+            for o in rank.operations
+        )
+
+    @property
+    def span_s(self) -> float:
+        """The recorded step: the longest span of a rank."""
+        return max(rank.span_s for rank in self.ranks)
+
+
+def trace_paths(path: str) -> list[str]:
+    """The files of a job: one file, those of a folder that look like traces, or those that match a glob. Raises OSError."""
+    if os.path.isdir(path):
+        found = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and _is_trace(entry.path))
+        if not found:
+            raise FormatError(path, 1, "no rank trace in the folder", expected="files of lines like rank:0:forward_step(...)")
+        return found
+    if not os.path.exists(path) and glob.has_magic(path):
+        found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        if not found:
+            raise FormatError(path, 1, "no file matches")
+        return found
+    return [path]
+
+
+def _is_trace(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return looks_like_trace(file.read(HEAD_CHARS).decode("utf-8", "replace"))
+
+
+def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
+    """The job whose trace(s) lie at `path` (a file, a folder, a glob). `facts` are the user's (tp, pp, all_gpus, layers ...).
+
+    Raises SimError, OSError.
+    """
+    check_facts(facts)
+    paths = trace_paths(path)
+    jobs = {job_of_name(name) for name in paths} - {""}
+    if len(jobs) > 1:
+        some = ", ".join(sorted(jobs)[:3])
+        raise FormatError(path, 1, "several jobs", found=f"{len(jobs)}: {some}", expected="the ranks of one (give a glob)")
+    warnings: list[str] = []
+    files: list[TraceText] = []
+    for name in paths:
+        text = read_trace_text(name)
+        warnings += text.warnings
+        if _is_new(text, files, warnings):
+            files.append(text)
+    stages = [_stage_of(file) for file in files]
+    layout = layout_of(files, stages, facts)
+    placed: dict[tuple[int, int], TraceText] = {}
+    for file, stage in zip(files, stages, strict=True):
+        rank = file.rank if file.rank is not None else stage * layout.ranks_per_stage
+        index = rank - stage * layout.ranks_per_stage
+        if not 0 <= index < layout.ranks_per_stage:
+            expected = (
+                f"a rank of stage {stage}: {stage * layout.ranks_per_stage} to {(stage + 1) * layout.ranks_per_stage - 1}"
+            )
+            raise FormatError(file.path, int(file.line[0]), "rank", found=str(rank), expected=expected)
+        placed[stage, index] = file
+    ranks = tuple(
+        Rank(
+            path=file.path,
+            rank=stage * layout.ranks_per_stage + index,
+            stage=stage,
+            index=index,
+            operations=_operations(file, warnings),
+            beside=_beside(file),
+        )
+        for (stage, index), file in sorted(placed.items())
+    )
+    warnings += [told for rank in ranks if (told := _cut_off(rank))]
+    return Job(ranks=ranks, layout=layout, warnings=tuple(warnings), sequence=_sequence(files))
+
+
+def _beside(file: TraceText) -> dict[str, float]:
+    """Bytes of the gradient buckets that newer traces tell as operations beside the backward, by group; each bucket once."""
+    buckets: dict[tuple[str, str, str], float] = {}
+    for k, name in enumerate(file.name):
+        told = file.extra[k] or {}
+        numel = told.get("bucket_numel", "")
+        if name == BESIDE and numel.isdigit():
+            width = DTYPE_BYTES.get(told.get("grad_dtype", "").removeprefix("torch."), 4)
+            key = (file.group[k] or "dp", told.get("buffer_id", ""), told.get("bucket_id", str(k)))
+            buckets[key] = float(numel) * width
+    found: dict[str, float] = {}
+    for (group, _, _), size in buckets.items():
+        found[group] = found.get(group, 0.0) + size
+    return found
+
+
+def _cut_off(rank: Rank) -> str | None:
+    """A warning where a rank's trace does not hold a whole step."""
+    forwards, backwards = len(rank.named("forward_step")), len(rank.named("backward_step"))
+    if forwards == backwards:
+        return None
+    return f"{rank.path}:{rank.operations[-1].line}: the step is cut off: {forwards} forwards, {backwards} backwards"
+
+
+def _is_new(text: TraceText, files: list[TraceText], warnings: list[str]) -> bool:
+    """Whether a file is of a rank that is not read yet. The same again is left out; another one of that rank is a fault."""
+    twin = next((file for file in files if (file.rank, file.stage) == (text.rank, text.stage)), None)
+    if twin is None:
+        return True
+    if (twin.name, twin.duration_s.tolist()) == (text.name, text.duration_s.tolist()):
+        warnings.append(f"{text.path}:1: the same as {twin.path}: left out")
+        return False
+    raise FormatError(text.path, 1, f"rank {text.rank} a second time", found=f"also in {twin.path}", expected="one file a rank")
+
+
+def _stage_of(file: TraceText) -> int:
+    if file.stage is None:
+        raise FormatError(file.path, 1, "stage_id is nowhere told", expected="stage_id=N in the lines")
+    return file.stage
+
+
+def _sequence(files: list[TraceText]) -> int:
+    """Tokens of a sample: the first number of a pipeline message [sequence, micro-batch, hidden]."""
+    return next((s[0] for f in files for s, g in zip(f.shape, f.group, strict=True) if g == "pp" and len(s) == 3), 0)
+
+
+def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
+    """Rows in time order. Exchanges, recorded as several rows of one duration and one end, become one operation."""
+    rows = [k for k, name in enumerate(file.name) if name != BESIDE]
+    if not rows:
+        raise FormatError(file.path, 1, "no operation of the rank itself", expected="forward_step and others")
+    ends = _ends(file, rows)
+    order = sorted(range(len(rows)), key=lambda k: ends[k])
+    if order != list(range(len(rows))):
+        warnings.append(f"{file.path}:{file.line[rows[0]]}: lines are not in the order of time: sorted")
+    calls = _calls(file)
+    first_s = ends[order[0]] - file.duration_s[rows[order[0]]]
+    operations: list[Operation] = []
+    at_s = 0.0
+    k = 0
+    overlaps = 0
+    while k < len(order):
+        row = rows[order[k]]
+        parts: list[str] = [file.name[row]] if file.name[row] in SENDS else []
+        duration_s = float(file.duration_s[row])
+        while parts and k + 1 < len(order) and _fused(file, row, rows[order[k + 1]], parts):
+            k += 1
+            parts.append(file.name[rows[order[k]]])
+        end_s = float(ends[order[k]] - first_s)
+        start_s = end_s - duration_s
+        overlaps += start_s < at_s - 1e-3 * max(1.0, duration_s)
+        gap_s = max(start_s - at_s, 0.0)
+        start_s = at_s + gap_s  # stamps are rounded: an operation begins no earlier than the last one ends
+        inside = calls.get(row, [])
+        held_s = sum(call.duration_s for call in inside)
+        operations.append(
+            Operation(
+                name="+".join(parts) if len(parts) > 1 else file.name[row],
+                parts=tuple(parts),
+                state=file.state[row],
+                micro_batch=int(file.micro_batch[row]),
+                start_s=start_s,
+                duration_s=duration_s,
+                gap_s=gap_s,
+                compute_s=max(duration_s - held_s, 0.0) if not parts else 0.0,
+                group=file.group[row],
+                bytes=_bytes(file.shape[row], file.dtype[row]),
+                width=float(DTYPE_BYTES.get(file.dtype[row], 0)),
+                calls=tuple(inside),
+                line=int(file.line[row]),
+            )
+        )
+        at_s = start_s + duration_s
+        k += 1
+    if overlaps:
+        warnings.append(f"{file.path}:{operations[0].line}: {overlaps} operations begin before the one before ends: moved")
+    return tuple(operations)
+
+
+def _ends(file: TraceText, rows: list[int]) -> Floats:
+    """End of each row; one that is not told (absent or 0) is right behind the row before, the first ones before the next."""
+    ends = file.end_s[rows].copy()
+    unknown = ~(ends > 0)
+    if unknown.all():
+        sure: Floats = np.cumsum(file.duration_s[rows])
+        return sure
+    known = int(np.flatnonzero(~unknown)[0])
+    for k in range(known - 1, -1, -1):
+        ends[k] = ends[k + 1] - file.duration_s[rows[k + 1]]
+    for k in range(known + 1, len(ends)):
+        if unknown[k]:
+            ends[k] = ends[k - 1] + file.duration_s[rows[k]]
+    return ends
+
+
+def _fused(file: TraceText, row: int, after: int, parts: list[str]) -> bool:
+    """Whether `after` is recorded as one exchange with `row`: same duration, same stamp, another pipeline message."""
+    same = file.duration_s[row] == file.duration_s[after] and (
+        file.end_s[row] == file.end_s[after] or (np.isnan(file.end_s[row]) and np.isnan(file.end_s[after]))
+    )
+    return bool(same) and file.name[after] in SENDS and file.name[after] not in parts
+
+
+def _calls(file: TraceText) -> dict[int, list[Call]]:
+    """The communication calls inside each row, in the order of time."""
+    found: dict[int, list[Call]] = {}
+    starts = file.end_s - file.duration_s
+    for k, row in enumerate(file.sub_row.tolist()):
+        duration_s = float(file.sub_duration_s[k])
+        begin_s = float(file.sub_end_s[k] - duration_s - starts[row])
+        limit_s = max(float(file.duration_s[row]) - duration_s, 0.0)
+        begin_s = min(max(begin_s, 0.0), limit_s) if np.isfinite(begin_s) else 0.0
+        size = _bytes(file.sub_shape[k], file.sub_dtype[k])
+        call = Call(name=file.sub_name[k], group=file.sub_group[k], bytes=size, begin_s=begin_s, duration_s=duration_s)
+        found.setdefault(row, []).append(call)
+    return {row: sorted(calls, key=lambda call: call.begin_s) for row, calls in found.items()}
+
+
+def _bytes(shape: tuple[int, ...], dtype: str) -> float:
+    return float(np.prod(np.array(shape, np.float64))) * DTYPE_BYTES.get(dtype, 4) if shape else 0.0

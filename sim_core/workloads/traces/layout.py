@@ -1,0 +1,178 @@
+"""How a job's ranks are laid out: what file names say, what the user says, what the operations imply; in that order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sim_core.errors import FormatError, SpecError
+from sim_core.workloads.readers.trace_text import TraceText
+
+LAST_STAGE: Final = "loss_func"
+_IN_NAME: Final = {
+    "all_gpus": re.compile(r"(?:^|_)wd(\d{1,7})(?=_|\.|$)"),
+    "tp": re.compile(r"(?:^|_)tp(\d{1,5})(?=_|\.|$)"),
+    "pp": re.compile(r"(?:^|_)pp(\d{1,5})(?=_|\.|$)"),
+    "ep": re.compile(r"(?:^|_)exp(\d{1,5})(?=_|\.|$)"),
+    "experts": re.compile(r"(?:^|_)expNum(\d{1,5})(?=_|\.|$)"),
+    "layers": re.compile(r"(?:^|_)l(\d{1,5})(?=_|\.|$)"),
+    "micro_batch": re.compile(r"(?:^|_)bs(\d{1,6})(?=_|\.|$)"),
+}
+"""wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0_20250818090223.txt: world, tp, pp, ep, experts, layers, micro-batch, rank, time."""
+_RANK_AND_TIME = re.compile(r"(?:^|_)rank\d+(?:_\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The job's plan. `layers` is None where nothing tells; `notes` say what was assumed."""
+
+    tp: int
+    pp: int
+    vpp: int
+    ep: int
+    dp: int
+    ga: int
+    micro_batch: int
+    layers: int | None
+    experts: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def ranks_per_stage(self) -> int:
+        return self.tp * self.dp
+
+
+def job_of_name(path: str) -> str:
+    """The part of a file's name that the ranks of one job share; "" where the name tells nothing of the job."""
+    return _RANK_AND_TIME.sub("", os.path.basename(path)) if facts_of_name(path) else ""
+
+
+def facts_of_name(path: str) -> dict[str, int]:
+    """What a file's name says of the job; an absurd value (0) is not taken."""
+    found = {key: pattern.search(os.path.basename(path)) for key, pattern in _IN_NAME.items()}
+    return {key: int(match[1]) for key, match in found.items() if match and int(match[1]) > 0}
+
+
+def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[str, int | None]) -> Layout:
+    """The layout of the job that `files` (at `stages`) are of. `given` are the user's own facts, which go first.
+
+    Raises FormatError where facts contradict each other.
+    """
+    named = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
+    facts = {**named, **{key: value for key, value in given.items() if value}}
+    notes: list[str] = []
+    ga, vpp = _micro_batches(files, stages, facts)
+    pp = facts.get("pp") or _stages(files, stages, vpp, notes)
+    if max(stages) >= pp:
+        raise FormatError(files[0].path, 1, "stage_id", found=str(max(stages)), expected=f"less than pp {pp}")
+    tp = facts.get("tp", 0)
+    experts = any(group == "exp" for file in files for group in file.sub_group) or any(
+        name in ("ep_dp_allreduce", "exp_dp_allreduce") for file in files for name in file.name
+    )
+    per_stage = _ranks_per_stage(files, stages, facts, pp, notes)
+    if not tp:
+        tp = 1
+        notes.append("tp is not told: taken as 1 (set workload.tp)")
+    if per_stage % tp:
+        raise FormatError(files[0].path, 1, "tp", found=str(tp), expected=f"a divisor of the {per_stage} ranks of a stage")
+    dp = per_stage // tp
+    ep = facts.get("ep", 0)
+    if not ep:
+        ep = dp if experts else 1
+        if experts:
+            notes.append(f"ep is not told: taken as dp {dp} (set workload.ep)")
+    if dp % ep:
+        raise FormatError(files[0].path, 1, "ep", found=str(ep), expected=f"a divisor of dp {dp}")
+    micro_batch = facts.get("micro_batch") or _batch_of_messages(files)
+    if not micro_batch:
+        notes.append("the micro-batch is not told: taken as 1 (set workload.micro_batch)")
+    return Layout(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        dp=dp,
+        ga=ga,
+        micro_batch=micro_batch or 1,
+        layers=facts.get("layers"),
+        experts=facts.get("experts"),
+        notes=tuple(notes),
+    )
+
+
+def check_facts(given: Mapping[str, int | None]) -> None:
+    """Raises SpecError on a fact that no job can have."""
+    for key, value in given.items():
+        if value is not None and value < 1:
+            raise SpecError(f"workload.{key}: found {value}, expected a whole number above 0")
+
+
+def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Mapping[str, int]) -> tuple[int, int]:
+    """Micro-batches of a step and virtual stages, from the forwards of a rank and the batches that an end stage reads."""
+    forwards = [file.name.count("forward_step") for file in files]
+    most = max(forwards)
+    if most == 0:
+        raise FormatError(files[0].path, 1, "no forward_step in the trace", expected="at least one")
+    if not any("backward_step" in file.name for file in files):
+        raise FormatError(files[0].path, int(files[0].line[-1]), "no backward_step in the trace", expected="a whole step")
+    if "vpp" in facts:
+        vpp = facts["vpp"]
+        if most % vpp:
+            raise FormatError(files[0].path, 1, "vpp", found=str(vpp), expected=f"a divisor of {most} forwards")
+        return most // vpp, vpp
+    losses = [file.name.count(LAST_STAGE) for file in files]
+    batches = [file.name.count("get_batch") for file, stage in zip(files, stages, strict=True) if stage == 0]
+    read = max(losses) or max(batches, default=0)
+    if read and most % read == 0:
+        return read, most // read
+    return most, 1
+
+
+def _stages(files: Sequence[TraceText], stages: Sequence[int], vpp: int, notes: list[str]) -> int:
+    """Pipeline stages: to the one that computes the loss, else as the warm-up of 1F1B tells."""
+    for file, stage in zip(files, stages, strict=True):
+        if LAST_STAGE in file.name:
+            return stage + 1
+    file, stage = max(zip(files, stages, strict=True), key=lambda pair: pair[1])
+    names = [name for name in file.name if name in ("forward_step", "backward_step")]
+    sends = any(name in ("send_forward", "recv_backward") for name in file.name)
+    if not sends:
+        return stage + 1
+    ahead = names.index("backward_step") if "backward_step" in names else 1
+    if vpp > 1:
+        raise FormatError(file.path, 1, "pp is not told and the last stage is missing", expected="workload.pp")
+    pp = stage + max(ahead, 2)
+    notes.append(f"pp is not told: {ahead} forwards before the first backward on stage {stage} make it {pp} (set workload.pp)")
+    return pp
+
+
+def _ranks_per_stage(
+    files: Sequence[TraceText], stages: Sequence[int], facts: Mapping[str, int], pp: int, notes: list[str]
+) -> int:
+    """tp * dp, from the world size, else from the ranks at hand."""
+    if "all_gpus" in facts:
+        if facts["all_gpus"] % pp:
+            found = f"all_gpus {facts['all_gpus']}, pp {pp}"
+            raise FormatError(files[0].path, 1, "world size", found=found, expected="a multiple of pp")
+        return facts["all_gpus"] // pp
+    known = [(file.rank, stage) for file, stage in zip(files, stages, strict=True) if file.rank is not None]
+    counts = [sum(stage == s for s in stages) for stage in set(stages)]
+    most = max((rank for rank, _ in known), default=0) + 1
+    fitting = [n for n in range(1, most + 1) if all(rank // n == stage for rank, stage in known)]
+    if any(stages) and len(fitting) == 1:
+        return max(fitting[0], *counts)
+    reduces = any("dp_allreduce" in name for file in files for name in file.name)
+    per_stage = max(*counts, most if not any(stages) else 1, 2 if reduces and len(files) <= pp else 1)
+    tp = facts.get("tp", 1)
+    per_stage = -(-per_stage // tp) * tp
+    if len(known) < per_stage * pp:
+        notes.append(f"the number of ranks is not told: taken as {per_stage * pp} (set workload.all_gpus)")
+    return per_stage
+
+
+def _batch_of_messages(files: Sequence[TraceText]) -> int:
+    """Micro-batch size: the second number of a pipeline message [sequence, micro-batch, hidden]; else 0."""
+    return next((s[1] for f in files for s, g in zip(f.shape, f.group, strict=True) if g == "pp" and len(s) == 3), 0)

@@ -1,0 +1,112 @@
+"""A job's step rebuilt from what its ranks did: every communication at its cost, every wait found anew by the engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sim_core.errors import SpecError
+from sim_core.workloads.traces.job import Job, Rank
+from sim_core.workloads.traces.meeting import channel, meetings
+from sim_core.workloads.traces.program import Builder, Played, Reference
+from sim_core.workloads.traces.ranks import settle
+from sim_core.workloads.traces.stage import Stages, Step
+from sim_core.workloads.traces.stages import stages_of
+from sim_core.workloads.traces.statistics import recorded_waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A replayed step. `of_ranks`: each rank with its own durations; else a rank a stage with the stage's mean."""
+
+    step_s: float
+    recorded_s: float
+    of_ranks: bool
+    events: tuple[Played, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def error(self) -> float:
+        """Of the predicted step, relative to the recorded."""
+        return self.step_s / self.recorded_s - 1 if self.recorded_s > 0 else 0.0
+
+
+def replay(job: Job, *, of_ranks: bool = False) -> Replay:
+    """Rebuild the step: with each stage's mean durations, or (`of_ranks`, needs all ranks) with each rank's own.
+
+    Raises SpecError.
+    """
+    notes: tuple[str, ...] = tuple(_unmet(job))
+    if of_ranks:
+        if not job.whole:
+            total = job.layout.pp * job.layout.ranks_per_stage
+            raise SpecError(f"{len(job.ranks)} of {total} ranks are at hand: a replay of single ranks needs them all")
+        events = settle(job, meetings(job)).events
+    else:
+        stages = stages_of(job)
+        events, notes = _stages(job, stages), (*notes, *stages.notes)
+    return Replay(
+        step_s=max(event.end_s for event in events),
+        recorded_s=job.span_s,
+        of_ranks=of_ranks,
+        events=events,
+        notes=(*job.layout.notes, *notes),
+    )
+
+
+def _unmet(job: Job) -> Iterator[str]:
+    """Messages that only one of two recorded ranks knows of: such traces are not of one step."""
+    alone = [m for m in meetings(job) if m.is_message and m.whole and len(m.members) == 1]
+    if alone:
+        rank, k, _ = alone[0].members[0]
+        first = f"{job.ranks[rank].operations[k].name} of rank {job.ranks[rank].rank}"
+        what = f"{len(alone)} messages have no counterpart in the other rank's trace (the first: {first})"
+        yield f"{what}: are these traces of one step?"
+
+
+def recorded(job: Job) -> tuple[Played, ...]:
+    """The operations as they were recorded and the calls inside them, each rank from its own first start, with the waits
+    that can be told."""
+    waits, _ = recorded_waits(job)
+    events: list[Played] = []
+    for rank, own in zip(job.ranks, waits, strict=True):
+        for operation, waited in zip(rank.operations, own, strict=True):
+            events.append(_played(rank, operation.name, operation.start_s, operation.duration_s, waited.own_s))
+            for call, wait_s in zip(operation.calls, waited.calls_s, strict=True):
+                start_s = operation.start_s + call.begin_s
+                events.append(_played(rank, f"{call.group} {call.name}", start_s, call.duration_s, wait_s))
+    return tuple(events)
+
+
+def _played(rank: Rank, name: str, start_s: float, duration_s: float, wait_s: float) -> Played:
+    return Played(row=rank.rank, stage=rank.stage, name=name, start_s=start_s, end_s=start_s + duration_s, wait_s=wait_s)
+
+
+def _stages(job: Job, stages: Stages) -> tuple[Played, ...]:
+    """One rank a stage, with the stage's means."""
+    builder = Builder()
+    for stage in stages.stages:
+        counts: Counter[Reference] = Counter()
+        for step in stage.steps:
+            parts: dict[Reference, float] = {}
+            for key, cost_s in _parts(job, stages, stage.stage, step):
+                counts[key] += 1
+                parts[*key, counts[key]] = cost_s
+            builder.add(stage.stage, stage.stage, step.name, step.gap_s, 0.0 if parts else step.work_s, parts)
+        builder.end_of_rank()
+    return builder.run()
+
+
+def _parts(job: Job, stages: Stages, stage: int, step: Step) -> list[tuple[Reference, float]]:
+    if step.parts:
+        found: list[tuple[Reference, float]] = []
+        for part in step.parts:
+            (sender, _), (receiver, _) = channel(job.layout, stage, 0, part)
+            key = (sender, receiver, part.partition("_")[2])
+            found.append((key, stages.message_s.get(key, stages.usual_message_s)))
+        return found
+    if step.meets:
+        costs = [s.work_s for other in stages.stages for s in other.steps if s.name == step.name and not other.inferred]
+        return [((step.name,), sum(costs) / len(costs))]
+    return []

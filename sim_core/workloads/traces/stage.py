@@ -1,0 +1,63 @@
+"""A stage of a job in the mean: its operations in order, with their seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from sim_core.workloads.traces.meeting import OPTIMIZER
+
+BLOCKS: Final = ("forward_step", "backward_step")
+EMBEDDING_REDUCTION: Final = "ep_allreduce"
+TIED: Final = (EMBEDDING_REDUCTION, OPTIMIZER)
+"""Operations that meet ranks of other stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One operation of a stage, in the mean. `work_s` is its cost without waiting; messages cost what their link does."""
+
+    name: str
+    parts: tuple[str, ...]
+    chunk: int
+    state: str
+    gap_s: float
+    work_s: float
+    meets: bool  # ends when its members on other stages are there, too
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage's operations in order; `inferred` where no rank of it is at hand."""
+
+    stage: int
+    steps: tuple[Step, ...]
+    inferred: bool
+
+    def mean_s(self, name: str) -> float:
+        """Mean work of the operations of a name; 0 where there is none."""
+        found = [step.work_s for step in self.steps if step.name == name]
+        return fmean(found) if found else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """All stages, the cost of a message by (channel's stages, direction), and what was assumed, in sentences."""
+
+    stages: tuple[Stage, ...]
+    message_s: Mapping[tuple[int, int, str], float]
+    usual_message_s: float
+    notes: tuple[str, ...]
+
+
+def block_s(stage: Stage) -> tuple[float, float]:
+    """Seconds of a micro-batch's forward and backward on a stage: with its batch, its loss and the gaps before them."""
+    blocks = {name: [s for s in stage.steps if s.name == name] for name in ("get_batch", *BLOCKS, "loss_func")}
+    count = max(len(blocks[BLOCKS[0]]), 1)
+
+    def total_s(name: str) -> float:
+        return sum(step.work_s + step.gap_s for step in blocks[name]) / count
+
+    return total_s("get_batch") + total_s(BLOCKS[0]) + total_s("loss_func"), total_s(BLOCKS[1])

@@ -1,0 +1,154 @@
+"""What each stage of a job does in the mean: seconds of its operations without waiting for other stages.
+
+Known are the stages with a rank at hand; the others are inferred (`missing`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import fmean, median
+
+from sim_core.workloads.traces.job import Job, Operation, Rank
+from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting, meetings
+from sim_core.workloads.traces.missing import infer
+from sim_core.workloads.traces.ranks import RankTimeline, settle
+from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, TIED, Stage, Stages, Step
+
+
+def stages_of(job: Job) -> Stages:
+    """The mean stages of a job, with the waits of a stage's ranks for each other as a replay of the whole pipelines finds them.
+
+    Raises SpecError where the ranks wait for each other in a circle.
+    """
+    at_hand = job
+    job = whole_pipelines(job)
+    met = meetings(job)
+    notes: list[str] = []
+    timeline = settle(job, met) if all(len(m.members) == 2 for m in met if m.is_message) else None
+    link_s, usual_s = message_costs(met)
+    without_waits = call_costs(job, met)
+    known = {
+        stage: _mean_stage(job, stage, without_waits, timeline)
+        for stage in range(job.layout.pp)
+        if any(rank.stage == stage for rank in job.ranks)
+    }
+    if len(known) < job.layout.pp:
+        stages = infer(job, known, usual_s, notes)
+    else:
+        stages = [known[stage] for stage in range(job.layout.pp)]
+        notes += _of_missing(at_hand, job)
+    return Stages(stages=tuple(stages), message_s=link_s, usual_message_s=usual_s, notes=tuple(notes))
+
+
+def whole_pipelines(job: Job) -> Job:
+    """The job without the ranks whose pipeline has gaps, if any pipeline is whole; else the job."""
+    stages: dict[int, set[int]] = defaultdict(set)
+    for rank in job.ranks:
+        stages[rank.index].add(rank.stage)
+    whole = tuple(rank for rank in job.ranks if len(stages[rank.index]) == job.layout.pp)
+    return replace(job, ranks=whole) if whole else job
+
+
+def _of_missing(job: Job, used: Job) -> Iterable[str]:
+    """What is assumed of the ranks that are not at hand, where every stage has one that is."""
+    if not job.whole:
+        yield f"{len(job.ranks)} of {job.layout.pp * job.layout.ranks_per_stage} ranks are at hand: the others are alike"
+    kept = {rank.rank for rank in used.ranks}
+    left_out = [rank.rank for rank in job.ranks if rank.rank not in kept]
+    if left_out:
+        yield f"ranks {', '.join(map(str, left_out))} are left out: other ranks of their pipelines are missing"
+
+
+def chunk_of(job: Job, name: str, occurrence: int) -> int:
+    """The virtual stage that the k-th forward or backward runs: groups of pp micro-batches (schedule.py)."""
+    pp, vpp = job.layout.pp, job.layout.vpp
+    if vpp == 1 or name not in BLOCKS:
+        return 0
+    chunk = occurrence // pp % vpp
+    return chunk if name == BLOCKS[0] else vpp - 1 - chunk
+
+
+def message_costs(met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float], float]:
+    """Seconds of a message on each link: the median over its messages of what the last to arrive paid.
+
+    Where one end only is at hand, waiting cannot be told from transfer: the shortest message stands for all.
+    """
+    by_link: dict[tuple[int, int, str], list[float]] = defaultdict(list)
+    alone: list[float] = []
+    for meeting in met:
+        if not meeting.is_message:
+            continue
+        if len(meeting.members) == 2:
+            by_link[meeting.link].append(meeting.cost_s)
+        else:
+            alone.append(meeting.cost_s)
+    link_s = {link: median(costs) for link, costs in by_link.items()}
+    usual_s = median(link_s.values()) if link_s else min(alone, default=0.0)
+    return link_s, usual_s
+
+
+def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float]:
+    """Seconds, without waiting, of each operation or call that takes part in a collective, by (rank, operation, call)."""
+    reduced = [(o.bytes, o.duration_s) for rank in job.ranks for o in rank.named("dp_allreduce") if o.bytes > 0]
+    rate = min((seconds / size for size, seconds in reduced), default=None)
+    costs: dict[tuple[int, int, int], float] = {}
+    for meeting in met:
+        if meeting.is_message:
+            continue
+        cost_s = meeting.cost_s
+        rank, k, _ = meeting.members[0]
+        size = job.ranks[rank].operations[k].bytes
+        if meeting.key[0] == EMBEDDING_REDUCTION and len(meeting.members) == 1 and rate is not None and size > 0:
+            cost_s = min(cost_s, size * rate)  # its wait for the other end is not told apart: as fast as dp_allreduce
+        costs.update(dict.fromkeys(meeting.members, cost_s))
+    return costs
+
+
+def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float], timeline: RankTimeline | None) -> Stage:
+    """Means over the stage's ranks and micro-batches, in the order of the rank that recorded most."""
+    work: dict[tuple[str, int], list[float]] = defaultdict(list)
+    gaps: dict[tuple[str, int], list[float]] = defaultdict(list)
+    template: list[tuple[Operation, int]] = []
+    for number, rank in enumerate(job.ranks):
+        if rank.stage != stage:
+            continue
+        rows = []
+        for k, (operation, chunk) in enumerate(numbered(job, rank)):
+            rows.append((operation, chunk))
+            gaps[operation.name, chunk].append(operation.gap_s)
+            if timeline is not None and not operation.parts and operation.name not in TIED:
+                work[operation.name, chunk].append(timeline.duration_s(number, k))
+            elif not operation.parts:
+                work[operation.name, chunk].append(work_without_waits(operation, number, k, costs))
+        template = max(template, rows, key=len)
+    steps = [
+        Step(
+            name=operation.name,
+            parts=operation.parts,
+            chunk=chunk,
+            state=operation.state,
+            gap_s=fmean(gaps[operation.name, chunk]),
+            work_s=0.0 if operation.parts else fmean(work[operation.name, chunk]),
+            meets=operation.name == EMBEDDING_REDUCTION or (operation.name == OPTIMIZER and not job.has_experts),
+        )
+        for operation, chunk in template
+    ]
+    return Stage(stage=stage, steps=tuple(steps), inferred=False)
+
+
+def numbered(job: Job, rank: Rank) -> Iterable[tuple[Operation, int]]:
+    """A rank's operations, each with its virtual stage."""
+    counts: dict[str, int] = defaultdict(int)
+    for operation in rank.operations:
+        yield operation, chunk_of(job, operation.name, counts[operation.name])
+        counts[operation.name] += 1
+
+
+def work_without_waits(operation: Operation, rank: int, k: int, costs: Mapping[tuple[int, int, int], float]) -> float:
+    """Seconds of an operation with every communication in it at its cost."""
+    if (rank, k, -1) in costs:
+        return costs[rank, k, -1]
+    calls = (costs.get((rank, k, c), call.duration_s) for c, call in enumerate(operation.calls))
+    return operation.compute_s + sum(calls)

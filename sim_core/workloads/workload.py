@@ -1,0 +1,174 @@
+"""What is trained: one immutable `Workload`, whatever kind of file or numbers it was read from.
+
+A workload is the whole model as a row of layers. Equal layers share a *unit*, and a unit is a run of *pieces* of work,
+each with three phases (forward, input gradient, weight gradient) of compute and at most one collective. What happens once
+a step (gradients, parameter gathering, optimizer) are *step pieces*. All sizes and times are those of the plan that the
+workload was recorded under (`base`), each with the rule (`moving`) that takes it to another plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
+
+NO_COMM: Final = 0
+ALL_REDUCE: Final = 1
+ALL_GATHER: Final = 2
+REDUCE_SCATTER: Final = 3
+ALL_TO_ALL: Final = 4
+SEND_RECEIVE: Final = 5
+
+TP: Final = 0
+EP: Final = 1
+DP: Final = 2
+DP_EP: Final = 3
+EMBEDDING: Final = 4
+GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
+"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
+
+GATHER_PARAMETERS: Final = 0
+REDUCE_GRADIENTS: Final = 1
+AFTER_GRADIENTS: Final = 2
+"""Roles of a step piece: a parameter all-gather, a gradient reduction, or work that follows the gradients."""
+
+
+MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
+"""bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (docs of memory.py)."""
+
+
+class BasePlan(NamedTuple):
+    """The plan that a workload was recorded under."""
+
+    tp: int
+    pp: int
+    vpp: int
+    ep: int
+    all_gpus: int
+    ga: int
+    micro_batch: int
+
+
+class Pieces(NamedTuple):
+    """Pieces of work inside layers, sorted by unit; a row a piece, three columns for the three phases."""
+
+    unit: Ints  # [n] the unit that the piece belongs to
+    compute_s: Floats  # [n, 3]
+    comm_kind: Ints  # [n, 3] NO_COMM .. SEND_RECEIVE
+    comm_group: Ints  # [n, 3] TP .. EMBEDDING
+    comm_bytes: Floats  # [n, 3] of the whole group's tensor
+    comm_rule: Ints  # [n, 3] index into moving.RULES
+    rerun: Floats  # [n] how often the recording itself re-runs the forward of this piece in backward
+    attention_core: Bools  # [n] score and context products of attention: what selective recompute re-runs
+    gradient_bytes: Floats  # [n] gradients that wait to be reduced once the backward of this piece is through
+
+
+class StepPieces(NamedTuple):
+    """Work done once a step, a row a collective or computation."""
+
+    role: Ints  # [n]
+    phase: Ints  # [n] column that it was recorded in: FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
+    compute_s: Floats  # [n]
+    compute_rule: Ints  # [n]
+    comm_kind: Ints  # [n]
+    comm_group: Ints  # [n]
+    comm_bytes: Floats  # [n]
+    comm_rule: Ints  # [n]
+
+
+class Arrays(NamedTuple):
+    """The columns of a workload that the compiled code reads."""
+
+    base: BasePlan
+    pieces: Pieces
+    step: StepPieces
+    unit_layers: Ints  # [units, layers + 1] how many of the first k layers are of the unit
+    first_unit: int  # unit run once a micro-batch on the first stage, before the layers; -1: none
+    last_unit: int  # the same on the last stage, after the layers
+    p2p_bytes: float  # of one pipeline send by one rank; 0: none known
+    p2p_rule: int
+    pp_comm_bytes: float  # the same as the file states it; 0: not stated
+    micro_batches: float  # recorded; `base.ga` where the recording is whole
+    layer_unit: int  # the unit of every layer, where all are alike; else -1
+    gradient_width: float  # bytes of an element in the recorded gradient messages
+    layered_gradients: bool  # gradients stand with the pieces, ready one by one, rather than as step pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One model as recorded under one plan.
+
+    `recorded` are plan fields beyond the base plan that the recording was made with. `state_width` are bytes of a parameter's
+    state that every rank holds, and those that a sharded optimizer shares out. `dtype` is that of the computation.
+    `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None where unknown.
+    `notes` are the assumptions that matter, in whole sentences; `content` is the hash of everything that can change a
+    result.
+    """
+
+    kind: str
+    base: BasePlan
+    layers: int
+    names: tuple[str, ...]
+    arrays: Arrays
+    sequence: int | None
+    measured_on: str | None
+    has_experts: bool
+    experts: int | None = None  # of a layer; None: not known
+    gradients_known: tuple[bool, bool] = (True, True)  # messages of the dense and of the experts' gradients
+    recorded: Mapping[str, str | bool] = field(default_factory=dict)
+    state_width: tuple[float, float] = MIXED_PRECISION_ADAM
+    dtype: str = "bf16"
+    notes: tuple[str, ...]
+
+    @property
+    def content(self) -> str:
+        """Hash of all that a result depends on: every field but the labels `names` and `notes`, arrays to their last byte."""
+        digest = hashlib.sha256()
+        for each in fields(self):
+            if each.name not in ("names", "notes"):
+                for part in _parts(each.name, getattr(self, each.name)):
+                    digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.hexdigest()
+
+    @property
+    def has_tp_messages(self) -> bool:
+        """Whether the tensor-parallel messages are known (a file recorded at tp 1 need not hold them)."""
+        p = self.arrays.pieces
+        return bool(np.any((p.comm_kind != NO_COMM) & (p.comm_group == TP) & (p.comm_bytes > 0)))
+
+    @property
+    def has_attention_core(self) -> bool:
+        """Whether the attention products stand apart from the rest, so that they alone can be recomputed."""
+        return bool(self.arrays.pieces.attention_core.any())
+
+
+def _parts(name: str, value: object) -> Iterator[bytes]:
+    """A value as bytes under its name, field by field: equal values give equal bytes, and only they."""
+    if isinstance(value, Mapping):
+        for key in sorted(value):
+            yield from _parts(f"{name}[{key!r}]", value[key])
+    elif isinstance(value, tuple):
+        for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
+            yield from _parts(f"{name}.{key}", part)
+    elif value is None or isinstance(value, str):
+        yield f"{name} {value!r}".encode()
+    else:
+        column = np.asarray(value)
+        yield f"{name} {column.dtype} {column.shape}".encode()
+        yield column.tobytes()
+
+
+def layers_by_unit(unit_of_layer: Ints, units: int) -> Ints:
+    """Running counts `[units, layers + 1]` of each unit among the first k layers."""
+    one_hot = unit_of_layer[None, :] == np.arange(units)[:, None]
+    return np.concatenate([np.zeros((units, 1), np.int64), np.cumsum(one_hot, axis=1, dtype=np.int64)], axis=1)
