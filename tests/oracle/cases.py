@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sim_core import BasePlan, Hardware, HardwareTable, Plans, Workload, hardware_table, read_hardware
-from sim_core.workload import (
+from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
     ALL_REDUCE,
@@ -176,7 +176,7 @@ def workload_of(
         layers=len(unit_of_layer),
         names=tuple(f"piece {k}" for k in range(len(pieces.unit))),
         arrays=Arrays(
-            base=np.array(base, np.int64),
+            base=base,
             pieces=pieces,
             step=step,
             unit_layers=layers_by_unit(np.array(unit_of_layer), units),
@@ -211,7 +211,7 @@ def random_workload(rng: np.random.Generator) -> Workload:
     tp, pp, ep = pick(rng, 1, 2, 4), pick(rng, 1, 2, 4), pick(rng, 1, 2) if experts else 1
     base = BasePlan(tp=tp, pp=pp, vpp=1, ep=ep, all_gpus=tp * pp * 8, ga=pick(rng, 1, 4), micro_batch=pick(rng, 1, 2))
     return workload_of(
-        pieces_of(rng, units, experts is not None, layered),
+        pieces_of(rng, units, experts is not None and rng.random() < 0.7, layered),
         step_of(rng, experts is not None, layered),
         [int(u) for u in rng.permutation(unit_of_layer)],
         base=base,
@@ -317,6 +317,44 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
         )
         if legal(workload, plan):
             yield plan
+
+
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 4),
+    "pp": (1, 2, 3),
+    "vpp": (1, 2),
+    "ep": (1, 2),
+    "micro_batch": (1, 2),
+    "ga": (2, 4, 6),
+    "schedule": (0, 1),
+    "layer_split": (0, 1),
+    "checkpointing": (0, 1, 2, 3, 4, 5),
+    "checkpoint_layers": (1, 2),
+    "overlap_tp": (0, 1),
+    "overlap_ep": (0, 1),
+    "overlap_pp": (0, 1),
+    "overlap_grad": (0, 1),
+    "overlap_param": (0, 1),
+    "bucket_bytes": (0, 10_000_000, 100_000_000),
+    "hardware": (0, 1, 2),
+    "straggler_stage": (0, 1),
+    "gradient_precision": (0, 1, 2),
+    "straggler_factor": (1.0, 1.5),
+    "device_speed": (1.0, 1.5),
+}
+"""Values that a twin may have instead."""
+
+
+def twins(workload: Workload, plan: Plan) -> list[Plan]:
+    """A plan and all legal ones that differ from it in one column (with its replicas, or with its GPUs)."""
+    found = [plan]
+    for name, values in OTHERS.items():
+        for value in values:
+            one = replace(plan, **{name: value})
+            whole = replace(one, all_gpus=one.tp * one.pp * plan.dp)
+            found += [twin for twin in (one, whole) if twin not in found and twin.all_gpus % (twin.tp * twin.pp) == 0]
+    found += [replace(plan, layers=plan.layers + 1), replace(plan, all_gpus=2 * plan.all_gpus)]
+    return [twin for twin in found if legal(workload, twin)]
 
 
 def columns(plans: list[Plan]) -> Plans:

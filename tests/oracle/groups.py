@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sim_core.workload import DP, DP_EP, EMBEDDING, EP, TP
+from sim_core.workloads.workload import DP, DP_EP, EMBEDDING, EP, TP
 
 Ranks = tuple[int, ...]
 Placement = tuple[int, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sim_core import Hardware, Workload
-from sim_core.workload import (
+from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_REDUCE,
     DP,

@@ -22,8 +22,9 @@ from sim_core import (
     simulate,
     trace,
 )
-from sim_core.costs import collective_s, send_s
-from sim_core.workload import ALL_TO_ALL, EP
+from sim_core.costing.collectives import collective_s, send_s
+from sim_core.hardware.table import Links
+from sim_core.workloads.workload import ALL_TO_ALL, EP
 from tests.conftest import EXAMPLES, PLAIN, make_plans
 from tests.oracle.cases import (
     Machines,
@@ -33,6 +34,7 @@ from tests.oracle.cases import (
     random_plans,
     random_workload,
     step_pieces,
+    twins,
     workload_of,
 )
 from tests.oracle.groups import Placement
@@ -45,15 +47,19 @@ UNFAIR = pytest.mark.xfail(strict=True, reason="balanced shares are not balanced
 def network(hardware: Hardware) -> Network:
     """The project's seconds of one collective or send, on a placement that the oracle found."""
     gpus = int(hardware.value("gpus_per_node"))
-    inside = (hardware.value("nvlink_bandwidth") * hardware.value("nvlink_efficiency"), hardware.value("nvlink_latency"))
     nics = hardware.value("nics_per_node") * hardware.value("nic_bandwidth") * hardware.value("nic_efficiency")
-    outside = (nics / gpus, hardware.value("nic_latency"))
+    links = Links(
+        nvlink_bandwidth=hardware.value("nvlink_bandwidth") * hardware.value("nvlink_efficiency"),
+        nvlink_latency=hardware.value("nvlink_latency"),
+        nic_bandwidth=nics / gpus,
+        nic_latency=hardware.value("nic_latency"),
+    )
 
     def collective(kind: int, size: float, where: Placement) -> float:
-        return float(collective_s(kind, size, sum(where), len(where), where[0], *inside, *outside))
+        return float(collective_s(kind, size, sum(where), len(where), where[0], links))
 
     def send(size: float, between_nodes: bool) -> float:
-        return float(send_s(size, between_nodes, *inside, *outside))
+        return float(send_s(size, between_nodes, links))
 
     return Network(gpus_per_node=gpus, collective=collective, send=send)
 
@@ -135,6 +141,16 @@ def test_random_plans_of_random_workloads(seed: int) -> None:
     machines = random_machines(rng, workload.dtype)
     draw = random_plans(rng, workload, len(machines.variants))
     agree(workload, machines, [next(draw) for _ in range(12)])
+
+
+@pytest.mark.parametrize("seed", range(200, 225))
+def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
+    """Simulated together, so that whatever plans share in tables must not hide the column."""
+    rng = np.random.default_rng(seed)
+    workload = random_workload(rng)
+    machines = random_machines(rng, workload.dtype, most_memory=1e13)
+    plan = next(random_plans(rng, workload, len(machines.variants)))
+    agree(workload, machines, [*twins(workload, plan), plan])
 
 
 GPT2_LAYER = Repeat(first="transformer_h_0_ln_1_grad", last="add_15", times=36)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim_core import BasePlan, Workload
-from sim_core.workload import AFTER_GRADIENTS, NO_COMM, TP, Arrays, Pieces, StepPieces
+from sim_core.workloads.workload import AFTER_GRADIENTS, NO_COMM, TP, Arrays, Pieces, StepPieces
 from tests.oracle.cases import FIXED, Once, one_layer, step_pieces, workload_of
 
 LONG = 1_501
