@@ -248,7 +248,10 @@ def test_a_new_model_is_named_with_its_sources(run: Runner) -> None:
     old["inputs"]["model"]["engine/events.py"] = "0"
     (change,) = input_changes(old, new)
     assert change.text == f"model version: 0123456789abcdef -> {new['model']} (engine.py)"
-    old["inputs"]["model"] |= {"engine/events.py": new["inputs"]["model"]["engine/events.py"], "hardware/presets/H20-SXM.yaml": "0"}
+    old["inputs"]["model"] |= {
+        "engine/events.py": new["inputs"]["model"]["engine/events.py"],
+        "hardware/presets/H20-SXM.yaml": "0",
+    }
     (change,) = input_changes(old, new)
     assert (change.name, change.moves_results) == ("presets", False)
     del old["inputs"]
