@@ -16,7 +16,7 @@ from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
@@ -76,6 +76,7 @@ class _Scratch(NamedTuple):
     buckets: Buckets
     reduced_s: Floats  # [stages] end of a stage's gradient reduction
     once: Once
+    sums: Floats  # [METRICS]
 
 
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
@@ -166,6 +167,7 @@ def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch
         buckets=allocate_buckets(arrays, split.sizes),
         reduced_s=np.empty(stages),
         once=allocate_once(arrays, split.sizes, stages),
+        sums=np.zeros(len(METRICS)),
     )
 
 
@@ -180,8 +182,21 @@ def _simulate_rows(
     metrics: Floats,
 ) -> None:
     """Simulate legal plans; plans that follow each other share their schedule's order where they can."""
-    scratch = _scratch(arrays, plans, tables.split, rows)
-    sums = np.empty(metrics.shape[0])
+    _run_rows(arrays, hardware, plans, tables, rows, _scratch(arrays, plans, tables.split, rows), reason, metrics)
+
+
+@inner_kernel
+def _run_rows(
+    arrays: Arrays,
+    hardware: HardwareTable,
+    plans: Plans,
+    tables: _Tables,
+    rows: Ints,
+    scratch: _Scratch,
+    reason: Ints,
+    metrics: Floats,
+) -> None:
+    sums = scratch.sums
     schedule, pp, vpp, ga = -1, -1, -1, -1
     for i in rows:
         if plans.schedule[i] != schedule or plans.pp[i] != pp or plans.vpp[i] != vpp or plans.ga[i] != ga:
@@ -190,25 +205,31 @@ def _simulate_rows(
         sums[:] = 0.0
         case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
         ran = _simulate_one(case, scratch, sums)
-        if not ran or not np.all(np.isfinite(sums)) or not sums[STEP_TIME] > 0:
+        if not ran or not _all_finite(sums) or not sums[STEP_TIME] > 0:
             reason[i] = _NOT_FINITE
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
 
 
+@inner_kernel
+def _all_finite(values: Floats) -> bool:
+    for value in values:  # noqa: SIM110 (a generator would allocate)
+        if not np.isfinite(value):
+            return False
+    return True
+
+
 @kernel
 def _trace(arrays: Arrays, hardware: HardwareTable, plans: Plans, tables: _Tables, rows: Ints) -> tuple[Program, Times]:
-    """The program of the first of `rows`, run."""
-    i = rows[0]
+    """The program of the only plan in `rows`, run."""
     scratch = _scratch(arrays, plans, tables.split, rows)
-    fill_order(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], scratch.program.order)
-    case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
-    _simulate_one(case, scratch, np.zeros(len(METRICS)))
+    reason, metrics = np.zeros(len(plans.tp), np.int64), np.empty((len(METRICS), len(plans.tp)))
+    _run_rows(arrays, hardware, plans, tables, rows, scratch, reason, metrics)
     return scratch.program, scratch.times
 
 
-@kernel
+@inner_kernel
 def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
     """One step of a plan; adds its metrics to `out`, which comes in zeroed. False where its blocks cannot all run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low

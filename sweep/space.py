@@ -1,4 +1,4 @@
-"""The numbered set of plans: size, decode(range), sampling. Plans exist only while a range of them is decoded.
+"""The numbered set of plans: its size, decoding, sampling. Plans exist only while a range of them is decoded.
 
 A plan's number is mixed radix over the axes, the first axis slowest. A sample is the first n images of a pseudo-random
 permutation of all numbers (a Feistel network with cycle walking; Black & Rogaway 2002), so it costs no memory either.
@@ -56,16 +56,16 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "ep_overlap_ratio": 0.0,
     "pp_overlap_ratio": 1.0,
 }
-"""What is held where neither an axis, a fixed value nor the workload's own plan says otherwise."""
+"""Values of fields that are set neither by an axis nor by a fixed value nor by the workload's own plan."""
 
 
 UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
-"""Fields that most sweeps leave alone: columns of the result, and told as held, only where the spec sets them."""
+"""Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis: its values' codes by field, and the stride of its digit."""
+    """One axis: the codes of its values by field, and the stride of its digit."""
 
     codes: dict[str, Ints]
     size: int
@@ -76,9 +76,9 @@ class Axis:
 class Space:
     """All plans of a sweep.
 
-    `held` are codes of the fields that are no axis, `labels` the words behind coded fields (`checkpointing`, `hardware`
-    and its numbers), `sample` is (n, seed). Numbers run from 0 to `size`-1; positions from 0 to `count`-1 where there is a
-    sample, and are the numbers themselves otherwise.
+    `held` has the codes of fields that are not an axis, `labels` the words behind coded fields (`checkpointing`, `hardware`
+    and its numbers), `sample` is (n, seed). Plan numbers run from 0 to `size`-1, positions from 0 to `count`-1; without a
+    sample they are the same.
     """
 
     axes: tuple[Axis, ...]
@@ -88,19 +88,19 @@ class Space:
     sample: tuple[int, int] | None
     defaults: tuple[str, ...]
     named: frozenset[str]  # fields that the spec itself sets
-    hardware_names: tuple[str, ...]  # of the roots of the variants, in the order of `labels["hardware"]`
+    hardware_names: tuple[str, ...]  # of the presets or files, in the order of `labels["hardware"]`
 
     @property
     def count(self) -> int:
-        """Rows that the sweep will have."""
+        """Number of rows of the complete sweep."""
         return self.sample[0] if self.sample else self.size
 
     def numbers(self, positions: Ints) -> Ints:
-        """Plan numbers at positions of the sweep."""
+        """Plan numbers at `positions`."""
         return positions if self.sample is None else permuted(positions, self.size, self.sample[1])
 
     def decode(self, numbers: Ints) -> dict[str, Ints]:
-        """The codes of every field, one int64 column a field."""
+        """The codes of every field, one int64 column per field."""
         columns = {name: np.full(len(numbers), code, np.int64) for name, code in self.held.items()}
         for axis in self.axes:
             digit = numbers // axis.stride % axis.size
@@ -146,8 +146,8 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
         names = key.split(",")
         rows = values if len(names) > 1 else [[value] for value in values]
         codes: dict[str, Ints] = {}
-        for place, name in enumerate(names):
-            codes |= _codes(name, [row[place] for row in rows], labels)
+        for column, name in enumerate(names):
+            codes |= _codes(name, [row[column] for row in rows], labels)
         stride //= len(rows)
         axes.append(Axis(codes=codes, size=len(rows), stride=stride))
     held, defaults = _held(spec, workload, labels)
@@ -179,7 +179,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
-    """Codes of the fields that are no axis; and, in words, those that nobody set."""
+    """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
     named = named_fields(spec) - set(spec.fixed)
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
@@ -206,11 +206,11 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:
-    """One Hardware for every combination of the hardware axes' values, the preset slowest, then as in `labels`."""
+    """One Hardware per combination of the hardware axes' values, the preset slowest, then in the order of `labels`."""
     top = dict(spec.hardware)
     named = [str(name) for name in labels.get("hardware", ())]
     if named and (set(top) & {"preset", "name", "device", "node", "fabric"}):
-        raise SpecError("hardware: is an axis and given as well; drop one (`--set hardware=null` drops the given one)")
+        raise SpecError("hardware: is both an axis and given; remove one (`--set hardware=null` removes the given one)")
     inline = {"name", "device", "node", "fabric"} <= set(top)
     if named:
         roots = [read_hardware(name, base) for name in named]
@@ -219,7 +219,7 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     elif "preset" in top:
         roots = [read_hardware(str(top.pop("preset")), base)]
     else:
-        raise SpecError(f"hardware: no preset is named; valid: {', '.join(preset_names())}, or a path")
+        raise SpecError(f"hardware: no preset is given; valid: {', '.join(preset_names())}, or a path")
     if len({root.name for root in roots}) < len(roots):
         twice = next(root.name for k, root in enumerate(roots) if root.name in [other.name for other in roots[:k]])
         raise SpecError(f"axes.hardware: two entries are named {twice!r}; change `name:` in one of the files")
@@ -230,7 +230,7 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     keys = [name.removeprefix("hardware.") for name in numbers]
     for key in keys:
         if key in top:
-            raise SpecError(f"hardware.{key}: is both an axis and given; drop one")
+            raise SpecError(f"hardware.{key}: is both an axis and given; remove one")
     return [
         root.with_values({**top, **dict(zip(keys, values, strict=True))})
         for root in roots
@@ -239,7 +239,7 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
 
 
 def named_fields(spec: SweepSpec) -> set[str]:
-    """Fields that the spec sets, by an axis or as a fixed value."""
+    """Fields that the spec sets, as an axis or as a fixed value."""
     return {name for key in spec.axes for name in key.split(",")} | set(spec.fixed)
 
 
@@ -249,7 +249,7 @@ def number_axes(labels: Mapping[str, tuple[Any, ...]]) -> list[str]:
 
 
 def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
-    """The simulator's plans from decoded columns; `dp`, `ga` and `all_gpus` follow from each other here."""
+    """The simulator's plans from decoded columns; derives `ga` and `all_gpus` where the spec gives `global_batch` or `dp`."""
     rows = len(columns["tp"])
     zeros = np.zeros(rows, np.int64)
     model_parallel = columns["tp"] * columns["pp"]  # each below 2^31
@@ -279,7 +279,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
 
 
 def ratio_columns(space: Space) -> tuple[str, ...]:
-    """The overlap ratios, if some plan is simulated in fidelity simai: the event engine does not know them."""
+    """The overlap ratios if any plan is simulated in fidelity simai, else none: the event engine does not use them."""
     fidelities = space.decode(np.arange(1))["fidelity"].tolist() if space.size else []
     for axis in space.axes:
         fidelities += axis.codes.get("fidelity", np.zeros(0, np.int64)).tolist()
@@ -287,7 +287,7 @@ def ratio_columns(space: Space) -> tuple[str, ...]:
 
 
 def product(a: Ints, b: Ints) -> Ints:
-    """a * b, held at 2^62 where it would overflow; such plans are infeasible (numbers_too_large)."""
+    """a * b, capped at 2^62 if it would overflow; such plans are infeasible (numbers_too_large)."""
     return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
 
 

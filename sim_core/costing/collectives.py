@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from sim_core.hardware.table import Links
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
+from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
 BASE_SIMPLE_S: Final = 8.4e-6
@@ -26,26 +27,24 @@ TREE_BANDWIDTH: Final = 0.9
 """Part of the ring's bus bandwidth that LL and the tree reach: tuning.cc."""
 
 
-@kernel
+@inner_kernel
 def collective_s(
     kind: int,
     size: float,
-    ranks: int,
-    nodes: int,
-    per_node: int,
+    at: Placement,
     links: Links,
 ) -> float:
-    """Seconds of a collective of `size` bytes (the whole group's tensor) among `ranks` GPUs on `nodes` nodes.
+    """Seconds of a collective of `size` bytes (the whole group's tensor) in a group placed as `at`.
 
-    `per_node`: the group's fewest ranks on a node; each brings its share of the NICs, `nic_bandwidth` (bytes/s). 0 for a
-    group of one or an empty message.
+    Each of its ranks brings its share of the NICs. 0 for a group of one or an empty message.
     """
+    ranks, nodes, per_node = at.ranks, at.nodes, at.fewest
     if ranks <= 1 or size <= 0:
         return 0.0
     if kind == SEND_RECEIVE:
         return send_s(size, nodes > 1, links)
     if kind == ALL_TO_ALL:
-        return _all_to_all_s(size, ranks, nodes, per_node, links)
+        return _all_to_all_s(size, at, links)
     bandwidth = links.nvlink_bandwidth if nodes == 1 else min(links.nvlink_bandwidth, per_node * links.nic_bandwidth)
     passes = 2 if kind == ALL_REDUCE else 1
     outside = passes * (nodes - 1)
@@ -68,25 +67,24 @@ def collective_s(
     return best
 
 
-@kernel
-def _all_to_all_s(
-    size: float,
-    ranks: int,
-    nodes: int,
-    per_node: int,
-    links: Links,
-) -> float:
+@inner_kernel
+def _all_to_all_s(size: float, at: Placement, links: Links) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
     One message to each remote node and one to each neighbour: NCCL gathers those to a node on one GPU first (PXN,
-    NVIDIA technical blog "Doubling all2all Performance with NCCL 2.12", 2022).
+    NVIDIA technical blog "Doubling all2all Performance with NCCL 2.12", 2022). The slowest rank is one with the fewest
+    neighbours, for the network, or one with the most, for NVLink: the cost is convex in their number.
     """
-    inside_s = size * (per_node - 1) / ranks / links.nvlink_bandwidth
-    outside_s = size * (ranks - per_node) / ranks / links.nic_bandwidth
-    return BASE_SIMPLE_S + (per_node - 1) * links.nvlink_latency + (nodes - 1) * links.nic_latency + max(inside_s, outside_s)
+    slowest = 0.0
+    for here in (at.fewest, at.most):
+        inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
+        outside_s = size * (at.ranks - here) / at.ranks / links.nic_bandwidth
+        hops_s = (here - 1) * links.nvlink_latency + (at.nodes - 1) * links.nic_latency
+        slowest = max(slowest, BASE_SIMPLE_S + hops_s + max(inside_s, outside_s))
+    return slowest
 
 
-@kernel
+@inner_kernel
 def send_s(
     size: float,
     between_nodes: bool,

@@ -1,4 +1,4 @@
-"""The groups in which a plan's GPUs communicate: their ranks and nodes, worked out once for all plans of a kind."""
+"""The groups in which a plan's GPUs communicate: where they are placed, worked out once for all plans of a kind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy.typing as npt
 from sim_core.costing.collectives import collective_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable, Links
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
-from sim_core.planning.placement import place
-from sim_core.workloads.workload import DP, DP_EP, EMBEDDING, EP, GROUP_NAMES, TP
+from sim_core.planning.placement import Placement, placements
+from sim_core.workloads.workload import DP, DP_EP, EP, GROUP_NAMES, TP
 
 Ints = npt.NDArray[np.int64]
 
@@ -21,13 +21,14 @@ N_GROUPS: Final = len(GROUP_NAMES)
 
 
 class Groups(NamedTuple):
-    """The distinct sets of groups of some plans; a row has one group of each kind, the worst placed."""
+    """The distinct sets of groups of some plans; a row has one kind of group in each column."""
 
     key: Ints  # [plans] the row of each plan
-    ranks: Ints  # [rows, kinds]
-    nodes: Ints  # [rows, kinds] that the group touches
-    per_node: Ints  # [rows, kinds] its fewest ranks on a node
-    alike: Ints  # [rows, kinds] the first row whose group of this kind has the same ranks on the same nodes
+    ranks: Ints  # [rows, kinds] of a group
+    first: Ints  # [rows, kinds] its first row in `placed`
+    count: Ints  # [rows, kinds] its rows in `placed`: the distinct placements of the groups of this kind
+    placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
+    alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks and placements
 
 
 def group_plans(hardware: HardwareTable, plans: Plans, rows: Ints) -> Groups:
@@ -41,31 +42,65 @@ def group_plans(hardware: HardwareTable, plans: Plans, rows: Ints) -> Groups:
 
 
 @kernel
-def _fill(key: Ints, kinds: Ints) -> Groups:
-    rows = kinds.shape[0]
-    ranks, nodes = np.empty((rows, N_GROUPS), np.int64), np.empty((rows, N_GROUPS), np.int64)
-    per_node, alike = np.empty((rows, N_GROUPS), np.int64), np.empty((rows, N_GROUPS), np.int64)
-    for k in range(rows):
-        tp, pp, ep, all_gpus, gpus_per_node = kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4]
-        dp = all_gpus // (tp * pp)
-        ranks[k, TP], ranks[k, EP], ranks[k, DP], ranks[k, DP_EP] = tp, ep, dp, dp // ep
-        nodes[k, TP], per_node[k, TP] = place(tp, 1, tp, all_gpus // tp, gpus_per_node)
-        nodes[k, EP], per_node[k, EP] = place(ep, tp, tp * ep, all_gpus // (tp * ep), gpus_per_node)
-        nodes[k, DP], per_node[k, DP] = place(dp, tp, tp * dp, pp, gpus_per_node)
-        nodes[k, DP_EP], per_node[k, DP_EP] = place(dp // ep, tp * ep, tp * dp, pp, gpus_per_node)
-        ranks[k, EMBEDDING] = min(pp, 2)
-        nodes[k, EMBEDDING] = 2 if pp > 1 and all_gpus > gpus_per_node else 1
-        per_node[k, EMBEDDING] = ranks[k, EMBEDDING] // nodes[k, EMBEDDING]
-    shape = np.empty((rows, 3), np.int64)
-    for kind in range(N_GROUPS):
-        shape[:, 0], shape[:, 1], shape[:, 2] = ranks[:, kind], nodes[:, kind], per_node[:, kind]
-        of_row, first = distinct_rows(shape)
-        for k in range(rows):
-            alike[k, kind] = first[of_row[k]]
-    return Groups(key=key, ranks=ranks, nodes=nodes, per_node=per_node, alike=alike)
+def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_node: int) -> tuple[int, Ints]:
+    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then dp with ep inside, then pp."""
+    stage = all_gpus // pp
+    dp = stage // tp
+    if kind == TP:
+        return tp, placements(tp, 1, 1, tp, all_gpus // tp, gpus_per_node)
+    if kind == EP:
+        return ep, placements(ep, tp, tp, tp * ep, all_gpus // (tp * ep), gpus_per_node)
+    if kind == DP:
+        return dp, placements(dp, tp, tp, stage, pp, gpus_per_node)
+    if kind == DP_EP:
+        return dp // ep, placements(dp // ep, tp * ep, tp * ep, stage, pp, gpus_per_node)
+    ends = min(pp, 2)  # EMBEDDING: the first and the last stage
+    return ends, placements(ends, (pp - 1) * stage, stage, all_gpus, 1, gpus_per_node)
 
 
 @kernel
+def _fill(key: Ints, kinds: Ints) -> Groups:
+    rows = kinds.shape[0]
+    ranks = np.empty((rows, N_GROUPS), np.int64)
+    first, count = np.empty_like(ranks), np.empty_like(ranks)
+    placed = np.empty((2 * N_GROUPS * rows, 3), np.int64)
+    end = 0
+    for k in range(rows):
+        for kind in range(N_GROUPS):
+            ranks[k, kind], found = _placements(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
+            first[k, kind], count[k, kind] = end, found.shape[0]
+            while end + found.shape[0] > placed.shape[0]:
+                placed = np.concatenate((placed, np.empty_like(placed)))
+            placed[end : end + found.shape[0]] = found
+            end += found.shape[0]
+    return Groups(
+        key=key, ranks=ranks, first=first, count=count, placed=placed[:end].copy(), alike=_alike(ranks, first, count, placed)
+    )
+
+
+@kernel
+def _alike(ranks: Ints, first: Ints, count: Ints, placed: Ints) -> Ints:
+    """The first row with the same ranks and placements, for each row and kind."""
+    alike = np.empty_like(ranks)
+    for kind in range(N_GROUPS):
+        widest = count[:, kind].max() if ranks.shape[0] > 0 else 0
+        shape = np.zeros((ranks.shape[0], 1 + 3 * widest), np.int64)
+        for k in range(ranks.shape[0]):
+            shape[k, 0] = ranks[k, kind]
+            for j in range(count[k, kind]):
+                shape[k, 1 + 3 * j : 4 + 3 * j] = placed[first[k, kind] + j]
+        of_row, first_alike = distinct_rows(shape)
+        for k in range(ranks.shape[0]):
+            alike[k, kind] = first_alike[of_row[k]]
+    return alike
+
+
+@inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
-    """Seconds of a collective of `kind` with `size` bytes on one of a plan's groups."""
-    return collective_s(kind, size, groups.ranks[row, group], groups.nodes[row, group], groups.per_node[row, group], links)
+    """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: the slowest holds up all."""
+    placed, ranks = groups.placed, groups.ranks[row, group]
+    slowest = 0.0
+    for k in range(groups.first[row, group], groups.first[row, group] + groups.count[row, group]):
+        at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2])
+        slowest = max(slowest, collective_s(kind, size, at, links))
+    return slowest

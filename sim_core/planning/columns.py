@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -93,7 +93,7 @@ class Plan(NamedTuple):
     pp_overlap_ratio: float
 
 
-@kernel
+@inner_kernel
 def plan_at(plans: Plans, i: int) -> Plan:
     """Row `i` as scalars."""
     return Plan(

@@ -1,57 +1,103 @@
-"""Where the groups of a plan sit on the nodes."""
+"""Where the groups of a plan are placed on the nodes."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
 from sim_core.jit import kernel
+
+Ints = npt.NDArray[np.int64]
+
+
+class Placement(NamedTuple):
+    """One way in which a group's ranks lie on the nodes it touches."""
+
+    ranks: int
+    nodes: int
+    fewest: int  # of its ranks on a node
+    most: int  # of its ranks on a node
 
 
 @kernel
-def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int]:
-    """Nodes that a group touches, and its fewest ranks on one of them; it starts `offset` GPUs into a node."""
-    common = gpus_per_node
-    rest = stride
-    while rest != 0:
-        common, rest = rest, common % rest
-    # after gpus_per_node / common ranks the group stands in its nodes as at first: all but two such rounds are skipped
+def _common_divisor(a: int, b: int) -> int:
+    while b != 0:
+        a, b = b, a % b
+    return a
+
+
+@kernel
+def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int, int]:
+    """Nodes that a group touches, and its fewest and most ranks on one of them; it starts `offset` GPUs into a node."""
+    common = _common_divisor(stride, gpus_per_node)
+    # every gpus_per_node / common ranks the pattern repeats: all but two of these rounds are skipped
     rounds = max(ranks // (gpus_per_node // common) - 2, 0)
     nodes = rounds * (stride // common)
     left = ranks - rounds * (gpus_per_node // common)
-    fewest = ranks
+    fewest, most = ranks, 0
     while left > 0:
         here = min((gpus_per_node - offset + stride - 1) // stride, left)
         left -= here
         nodes += 1
-        fewest = min(fewest, here)
+        fewest, most = min(fewest, here), max(most, here)
         offset = (offset + here * stride) % gpus_per_node
-    return nodes, fewest
+    return nodes, fewest, most
 
 
 @kernel
-def place(ranks: int, stride: int, block: int, groups: int, gpus_per_node: int) -> tuple[int, int]:
-    """The worst placement of a kind of group: (nodes, fewest of its ranks on a node).
-
-    A group is `ranks` GPUs, `stride` apart; in each of `groups` blocks of `block` GPUs there is one for each of the first
-    `stride` GPUs. The slowest group holds up all, so the one that touches the most nodes, and of those the one with the
-    fewest ranks on a node, stands for all.
-    """
-    if ranks <= 1:
-        return 1, 1
-    if stride >= gpus_per_node:
-        return ranks, 1
-    nodes, fewest = 0, 0
-    start = 0
-    if gpus_per_node % block == 0:
-        groups = 1  # no block crosses nodes, all lie alike
-    step = stride if gpus_per_node % stride == 0 else 1  # the groups of a block lie alike where the stride divides a node
-    for _ in range(groups):
-        for inner in range(0, stride, step):
-            n, f = _span(ranks, stride, (start + inner) % gpus_per_node, gpus_per_node)
-            if n > nodes or (n == nodes and f < fewest):
-                nodes, fewest = n, f
-        start = (start + block) % gpus_per_node
-        if start == 0:
+def _offsets(stride: int, starts: int, block: int, blocks: int, gpus_per_node: int) -> tuple[npt.NDArray[np.bool_], int]:
+    """Which offsets into a node the groups start at, in units of the second value: within it, all lie alike."""
+    common = _common_divisor(stride, gpus_per_node)
+    reached = np.zeros(gpus_per_node // common, np.bool_)
+    left = reached.shape[0]
+    offset = 0
+    for _ in range(blocks):
+        for start in range(offset // common, (offset + starts - 1) // common + 1):
+            at = start % reached.shape[0]
+            left -= not reached[at]
+            reached[at] = True
+            if left == 0:
+                return reached, common
+        offset = (offset + block) % gpus_per_node
+        if offset == 0:
             break
-    return nodes, fewest
+    return reached, common
+
+
+@kernel
+def placements(ranks: int, stride: int, starts: int, block: int, blocks: int, gpus_per_node: int) -> Ints:
+    """The distinct placements of a kind of group: rows of (nodes, fewest ranks on a node, most), in ascending order.
+
+    A group is `ranks` GPUs, `stride` apart. There are `blocks` blocks of `block` GPUs, one after the other; in each, a group
+    starts at each of the first `starts` GPUs.
+    """
+    found = np.ones((1, 3), np.int64)
+    if ranks <= 1:
+        return found
+    if stride >= gpus_per_node:
+        found[0, 0] = ranks
+        return found
+    if gpus_per_node % block == 0:  # no block crosses nodes
+        found[0, 1:] = ranks
+        return found
+    reached, common = _offsets(stride, starts, block, blocks, gpus_per_node)
+    found = np.empty((reached.shape[0], 3), np.int64)
+    count = 0
+    for at in range(reached.shape[0]):
+        if not reached[at]:
+            continue
+        nodes, fewest, most = _span(ranks, stride, at * common, gpus_per_node)
+        k = count
+        while k > 0 and (found[k - 1, 0], found[k - 1, 1], found[k - 1, 2]) > (nodes, fewest, most):
+            k -= 1
+        if k > 0 and (found[k - 1, 0], found[k - 1, 1], found[k - 1, 2]) == (nodes, fewest, most):
+            continue
+        found[k + 1 : count + 1] = found[k:count].copy()
+        found[k, 0], found[k, 1], found[k, 2] = nodes, fewest, most
+        count += 1
+    return found[:count].copy()
 
 
 @kernel

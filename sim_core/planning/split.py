@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.distinct import distinct_rows
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
 from sim_core.workloads.workload import Arrays
 
@@ -95,7 +95,7 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     )
 
 
-@kernel
+@inner_kernel
 def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
     """Write to `index[row]` the place of `value` among the `distinct` values seen, of which it may become one."""
     place = 0
@@ -106,13 +106,13 @@ def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
     return max(distinct, place + 1)
 
 
-@kernel
+@inner_kernel
 def first_layer(virtual: int, virtual_stages: int, layers: int) -> int:
     """First layer of a virtual stage: equal shares, as balanced as whole layers allow."""
     return virtual * layers // virtual_stages
 
 
-@kernel
+@inner_kernel
 def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end: int) -> int:
     """Layers of a unit among the layers `begin` to `end`; beyond the recorded ones all are of the one layer unit."""
     if end >= unit_layers.shape[1]:

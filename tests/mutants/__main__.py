@@ -162,11 +162,14 @@ def _all(mine: Sequence[Mutant], made: Sequence[Copy], reach: Reach, suite: Suit
         finally:
             free.put(copy)
 
-    with ThreadPoolExecutor(len(made)) as pool:
+    pool = ThreadPoolExecutor(len(made))
+    try:
         for number, verdict in enumerate(pool.map(one, mine), 1):
             if verdict.outcome != KILLED or number % 20 == 0:
                 print(f"{number}/{len(mine)} {told(verdict)}", flush=True)
             yield verdict
+    finally:
+        pool.shutdown(cancel_futures=True)  # on Ctrl-C only those at work are waited for
 
 
 def told(verdict: Verdict) -> str:

@@ -59,15 +59,14 @@ def pick(rng: np.random.Generator, *values: int) -> int:
 
 
 def one_layer(kind: int = NO_COMM, group: int = TP, message: float = 0.0) -> Pieces:
-    """One piece: a second forward, none backward, with one collective in forward."""
-    columns = [np.array([[value, 0, 0]]) for value in (kind, group, FIXED)]
+    """One piece: a second forward, with one collective; backward a message of a byte on TP, so that tp > 1 is legal."""
     return Pieces(
         unit=np.zeros(1, np.int64),
         compute_s=np.array([[1.0, 0.0, 0.0]]),
-        comm_kind=columns[0],
-        comm_group=columns[1],
-        comm_bytes=np.array([[message, 0.0, 0.0]]),
-        comm_rule=columns[2],
+        comm_kind=np.array([[kind, ALL_REDUCE, NO_COMM]]),
+        comm_group=np.array([[group, TP, TP]]),
+        comm_bytes=np.array([[message, 1.0, 0.0]]),
+        comm_rule=np.array([[FIXED, FIXED, FIXED]]),
         rerun=np.zeros(1),
         attention_core=np.zeros(1, np.bool_),
         gradient_bytes=np.zeros(1),

@@ -39,18 +39,6 @@ GATHERED_WIDTH = 2
 DDP_BUCKET = 25 * 2**20
 MEGATRON_BUCKET = (40e6, 1e6)
 
-Worst = Callable[[dict[Placement, float]], float]
-
-
-def slowest(seconds: dict[Placement, float]) -> float:
-    """The slowest group holds up all."""
-    return max(seconds.values())
-
-
-def on_most_nodes(seconds: dict[Placement, float]) -> float:
-    """The group on the most nodes, of those the one with the fewest ranks on one: not always the slowest."""
-    return seconds[min(seconds, key=lambda where: (-len(where), where[0]))]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -124,7 +112,6 @@ class Oracle:
     measured_on: Hardware | None
     network: Network
     held: list[list[range]]
-    worst: Worst = slowest
 
     # moving and costs
 
@@ -153,8 +140,8 @@ class Oracle:
         return {kind: {placement(ranks, node) for ranks in grid.groups(kind)} for kind in PART}
 
     def seconds(self, kind: int, group: int, size: float) -> float:
-        """Of a collective, until the last of the groups is through."""
-        return self.worst({where: self.network.collective(kind, size, where) for where in self.placements[group]})
+        """Of a collective, until the slowest of the groups is through."""
+        return max(self.network.collective(kind, size, where) for where in self.placements[group])
 
     # blocks
 

@@ -1,15 +1,14 @@
-"""Collectives against closed forms, placement against counting ranks one by one."""
+"""Collectives and sends against closed forms."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core.costing.collectives import BASE_SIMPLE_S, collective_s, send_s
-from sim_core.planning.placement import crosses_nodes, place
+from sim_core.hardware.table import Links
+from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 KINDS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
@@ -18,8 +17,13 @@ BIG = 1e12
 """Bytes so many that latency is nothing beside them."""
 
 
+def links(nvlink: float = NVLINK, nic: float = NIC) -> Links:
+    return Links(nvlink_bandwidth=nvlink, nvlink_latency=NVLINK_S, nic_bandwidth=nic, nic_latency=NIC_S)
+
+
 def cost(kind: int, size: float, ranks: int, nodes: int, per_node: int, nvlink: float = NVLINK, nic: float = NIC) -> float:
-    return collective_s(kind, size, ranks, nodes, per_node, nvlink, NVLINK_S, nic, NIC_S)
+    at = Placement(ranks=ranks, nodes=nodes, fewest=per_node, most=per_node)
+    return collective_s(kind, size, at, links(nvlink, nic))
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -84,46 +88,7 @@ def test_more_bandwidth_is_never_slower_more_bytes_never_faster(
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_a_send_is_latency_and_bytes(size: float, between: bool) -> None:
     expected = NIC_S + size / NIC if between else NVLINK_S + size / NVLINK
-    assert send_s(size, between, NVLINK, NVLINK_S, NIC, NIC_S) == pytest.approx(expected, rel=1e-12)
-
-
-def counted(groups: list[list[int]], gpus_per_node: int) -> tuple[int, int]:
-    """(nodes, fewest ranks on a node) of the worst group, by counting."""
-    worst = (0, 0)
-    for group in groups:
-        held = [len(list(ranks)) for _, ranks in itertools.groupby(sorted(group), lambda rank: rank // gpus_per_node)]
-        found = (len(held), min(held))
-        if found[0] > worst[0] or (found[0] == worst[0] and found[1] < worst[1]):
-            worst = found
-    return worst
-
-
-@given(
-    st.sampled_from([1, 2, 4, 8, 16]),
-    st.sampled_from([1, 2, 4]),
-    st.integers(1, 12),
-    st.integers(1, 5),
-    st.sampled_from([4, 8, 16, 72]),
-)
-@settings(max_examples=300, deadline=None, derandomize=True)
-def test_groups_lie_where_the_rank_order_puts_them(tp: int, ep: int, dp_of_ep: int, pp: int, gpus_per_node: int) -> None:
-    """Megatron's rank order: tp fastest, then ep inside dp, then pp."""
-    dp = ep * dp_of_ep
-    rank = {
-        (t, e, d, p): t + tp * (e + ep * (d + dp_of_ep * p))
-        for t, e, d, p in itertools.product(range(tp), range(ep), range(dp_of_ep), range(pp))
-    }
-
-    def groups(*kept: int) -> list[list[int]]:
-        keyed = sorted(rank, key=lambda at: [at[axis] for axis in kept])
-        by_key = itertools.groupby(keyed, lambda at: [at[axis] for axis in kept])
-        return [[rank[at] for at in members] for _, members in by_key]
-
-    stages = tp * dp
-    assert place(tp, 1, tp, stages * pp // tp, gpus_per_node) == counted(groups(1, 2, 3), gpus_per_node)
-    assert place(ep, tp, tp * ep, stages * pp // (tp * ep), gpus_per_node) == counted(groups(0, 2, 3), gpus_per_node)
-    assert place(dp, tp, stages, pp, gpus_per_node) == counted(groups(0, 3), gpus_per_node)
-    assert place(dp_of_ep, tp * ep, stages, pp, gpus_per_node) == counted(groups(0, 1, 3), gpus_per_node)
+    assert send_s(size, between, links()) == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.integers(1, 64), st.integers(2, 16), st.sampled_from([4, 8]))
@@ -133,27 +98,3 @@ def test_stages_on_one_node_talk_by_nvlink(stage_gpus: int, pp: int, gpus_per_no
         ranks = range(stage * stage_gpus, (stage + 1) * stage_gpus)
         expected = any(rank // gpus_per_node != (rank + stage_gpus) // gpus_per_node for rank in ranks)
         assert crosses_nodes(stage, stage_gpus, gpus_per_node) == expected
-
-
-def test_odd_tensor_groups_straddle_nodes() -> None:
-    """tp 3 on nodes of 8: ranks 6, 7 | 8: some group touches two nodes, with one rank alone."""
-    assert place(3, 1, 3, 5, 8) == (2, 1)
-    assert place(3, 1, 3, 2, 8) == (1, 3)  # with two groups, none straddles
-    assert place(6, 1, 6, 1, 8) == (1, 6)
-    assert place(16, 4, 64, 1, 72) == (1, 16)  # all in one rack of 72
-
-
-def test_a_group_of_a_billion_is_placed_at_once() -> None:
-    """Stride 3 on nodes of 8: the nodes are counted in rounds, not rank by rank."""
-    ranks = 2**30
-    nodes, fewest = place(ranks, 3, 3 * ranks, 1, 8)
-    assert nodes == (2 + (ranks - 1) * 3) // 8 + 1
-    assert fewest in (1, 2)
-
-
-@given(st.integers(1, 9), st.integers(1, 200), st.integers(1, 3), st.sampled_from([1, 2, 3, 5, 6, 8, 12]))
-@settings(max_examples=300, deadline=None, derandomize=True)
-def test_odd_strides_lie_as_counted(stride: int, ranks: int, groups: int, gpus_per_node: int) -> None:
-    block = stride * ranks
-    lie = [[g * block + t + k * stride for k in range(ranks)] for g in range(groups) for t in range(stride)]
-    assert place(ranks, stride, block, groups, gpus_per_node) == counted(lie, gpus_per_node)

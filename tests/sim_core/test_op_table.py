@@ -22,6 +22,8 @@ from sim_core import (
     simulate,
 )
 from sim_core.costing.collectives import collective_s
+from sim_core.hardware.table import device_at
+from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_REDUCE
 from tests.conftest import EXAMPLES, make_plans
 
@@ -81,10 +83,8 @@ def stream(hardware: HardwareTable, dp: int, bucket: float, width: float, micro_
     per_node = dp // nodes
 
     def send(size: float) -> float:
-        return collective_s(
-            ALL_REDUCE, size, dp, nodes, per_node, hardware.nvlink_bandwidth[0], hardware.nvlink_latency[0],
-            hardware.nic_bandwidth_per_gpu[0], hardware.nic_latency[0],
-        )  # fmt: skip
+        at = Placement(ranks=dp, nodes=nodes, fewest=per_node, most=per_node)
+        return collective_s(ALL_REDUCE, size, at, device_at(hardware, 0).links)
 
     for seconds, elements in reversed(rows):
         now_s += 2 * seconds * scale
@@ -183,8 +183,7 @@ def test_collectives_that_hold_up_their_operator(tmp_path: Path, a100: HardwareT
     path.write_text(f"{head}\nmatmul\t1.0\tNONE\t0\t1.0\tNONE\t0\t1.0\tALLREDUCE\t1000000\t0\n", encoding="utf-8")
     workload, _ = read_workload(str(path), Facts(all_gpus=8))
     found = one(workload, a100, all_gpus=8, micro_batch=1)
-    nvlink, latency = a100.nvlink_bandwidth[0], a100.nvlink_latency[0]
-    expected = collective_s(ALL_REDUCE, 4e6, 8, 1, 8, nvlink, latency, a100.nic_bandwidth_per_gpu[0], a100.nic_latency[0])
+    expected = collective_s(ALL_REDUCE, 4e6, Placement(ranks=8, nodes=1, fewest=8, most=8), device_at(a100, 0).links)
     assert found["dp_exposed_s"] == pytest.approx(expected)
     assert found["step_time_s"] == pytest.approx(3e-3 + expected)
     assert np.isnan(found["state_bytes"])  # what it reduces in each micro-batch is not told apart from activations

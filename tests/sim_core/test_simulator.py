@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from sim_core import (
     trace,
 )
 from sim_core.costing.collectives import collective_s
+from sim_core.hardware.table import device_at
+from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_GATHER, REDUCE_SCATTER
 from tests.aicb import gpt_text, write
 from tests.conftest import ROOT, make_plans
@@ -78,7 +81,7 @@ def test_the_parts_add_up_to_the_step(gpt7b: Workload, h100: HardwareTable, plan
 
 @given(plan_columns, st.sampled_from(["nvlink_bandwidth", "nic_bandwidth"]), st.sampled_from([1.5, 4.0]))
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, int], key: str, factor: float) -> None:
+def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, Any], key: str, factor: float) -> None:
     plain = read_hardware("A100-80G-SXM")
     table = hardware_table([plain, plain.with_values({key: f"{plain.value(key) * factor} B/s"})], None)
     results = simulate(gpt7b, table, make_plans(**{**plan, "hardware": [0, 1]}))
@@ -89,7 +92,7 @@ def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, int], k
 
 @given(plan_columns, st.sampled_from(["overlap_tp", "overlap_grad", "overlap_param"]))
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_overlap_is_never_slower(gpt7b: Workload, h100: HardwareTable, plan: dict[str, int], switch: str) -> None:
+def test_overlap_is_never_slower(gpt7b: Workload, h100: HardwareTable, plan: dict[str, Any], switch: str) -> None:
     results = simulate(gpt7b, h100, make_plans(**{**plan, switch: [0, 1]}))
     if results.reason[0] == 0:
         off, on = results.metrics[STEP]
@@ -106,20 +109,17 @@ def test_a_row_does_not_depend_on_its_neighbours(gpt7b: Workload, h100: Hardware
         overlap_pp=rng.choice([0, 1], 300).tolist(),
     )
     together = simulate(gpt7b, h100, plans)
-    backwards = simulate(gpt7b, h100, Plans(*(column[::-1].copy() for column in plans)))
+    backwards = simulate(gpt7b, h100, Plans(**{name: column[::-1].copy() for name, column in plans._asdict().items()}))
     assert together.metrics.tobytes() == backwards.metrics[:, ::-1].copy(order="C").tobytes()
     for k in (0, 17, 299):
-        alone = simulate(gpt7b, h100, Plans(*(column[k : k + 1].copy() for column in plans)))
+        alone = simulate(gpt7b, h100, Plans(**{name: column[k : k + 1].copy() for name, column in plans._asdict().items()}))
         assert alone.metrics[:, 0].tobytes() == together.metrics[:, k].tobytes()
 
 
 def buckets(kind: int, size: float, bucket: float, table: HardwareTable, dp: int, nodes: int, per_node: int) -> list[float]:
     count = max(1, int(np.ceil(size / bucket)))
-    cost = collective_s(
-        kind, size / count, dp, nodes, per_node,
-        table.nvlink_bandwidth[0], table.nvlink_latency[0], table.nic_bandwidth_per_gpu[0], table.nic_latency[0],
-    )  # fmt: skip
-    return [cost] * count
+    at = Placement(ranks=dp, nodes=nodes, fewest=per_node, most=per_node)
+    return [collective_s(kind, size / count, at, device_at(table, 0).links)] * count
 
 
 @pytest.mark.parametrize("bucket", [2**24, 2**27, 2**30, 2**34])
@@ -240,7 +240,7 @@ def test_model_state_is_eighteen_bytes_a_parameter_less_what_dp_shards(gpt7b: Wo
     assert found.state_bytes[1] == pytest.approx(parameters / 4 * (6 + 12 / 32))
 
 
-ILLEGAL = {
+ILLEGAL: dict[str, dict[str, Any]] = {
     "tp_pp_exceeds_gpus": {"tp": 16, "pp": 4, "all_gpus": 32},
     "gpus_not_divisible": {"tp": 4, "pp": 3, "all_gpus": 128},
     "global_batch_not_divisible": {"ga": 0},

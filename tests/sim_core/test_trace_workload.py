@@ -16,13 +16,13 @@ from sim_core import (
     HardwareTable,
     Workload,
     hardware_table,
-    moving,
     read_hardware,
     read_traces,
     read_workload,
     replay,
     simulate,
 )
+from sim_core.workloads import moving
 from tests.conftest import EXAMPLES, make_plans
 from tests.trace_jobs import JobSpec, make_job
 

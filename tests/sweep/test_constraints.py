@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from sim_core import SpecError
-from sweep.constraints import kept
-from sweep.evaluate import evaluate
-from sweep.job import prepare
+from sweep.constraints import satisfied
+from sweep.evaluation import evaluate
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.sweep.conftest import SpecWriter
 
@@ -29,16 +29,16 @@ PLANS = {"plan": pa.array([0, 1, 2, 3]), "tp": pa.array([1, 2, 4, 8]), "pp": pa.
     ],
 )
 def test_a_row_is_kept_where_all_are_true_and_null_is_not_true(where: tuple[str, ...], expected: list[bool]) -> None:
-    assert kept(where, PLANS).tolist() == expected
+    assert satisfied(where, PLANS).tolist() == expected
 
 
 def test_a_condition_that_fails_on_one_row_names_itself() -> None:
     with pytest.raises(SpecError, match=r"where: \(CAST\('x' \|\| tp AS INTEGER\) > 0\): Conversion Error"):
-        kept(("CAST('x' || tp AS INTEGER) > 0",), PLANS)
+        satisfied(("CAST('x' || tp AS INTEGER) > 0",), PLANS)
 
 
 def test_a_plan_of_which_a_condition_is_unknown_is_excluded(write_spec: SpecWriter) -> None:
     path = write_spec(axes={"tp": [1, 2, 4], "ga": [4]}, where=["nullif(tp, 2) > 0"])
-    batch = evaluate(prepare(load_spec(path), path.parent).job, np.arange(3))
+    batch = evaluate(prepare(load_spec(path), path.parent).sweep, np.arange(3))
     reasons = dict(zip(batch.column("tp").to_pylist(), batch.column("reason").to_pylist(), strict=True))
     assert reasons == {1: "", 2: "excluded_by_where", 4: ""}

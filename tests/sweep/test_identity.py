@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import sweep.job
+import sweep.preparation
 from sim_core import HARDWARE_KEYS, hardware_yaml, read_hardware
-from sweep.job import prepare
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
 
@@ -22,7 +22,7 @@ CANNOT_CHANGE_A_ROW = ("memory_bandwidth", "peak_flops_bf16", "peak_flops_fp32")
 
 
 def identity(path: Path) -> str:
-    return prepare(load_spec(path), path.parent).job.identity
+    return prepare(load_spec(path), path.parent).sweep.identity
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_the_content_of_the_workload_changes_the_identity(write_spec: SpecWriter
 def test_the_sources_of_the_simulator_change_the_identity(write_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_spec(**PLAIN)
     before = identity(path)
-    monkeypatch.setattr(sweep.job, "source_hash", lambda: "of other sources")
+    monkeypatch.setattr(sweep.preparation, "source_hash", lambda: "of other sources")
     assert identity(path) != before
 
 

@@ -1,0 +1,146 @@
+"""The seconds of every kind of group against explicit lists of ranks, one group at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim_core import HardwareTable, Plans, hardware_table, read_hardware
+from sim_core.costing.collectives import BASE_SIMPLE_S
+from sim_core.costing.groups import Groups, group_plans, group_s
+from sim_core.hardware.table import device_at
+from sim_core.planning.placement import placements
+from sim_core.workloads.workload import ALL_TO_ALL, DP, DP_EP, EMBEDDING, EP, TP
+from tests.conftest import make_plans
+
+NODES = range(2, 9)
+"""GPUs of a node."""
+
+Shape = tuple[int, int, int, int]
+"""tp, ep, dp, pp."""
+
+
+def shapes() -> Iterator[Shape]:
+    """All small plans, and some whose groups cross several nodes."""
+    for tp, ep, dp_of_ep, pp in itertools.product((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 6, 8), (1, 2, 3), (1, 2, 3)):
+        if tp * ep * dp_of_ep * pp <= 96:
+            yield tp, ep, ep * dp_of_ep, pp
+    yield from ((1, 1, 40, 2), (1, 20, 40, 1), (3, 14, 28, 1), (7, 9, 9, 2), (1, 7, 49, 1))
+
+
+def groups_of(shape: Shape) -> dict[int, list[list[int]]]:
+    """The ranks of every group of each kind. Megatron's order: tp fastest, then dp with ep inside it, then pp."""
+    tp, ep, dp, pp = shape
+    number = np.arange(tp * dp * pp).reshape(pp, dp // ep, ep, tp)  # [stage, replica of the experts, expert, tensor]
+    ends = number[[0, -1]] if pp > 1 else number[:1]
+    return {
+        TP: number.reshape(-1, tp).tolist(),
+        EP: np.moveaxis(number, 2, -1).reshape(-1, ep).tolist(),
+        DP: np.moveaxis(number.reshape(pp, dp, tp), 1, -1).reshape(-1, dp).tolist(),
+        DP_EP: np.moveaxis(number, 1, -1).reshape(-1, dp // ep).tolist(),
+        EMBEDDING: ends.reshape(len(ends), -1).T.tolist(),
+    }
+
+
+def held(ranks: list[int], gpus_per_node: int) -> tuple[int, ...]:
+    """How many of a group's ranks lie on each of its nodes."""
+    return tuple(len(list(on)) for _, on in itertools.groupby(sorted(rank // gpus_per_node for rank in ranks)))
+
+
+@pytest.fixture(scope="module")
+def table() -> HardwareTable:
+    """A row for each size of a node."""
+    node = read_hardware("H100-SXM")
+    return hardware_table([node.with_values({"gpus_per_node": size, "nics_per_node": size}) for size in NODES], None)
+
+
+@pytest.fixture(scope="module")
+def placed(table: HardwareTable) -> tuple[Plans, list[Shape], Groups]:
+    """All shapes on all nodes, at once as in a slice."""
+    both = [(shape, row) for row in range(len(NODES)) for shape in shapes()]
+    plans = make_plans(
+        tp=[shape[0] for shape, _ in both],
+        ep=[shape[1] for shape, _ in both],
+        pp=[shape[3] for shape, _ in both],
+        all_gpus=[shape[0] * shape[2] * shape[3] for shape, _ in both],
+        hardware=[row for _, row in both],
+    )
+    return plans, [shape for shape, _ in both], group_plans(table, plans, np.arange(len(both)))
+
+
+@pytest.mark.parametrize("size", [2e3, 2e6, 2e9])
+def test_an_all_to_all_is_as_slow_as_the_slowest_rank_of_any_group(
+    table: HardwareTable, placed: tuple[Plans, list[Shape], Groups], size: float
+) -> None:
+    """Each rank sends size/n to each other: by NVLink to those on its node and by its NIC to the rest, at once."""
+    plans, made, groups = placed
+    wrong = []
+    for i, shape in enumerate(made):
+        gpus_per_node, links = NODES[plans.hardware[i]], device_at(table, plans.hardware[i]).links
+        slowest = 0.0
+        for on in {held(ranks, gpus_per_node) for ranks in groups_of(shape)[EP]}:
+            ranks = sum(on)
+            for mine in on if ranks > 1 else ():
+                inside_s = size / ranks * (mine - 1) / links.nvlink_bandwidth
+                outside_s = size / ranks * (ranks - mine) / links.nic_bandwidth
+                hops_s = (mine - 1) * links.nvlink_latency + (len(on) - 1) * links.nic_latency
+                slowest = max(slowest, BASE_SIMPLE_S + hops_s + max(inside_s, outside_s))
+        found = group_s(groups, groups.key[i], links, ALL_TO_ALL, EP, size)
+        if found != pytest.approx(slowest, rel=1e-12):
+            wrong.append((shape, gpus_per_node, found / slowest))
+    assert not wrong, f"{len(wrong)} of {len(made)}, such as {min(wrong, key=lambda one: one[2])}"
+
+
+def test_groups_are_placed_where_the_rank_order_puts_them(placed: tuple[Plans, list[Shape], Groups]) -> None:
+    """Of each kind, every (nodes, fewest, most ranks on a node) that some group has, and no other."""
+    plans, made, groups = placed
+    for i, shape in enumerate(made):
+        row, gpus_per_node = groups.key[i], NODES[plans.hardware[i]]
+        for kind, lists in groups_of(shape).items():
+            expected = {(len(on), min(on), max(on)) for on in (held(ranks, gpus_per_node) for ranks in lists)}
+            first, count = groups.first[row, kind], groups.count[row, kind]
+            found = [tuple(at) for at in groups.placed[first : first + count].tolist()]
+            assert found == sorted(expected), (shape, gpus_per_node, kind)
+            assert groups.ranks[row, kind] == len(lists[0])
+
+
+def test_groups_are_alike_where_ranks_and_placements_are(placed: tuple[Plans, list[Shape], Groups]) -> None:
+    groups = placed[2]
+    for kind in range(groups.ranks.shape[1]):
+        known: dict[tuple[int, bytes], int] = {}
+        for row, (ranks, first, count) in enumerate(zip(groups.ranks, groups.first, groups.count, strict=True)):
+            own = (int(ranks[kind]), groups.placed[first[kind] : first[kind] + count[kind]].tobytes())
+            assert groups.alike[row, kind] == known.setdefault(own, row)
+        assert len(known) > 10 or kind == EMBEDDING
+
+
+def lists(ranks: int, stride: int, starts: int, block: int, blocks: int) -> list[list[int]]:
+    return [[b * block + t + k * stride for k in range(ranks)] for b in range(blocks) for t in range(starts)]
+
+
+@given(st.integers(1, 9), st.integers(1, 200), st.integers(1, 3), st.sampled_from([1, 2, 3, 5, 6, 8, 12, 72]))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_stride_is_placed_as_counted(stride: int, ranks: int, blocks: int, gpus_per_node: int) -> None:
+    kind = (ranks, stride, stride, stride * ranks, blocks)
+    expected = {(len(on), min(on), max(on)) for on in (held(own, gpus_per_node) for own in lists(*kind))}
+    assert {tuple(at) for at in placements(*kind, gpus_per_node).tolist()} == expected
+
+
+def test_odd_tensor_groups_straddle_nodes() -> None:
+    """tp 3 on nodes of 8: 0-2, 3-5, 6-8, 9-11, 12-14, 15-17: on one node, 2 + 1, or 1 + 2, which costs the same."""
+    assert placements(3, 1, 1, 3, 5, 8).tolist() == [[1, 3, 3], [2, 1, 2]]
+    assert placements(3, 1, 1, 3, 2, 8).tolist() == [[1, 3, 3]]  # with two groups, none straddles
+    assert placements(16, 4, 4, 64, 1, 72).tolist() == [[1, 16, 16]]  # all in one rack of 72
+
+
+def test_a_group_of_a_billion_is_placed_at_once() -> None:
+    """Stride 3 on nodes of 8, and a million blocks: counted in rounds, not rank by rank."""
+    ranks = 2**30
+    assert placements(ranks, 3, 3, 3 * ranks, 1, 8).tolist() == [[3 * ranks // 8, 2, 3]]
+    assert placements(2**10, 3, 3, 3 * 2**10, 2**20, 8).tolist() == [[384, 2, 3]]
+    assert placements(7, 1, 1, 7, 2**40, 65_536).tolist() == [[1, 7, 7], [2, 1, 6], [2, 2, 5], [2, 3, 4]]
