@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep test test-long check matrix bench cluster-demo hooks format clean
+.PHONY: help sweep test test-long mutants check matrix bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -26,6 +26,9 @@ test: $(READY)  ## all tests except the long ones
 
 test-long: $(READY)  ## the long ones: more kills, more mutants
 	$(BIN)/pytest -m long
+
+mutants: $(READY)  ## faults planted in the sources: which does no test notice (an hour; ARGS="sim_core/engine --all")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(READY)  ## style, types, imports
 	$(BIN)/ruff format --check .
