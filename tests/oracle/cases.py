@@ -260,20 +260,21 @@ def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5
 def legal(workload: Workload, plan: Plan) -> bool:
     """Whether a plan may run, memory aside, and is small enough for the oracle (docs: sim_core EXPLANATIONS)."""
     chunks = plan.pp * plan.vpp
+    slots = plan.layers + (0, 0, 1, 1, 2)[plan.layer_split]  # what counts as a layer: embedding, loss
     dense, of_experts = workload.gradients_known
     rules = (
         plan.dp % plan.ep == 0,
         plan.vpp == 1 or (plan.pp > 1 and plan.schedule == 1 and plan.ga % plan.pp == 0 and plan.overlap_pp == 1),
-        chunks <= plan.layers,
+        chunks <= slots,
         plan.layers == workload.layers or workload.arrays.layer_unit >= 0,
-        plan.layer_split == 1 or plan.layers % chunks == 0,
+        plan.layer_split == 1 or slots % chunks == 0,
         plan.tp == 1 or workload.has_tp_messages,
         plan.pp == 1 or workload.arrays.p2p_bytes > 0,
         plan.ep == 1 or (workload.has_experts and plan.ep <= (workload.experts or plan.ep)),
         plan.dp == 1 or dense,
         plan.dp == plan.ep or of_experts or not workload.has_experts,
         plan.checkpointing != SELECTIVE or workload.has_attention_core,
-        plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= -(-plan.layers // chunks),
+        plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= -(-slots // chunks),
         plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,
         plan.all_gpus <= MAX_RANKS,
         2 * chunks * plan.ga <= MAX_BLOCKS,
@@ -298,7 +299,7 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
             micro_batch=pick(rng, 1, 2, 3),
             ga=int(rng.integers(1, 9)) * (pp if vpp > 1 else 1),
             schedule=1 if vpp > 1 else pick(rng, 0, 1),
-            layer_split=pick(rng, 0, 1, 1),
+            layer_split=pick(rng, 0, 1, 1, 2, 3, 4),
             checkpointing=int(rng.integers(6)),
             checkpoint_layers=int(rng.integers(1, 4)),
             overlap_tp=pick(rng, 0, 1),
@@ -326,7 +327,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "micro_batch": (1, 2),
     "ga": (2, 4, 6),
     "schedule": (0, 1),
-    "layer_split": (0, 1),
+    "layer_split": (0, 1, 2, 3, 4),
     "checkpointing": (0, 1, 2, 3, 4, 5),
     "checkpoint_layers": (1, 2),
     "overlap_tp": (0, 1),
