@@ -5,17 +5,30 @@ READY := .venv/.ready
 # the same kernels as plain Python: the readable reference
 REFERENCE := $(addprefix tests/sim_core/test_,engine.py costs.py moving.py simai_model.py)
 
-.PHONY: sweep test test-long check bench cluster-demo format clean
+# on all CPUs, up to four; the tests of a file share its Ray and S3 server and stay together. JOBS=0: in one process
+JOBS ?= logical
+PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# interpreters for `make matrix`, besides those on the PATH
+PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
+
+.PHONY: help sweep test test-long mutants check matrix bench cluster-demo hooks format clean
+.DEFAULT_GOAL := help
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 sweep: $(READY)  ## set up, run the main job, rank it
 	$(BIN)/sweep run examples/gpt7b.yaml
 
-test: $(READY)  ## all tests but the long ones
-	$(BIN)/pytest -m "not long"
+test: $(READY)  ## all tests except the long ones
+	$(BIN)/pytest $(PARALLEL) -m "not long"
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest $(REFERENCE)
 
 test-long: $(READY)  ## the long ones: more kills, more mutants
 	$(BIN)/pytest -m long
+
+mutants: $(READY)  ## faults planted in the sources: which does no test notice (an hour; ARGS="sim_core/engine --all")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(READY)  ## style, types, imports
 	$(BIN)/ruff format --check .
@@ -23,13 +36,19 @@ check: $(READY)  ## style, types, imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+matrix: $(READY)  ## types, imports and quick tests on each Python from 3.11 to 3.14 that is installed
+	$(BIN)/tox run $(if $(strip $(PYTHONS)),--discover $(PYTHONS))
+
 bench: $(READY)  ## the measured claims
 	$(BIN)/python benchmarks/bench.py
 
 cluster-demo: $(READY)  ## a Ray cluster of three nodes on this machine, the main job on it
 	$(BIN)/python cluster/demo.py
 
-format: $(READY)
+hooks: $(READY)  ## run what CI runs before each commit and push (pre-commit)
+	$(BIN)/pre-commit install
+
+format: $(READY)  ## format the code, fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -39,5 +58,5 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-clean:
-	rm -rf .venv results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean:  ## remove the environment, results and caches
+	rm -rf .venv .tox results .mypy_cache .pytest_cache .ruff_cache .hypothesis

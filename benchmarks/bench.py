@@ -23,13 +23,13 @@ import pyarrow as pa
 from sim_core.engine.events import allocate, run
 from sim_core.engine.schedule import fill_order
 from sim_core.workloads.readers.trace_text import read_trace_text
-from sweep.evaluate import evaluate
+from sweep.evaluation import evaluate
 from sweep.executors.choice import Kind, opened
-from sweep.job import Job, prepare
-from sweep.place import place
+from sweep.folder import folder_at
+from sweep.preparation import Sweep, prepare
+from sweep.slices import MAX_ROWS, SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Slice, encoded
-from sweep.work import MAX_ROWS, SliceQueue, SliceTask
 
 Rows = Iterator[tuple[str, str, str]]
 ROOT = Path(__file__).parent.parent
@@ -74,24 +74,27 @@ def engine_rows() -> list[tuple[str, str, str]]:
         ("GPipe, pp 8, 64 micro-batches", 0, 8, 1, 64, True),
         ("1F1B, pp 32, 256 micro-batches", 1, 32, 1, 256, True),
     )
-    return [(f"engine: {name}", f"{engine_rate(*case) / 1e6:.0f} M block events/s", ">= 30 M") for name, *case in cases]
+    return [
+        (f"engine: {name}", f"{engine_rate(schedule, pp, vpp, ga, overlapped) / 1e6:.0f} M block events/s", ">= 30 M")
+        for name, schedule, pp, vpp, ga, overlapped in cases
+    ]
 
 
 def worker_rows() -> list[tuple[str, str, str]]:
     """Plans a second of one worker, from plan numbers to the Parquet file."""
     rows = []
     for fidelity, bar in (("event", ">= 20,000"), ("simai", ">= 50,000")):
-        job = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).job
-        rows += worker_rate(job, fidelity, bar)
+        sweep = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).sweep
+        rows += worker_rate(sweep, fidelity, bar)
     return rows
 
 
-def worker_rate(job: Job, fidelity: str, bar: str) -> list[tuple[str, str, str]]:
+def worker_rate(sweep: Sweep, fidelity: str, bar: str) -> list[tuple[str, str, str]]:
     """The same of one fidelity, all plans of a slice and the legal ones."""
     part = Slice(60_000, 100_000)
-    legal = sum(reason == "" for reason in evaluate(job, np.arange(part.start, part.stop)).column("reason").to_pylist())
+    legal = sum(reason == "" for reason in evaluate(sweep, np.arange(part.start, part.stop)).column("reason").to_pylist())
     with tempfile.TemporaryDirectory() as folder:
-        task = SliceTask(job=job, directory=Path(folder), provenance=b"{}")
+        task = SliceTask(sweep=sweep, directory=Path(folder), provenance=b"{}")
         seconds = median_s(lambda: task(part))
     return [
         (f"one worker, {fidelity}, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", bar),
@@ -131,11 +134,11 @@ def whole_rows() -> list[tuple[str, str, str]]:
 DRIVER = """
 import tempfile, time
 from pathlib import Path
-from sweep.evaluate import warm_up
+from sweep.evaluation import warm_up
 from sweep.executors.choice import Kind, opened
-from sweep.job import prepare
-from sweep.place import place
-from sweep.run import run_sweep
+from sweep.preparation import prepare
+from sweep.folder import folder_at
+from sweep.execution import run_sweep
 from sweep.spec import load_spec
 from sweep.store import Store
 if __name__ == "__main__":
@@ -143,9 +146,9 @@ if __name__ == "__main__":
     sets = ["axes.tp=[4]", "axes.pp=[1,2]", "axes.vpp=[1]", "axes.ga=[1,2]", "where=[]"]
     sets += ["axes.micro_batch={{range: [1, 100000]}}", "sample.n={plans}"]
     prepared = prepare(load_spec(spec, sets), spec.parent)
-    warm_up(prepared.job)
+    warm_up(prepared.sweep)
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as out, opened(Kind("{kind}"), 2, 120.0, "{writer}", place(out)) as executor:
+    with tempfile.TemporaryDirectory() as out, opened(Kind("{kind}"), 2, 120.0, "{writer}", folder_at(out)) as executor:
         start_s = time.perf_counter() - begun
         progress = run_sweep(prepared, Store(directory=out), executor)
         seconds = progress.seconds
@@ -185,7 +188,8 @@ def memory_rows() -> Rows:
 
 def ray_rows() -> Rows:
     """Ray beside local processes, turn by turn, start-up apart."""
-    plans, taken = 1_000_000, {"local": [], "driver": [], "worker": []}  # type: dict[str, list[Driven]]
+    plans = 1_000_000
+    taken: dict[str, list[Driven]] = {"local": [], "driver": [], "worker": []}
     for _ in range(3):
         for writer, runs in taken.items():
             runs.append(driven(plans, "local" if writer == "local" else "ray", writer if writer != "local" else "auto"))
@@ -209,11 +213,11 @@ class Instant(SliceTask):
 def intake_rows() -> Rows:
     """Rows a second that one driver can take in and write, with workers that need no time."""
     rows = 400 * MAX_ROWS
-    job = prepare(load_spec(EXAMPLE), EXAMPLE.parent).job
-    data = encoded(evaluate(job, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}")
+    sweep = prepare(load_spec(EXAMPLE), EXAMPLE.parent).sweep
+    data = encoded(evaluate(sweep, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}")
     for writer in ("driver", "worker"):
-        with tempfile.TemporaryDirectory() as out, opened(Kind.ray, 2, 120.0, writer, place(out)) as executor:
-            task = Instant(job=job, directory=out, provenance=data.to_pybytes())
+        with tempfile.TemporaryDirectory() as out, opened(Kind.ray, 2, 120.0, writer, folder_at(out)) as executor:
+            task = Instant(sweep=sweep, directory=out, provenance=data.to_pybytes())
             queue = SliceQueue(gaps=deque([Slice(0, rows)]), workers=executor.workers, rows_per_s=1e9)
             begun, begun_cpu = time.perf_counter(), time.process_time()
             slices = sum(1 for _ in executor.run(task, queue))

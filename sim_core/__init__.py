@@ -38,6 +38,8 @@ from sim_core.metrics import (
     METRICS,
     PARTS,
 )
+from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
+from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
     FIDELITIES,
@@ -109,6 +111,7 @@ __all__ = [
     "HARDWARE_KEYS",
     "METRICS",
     "PARTS",
+    "PLAN_DEFAULTS",
     "PRECISIONS",
     "REASON",
     "REASONS",
@@ -138,6 +141,7 @@ __all__ = [
     "Traffic",
     "Workload",
     "cache_dir",
+    "checkpointing_codes",
     "compiling_alone",
     "export_simai",
     "hardware_table",
@@ -146,6 +150,7 @@ __all__ = [
     "legality",
     "nearest",
     "parse_hardware",
+    "plans",
     "preset_names",
     "quantity",
     "read_hardware",
@@ -161,6 +166,8 @@ __all__ = [
     "simulate",
     "slice_plans",
     "short",
+    "split_codes",
+    "split_text",
     "source_hash",
     "source_hashes",
     "summarize",

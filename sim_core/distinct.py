@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from sim_core.jit import kernel
 
 Ints = npt.NDArray[np.int64]
+
+_MASK: Final = 2**31 - 1
 
 
 @kernel
@@ -25,11 +29,12 @@ def distinct_rows(table: Ints) -> tuple[Ints, Ints]:
     first = np.empty(rows, np.int64)
     keys = 0
     for row in range(rows):
-        mixed = np.uint64(14695981039346656037)
-        for column in range(columns):  # FNV-1a over whole numbers, with its high bits folded in (Fowler, Noll, Vo 1991)
-            mixed = (mixed ^ np.uint64(table[row, column])) * np.uint64(1099511628211)
-            mixed ^= mixed >> np.uint64(29)
-        slot = np.int64(mixed & np.uint64(size - 1))
+        mixed = 0
+        for column in range(columns):  # 31 bits at a time, so that plain Python does not overflow either
+            value = table[row, column]
+            mixed = ((mixed ^ (value & _MASK) ^ (value >> 31 & _MASK)) * 1_000_003) & _MASK
+            mixed ^= mixed >> 15
+        slot = mixed & (size - 1)
         while True:
             key = slots[slot]
             if key < 0:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numba
 
@@ -72,6 +72,16 @@ def is_compiled() -> bool:
 def kernel(function: F) -> F:
     """Compile `function` without Python objects; with `NUMBA_DISABLE_JIT=1` it stays the readable reference."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def inner_kernel(function: F) -> F:
+    """The same for a function that allocates nothing: it counts no references to the arrays it is given.
+
+    A plan's arrays are some 60, in tuples; counting them at every call took half of the time of a small plan. Such a function
+    may return a tuple of arrays only to another one, and numba refuses to compile it where it allocates.
+    """
+    options: dict[str, Any] = {"_nrt": False}
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function))
 
 
 class KernelLocator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.planning.building import check_plans
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
@@ -46,6 +47,14 @@ class Results(NamedTuple):
     reason: Ints
     metrics: Floats
     state_bytes: Floats
+
+    def named(self) -> dict[str, npt.NDArray[Any]]:
+        """Columns by name, [n] each: `reason` as words ('' for a result), METRICS, `state_bytes`."""
+        return {
+            "reason": np.array(REASONS)[self.reason],
+            **dict(zip(METRICS, self.metrics, strict=True)),
+            "state_bytes": self.state_bytes,
+        }
 
 
 class Events(NamedTuple):
@@ -76,10 +85,14 @@ class _Scratch(NamedTuple):
     buckets: Buckets
     reduced_s: Floats  # [stages] end of a stage's gradient reduction
     once: Once
+    sums: Floats  # [METRICS]
 
 
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
-    """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result."""
+    """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result.
+
+    Raises SpecError where the columns of `plans` do not fit each other or hold values that mean nothing.
+    """
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
@@ -93,7 +106,11 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
-    """The reason code of each plan, 0 where it can run; and its model state, bytes on a rank."""
+    """The reason code of each plan, 0 where it can run; and its model state, bytes on a rank.
+
+    Raises SpecError where the columns of `plans` do not fit each other or hold values that mean nothing.
+    """
+    check_plans(plans, len(hardware.memory_bytes))
     reason = check(workload, plans)
     state_bytes = model_state_bytes(workload, plans)
     too_big = (reason == 0) & (state_bytes > hardware.memory_bytes[plans.hardware])
@@ -116,6 +133,7 @@ def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
     """Nanoseconds of the parts that SimAI-Analytical prints, of one plan, whatever its memory. Raises SpecError."""
+    check_plans(plans, len(hardware.memory_bytes))
     reason = int(check(workload, plans)[row])
     sums = np.zeros(len(SIMAI_PARTS))
     if reason == 0 and not simai_one(workload.arrays, hardware, bus_tables(), plans, row, np.empty(N_RULES), sums):
@@ -126,8 +144,15 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
 
 
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
-    """The events of one legal plan."""
+    """The events of one plan, by the event engine. Raises SpecError if it cannot run."""
+    check_plans(plans, len(hardware.memory_bytes))
+    if not 0 <= row < len(plans.tp):
+        raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
     one = slice_plans(plans, slice(row, row + 1))
+    one = one._replace(fidelity=np.full(1, EVENT, np.int64))
+    reason = REASONS[int(legality(workload, hardware, one)[0][0])]
+    if reason:
+        raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     rows = np.zeros(1, np.int64)
     tables = _tables(workload.arrays, hardware, one, rows)
     program, times = _trace(workload.arrays, hardware, one, tables, rows)
@@ -166,6 +191,7 @@ def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch
         buckets=allocate_buckets(arrays, split.sizes),
         reduced_s=np.empty(stages),
         once=allocate_once(arrays, split.sizes, stages),
+        sums=np.zeros(len(METRICS)),
     )
 
 
@@ -180,8 +206,21 @@ def _simulate_rows(
     metrics: Floats,
 ) -> None:
     """Simulate legal plans; plans that follow each other share their schedule's order where they can."""
-    scratch = _scratch(arrays, plans, tables.split, rows)
-    sums = np.empty(metrics.shape[0])
+    _run_rows(arrays, hardware, plans, tables, rows, _scratch(arrays, plans, tables.split, rows), reason, metrics)
+
+
+@inner_kernel
+def _run_rows(
+    arrays: Arrays,
+    hardware: HardwareTable,
+    plans: Plans,
+    tables: _Tables,
+    rows: Ints,
+    scratch: _Scratch,
+    reason: Ints,
+    metrics: Floats,
+) -> None:
+    sums = scratch.sums
     schedule, pp, vpp, ga = -1, -1, -1, -1
     for i in rows:
         if plans.schedule[i] != schedule or plans.pp[i] != pp or plans.vpp[i] != vpp or plans.ga[i] != ga:
@@ -190,25 +229,31 @@ def _simulate_rows(
         sums[:] = 0.0
         case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
         ran = _simulate_one(case, scratch, sums)
-        if not ran or not np.all(np.isfinite(sums)) or not sums[STEP_TIME] > 0:
+        if not ran or not _all_finite(sums) or not sums[STEP_TIME] > 0:
             reason[i] = _NOT_FINITE
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
 
 
+@inner_kernel
+def _all_finite(values: Floats) -> bool:
+    for value in values:  # noqa: SIM110 (a generator would allocate)
+        if not np.isfinite(value):
+            return False
+    return True
+
+
 @kernel
 def _trace(arrays: Arrays, hardware: HardwareTable, plans: Plans, tables: _Tables, rows: Ints) -> tuple[Program, Times]:
-    """The program of the first of `rows`, run."""
-    i = rows[0]
+    """The program of the only plan in `rows`, run."""
     scratch = _scratch(arrays, plans, tables.split, rows)
-    fill_order(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], scratch.program.order)
-    case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
-    _simulate_one(case, scratch, np.zeros(len(METRICS)))
+    reason, metrics = np.zeros(len(plans.tp), np.int64), np.empty((len(METRICS), len(plans.tp)))
+    _run_rows(arrays, hardware, plans, tables, rows, scratch, reason, metrics)
     return scratch.program, scratch.times
 
 
-@kernel
+@inner_kernel
 def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
     """One step of a plan; adds its metrics to `out`, which comes in zeroed. False where its blocks cannot all run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low

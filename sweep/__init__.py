@@ -1,1 +1,1 @@
-"""Many plans, wherever there are machines: spec, numbered space, executors, store of results, ranking."""
+"""Sweeps over many plans on any number of machines: spec, plan space, executors, result store, ranking."""

@@ -1,4 +1,4 @@
-"""`python -m sweep` and the command `sweep`: imports take a while, and a Ctrl-C in the meantime is no traceback."""
+"""Entry point of `python -m sweep` and `sweep`: Ctrl-C during the slow imports leaves no traceback."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from __future__ import annotations
 def main() -> None:
     """Run the command line."""
     try:
-        from sweep.cli import main as run
+        from sweep.cli import main as command_line
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    run()
+    command_line()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line: names the commands, turns a fault of the input into one line and an exit code."""
+"""The command line: the list of commands; an input error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Annotated
 
 import typer
 
-from sim_core import (
-    SimError,
-    source_hash,
+from sim_core import SimError, source_hash
+from sweep.commands import (
+    compare_command,
+    export_command,
+    hardware_command,
+    inspect_command,
+    nightly_command,
+    rank_command,
+    replay_command,
+    run_command,
+    simulate_command,
+    timeline_command,
 )
-from sweep.commands.compare import compare_command
-from sweep.commands.nightly import nightly_command
-from sweep.commands.rank import rank_command
-from sweep.commands.run import run_command
-from sweep.commands.traces import replay_command, timeline_command
-from sweep.commands.workload import export_command, hardware_command, inspect_command, simulate_command
-from sweep.terminal import EXIT_INTERRUPTED
+from sweep.show.terminal import EXIT_INTERRUPTED
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,25 +40,27 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    show_version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Say the version.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Simulate thousands to millions of parallel training plans from one workload, and rank them."""
 
 
-app.command("run")(run_command)
-app.command("rank")(rank_command)
-app.command("compare")(compare_command)
-app.command("nightly")(nightly_command)
-app.command("inspect")(inspect_command)
-app.command("simulate")(simulate_command)
-app.command("export")(export_command)
-app.command("replay")(replay_command)
-app.command("timeline")(timeline_command)
-app.command("hardware")(hardware_command)
+app.command("run")(run_command.command)
+app.command("rank")(rank_command.command)
+app.command("compare")(compare_command.command)
+app.command("nightly")(nightly_command.command)
+app.command("inspect")(inspect_command.command)
+app.command("simulate")(simulate_command.command)
+app.command("export")(export_command.command)
+app.command("replay")(replay_command.command)
+app.command("timeline")(timeline_command.command)
+app.command("hardware")(hardware_command.command)
 
 
 def main() -> None:
-    """Entry point: a fault of the input is one line on standard error and exit code 1."""
+    """Entry point. An input error is one line on standard error and exit code 1."""
     try:
         app()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Columns of a result: their schema, their names for people, and those that say which plan a row is."""
+"""Columns of a result: their schema, their short names, and the values of those that define a plan."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sim_core import FIDELITIES, HARDWARE_KEYS, METRICS, PARTS, PRECISIONS, Plans, SpecError, nearest, quantity
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
+from sweep.spec import LABELS
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,11 +39,11 @@ SHORT_NAMES: Final = {
     "tokens/s": "tokens_per_s",
     "gpu-s/sample": "gpu_s_per_sample",
 }
-"""Heads of the ranked table -> columns; both are understood wherever a column is named."""
+"""Headings of the ranked table -> columns. Both are accepted wherever a column is named."""
 
 
 def result_column(name: str, columns: Sequence[str]) -> str:
-    """The result column that `name` means; a head of the table and a name without `_s` are understood. Raises SpecError."""
+    """The result column that `name` means; a table heading or a name without `_s` is accepted. Raises SpecError."""
     short = SHORT_NAMES.get(name.strip(), name.strip().removeprefix("hardware."))
     for candidate in (short, f"{short}_s"):
         if candidate in columns:
@@ -54,7 +55,7 @@ def result_schema(space: Space) -> pa.Schema:
     """Columns of the result, without provenance."""
     fields = [pa.field("plan", pa.int64(), nullable=False)]
     fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
-    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, "checkpointing")]
+    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, *LABELS)]
     fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
     fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(space)]
     fields += [pa.field(name, _KIND[name], nullable=False) for name in UNUSUAL if name in space.named]
@@ -66,12 +67,12 @@ def result_schema(space: Space) -> pa.Schema:
 
 
 def column_name(label: str) -> str:
-    """Result column of an axis over a hardware number: SQL needs no quotes for it."""
+    """Result column of an axis over a hardware number, named so that SQL needs no quotes."""
     return label.removeprefix("hardware.")
 
 
 def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
-    """The columns that say which plan a row is: all of the schema before the status."""
+    """The columns that define the plan of each row: all columns of the schema before the status."""
     dp = plans.all_gpus // (plans.tp * plans.pp)
     given = plans._asdict() | {
         "dp": dp,
@@ -80,7 +81,7 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described = {"plan": pa.array(numbers)}
     described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
     described |= {name: words(given[name], known) for name, known in WORD_COLUMNS.items()}
-    described["checkpointing"] = words(columns["checkpointing"], space.labels["checkpointing"])
+    described |= {name: words(columns[name], space.labels[name]) for name in LABELS}
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
     described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}
@@ -96,7 +97,7 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
 
 
 def describe_rows(space: Space, positions: Ints) -> tuple[dict[str, pa.Array], Plans]:
-    """The plans at some positions, as columns for people and for the simulator."""
+    """The plans at `positions`, as result columns and as columns for the simulator."""
     numbers = space.numbers(positions)
     columns = space.decode(numbers)
     plans = to_plans(columns, space)

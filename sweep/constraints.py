@@ -1,4 +1,4 @@
-"""The `where` of a spec: SQL conditions on one plan, evaluated on a slice at once by DuckDB."""
+"""The `where` of a spec: SQL conditions on one plan, which DuckDB evaluates on a whole slice at once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sim_core import SpecError, nearest
 from sweep.columns import MEASURES
 
 
-def kept(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
-    """Which rows satisfy all constraints; NULL counts as false. Raises SpecError where one cannot be evaluated."""
+def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
+    """Which rows satisfy all constraints; NULL counts as false. Raises SpecError if one cannot be evaluated."""
     if not where:
         return np.ones(len(described["plan"]), np.bool_)
     condition = " AND ".join(f"({expression})" for expression in where)
     with _database(described) as connection:
         try:
-            found = connection.sql(f"SELECT coalesce({condition}, false) AS kept FROM plans").to_arrow_table()
+            found = connection.sql(f"SELECT coalesce({condition}, false) AS satisfied FROM plans").to_arrow_table()
         except duckdb.Error as error:
             raise SpecError(f"where: {condition}: {_one_line(error, described)}") from None
-    rows: npt.NDArray[np.bool_] = found.column("kept").to_numpy().astype(np.bool_)
+    rows: npt.NDArray[np.bool_] = found.column("satisfied").to_numpy().astype(np.bool_)
     return rows
 
 
 @contextmanager
 def _database(described: Mapping[str, pa.Array]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database that holds nothing but the plans and cannot reach anything else."""
+    """A database that holds only the plans and has no access to anything else."""
     with duckdb.connect(config={"threads": "1"}) as connection:
         connection.register("plans", pa.table(described))
         connection.execute("SET enable_external_access = false").fetchall()
@@ -43,10 +43,10 @@ _CALL = re.compile(r"\b(\w+)\s*\(")
 
 
 def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -> None:
-    """Try each constraint on one plan, so that a fault is told before anything runs. Raises SpecError.
+    """Try each constraint on one plan, so that an error is reported before anything runs. Raises SpecError.
 
-    It has to be one condition on one plan, the same whenever and on whichever slice it is evaluated: no aggregate or window
-    (as a WHERE clause it may hold none), no subquery, nothing random.
+    A constraint must be one condition on one plan, with the same value whenever and in whichever slice it is evaluated: no
+    aggregate or window (a WHERE clause cannot hold one), no subquery, nothing random.
     """
     with _database(described) as connection:
         query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
@@ -68,10 +68,10 @@ def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -
 
 
 def _one_line(error: duckdb.Error, columns: Mapping[str, object]) -> str:
-    """The database's message in one line, with the nearest column instead of its own candidates."""
+    """The database's message in one line, with our suggestion of the nearest column instead of its own."""
     text = str(error).splitlines()[0]
     unknown = re.search(r'column "([^"]*)" not found', text)
     if not unknown:
         return text
-    later = " (it is known after the run: sweep rank --where)" if unknown[1] in MEASURES else ""
+    later = " (it is only known after the run: use sweep rank --where)" if unknown[1] in MEASURES else ""
     return f"unknown column {unknown[1]!r}{later}, {nearest(unknown[1], columns)}"

@@ -1,4 +1,4 @@
-"""Reading a YAML document so that every fault names file, line, key and value; and `--set key=value` on top of it."""
+"""Read a YAML document, so that every error names file, line, key and value; apply `--set key=value` to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sim_core import SpecError, nearest, shown
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
-"""Sections whose keys may hold dots themselves (`axes.hardware.nic_bandwidth`)."""
+"""Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key that stands twice, where YAML would silently keep the last."""
+    """SafeLoader that rejects a duplicate key; YAML would silently keep the last one."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
@@ -26,13 +26,13 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
         if not isinstance(key, Hashable) or key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} is given twice", key_node.start_mark)
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
 
 def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
-    """Numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
+    """Read numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
     kept = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
     loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in rules if tag not in kept]
@@ -49,7 +49,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def read_document(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[tuple[str, ...], int]]:
-    """The mapping in a YAML file, and the line of each key path; `keys` are examples for messages. Raises SpecError."""
+    """The mapping in a YAML file, and the line of each key path; messages give `keys` as examples. Raises SpecError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         for token in yaml.scan(text):
@@ -86,7 +86,7 @@ def _note_lines(node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[s
 
 
 def apply_sets(document: Document, assignments: Sequence[str]) -> Document:
-    """The document with `key.key=value` assignments laid over it; values are YAML. Raises SpecError."""
+    """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError."""
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
@@ -98,41 +98,41 @@ def apply_sets(document: Document, assignments: Sequence[str]) -> Document:
         parts = key.strip().split(".")
         if parts[0] in OPEN_SECTIONS:
             parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
-        place = document
+        section = document
         for part in parts[:-1]:
-            inner = place.get(part)
+            inner = section.get(part)
             if part == "hardware" and isinstance(inner, str):
                 inner = {"preset": inner}
             if part == "workload" and isinstance(inner, str):
                 inner = {"path": inner}
             if not isinstance(inner, dict):
                 inner = {}
-            place[part] = dict(inner)
-            place = place[part]
-        place[parts[-1]] = value
+            section[part] = dict(inner)
+            section = section[part]
+        section[parts[-1]] = value
     return document
 
 
-def fault(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
-    """The first fault of a document as one line: file, line, key, what, value, nearest valid name."""
+def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
+    """The first error of a document in one line: file, line, key, problem, value, nearest valid name."""
     first = error.errors()[0]
     at = tuple(str(part) for part in first["loc"])
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), None)
-    place = f"{where}:{line}" if line else where
+    location = f"{where}:{line}" if line else where
     key = ".".join(at)
     if first["type"] == "extra_forbidden":
-        return SpecError(f"{place}: {key}: unknown key, {nearest(at[-1], _fields(model, at[:-1]))}")
+        return SpecError(f"{location}: {key}: unknown key, {nearest(at[-1], _fields(model, at[:-1]))}")
     if first["type"] == "missing":
-        return SpecError(f"{place}: {key}: missing")
+        return SpecError(f"{location}: {key}: missing")
     if first["type"] == "value_error":
-        return SpecError(f"{place}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
-    return SpecError(f"{place}: {key}: found {shown(first['input'])}, {first['msg'].replace('Input should', 'it should')}")
+        return SpecError(f"{location}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
+    return SpecError(f"{location}: {key}: found {shown(first['input'])}, {first['msg'].replace('Input should', 'it should')}")
 
 
 def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
     """Names of the fields of the model at `path` inside `model`."""
     for part in path:
-        if part.isdigit():  # an entry of a list: its model is that of the list
+        if part.isdigit():  # an entry of a list has the model of the list
             continue
         field = model.model_fields.get(part)
         inner = _model_in(field.annotation) if field else None
@@ -143,7 +143,7 @@ def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that an annotation names, itself or inside a tuple or a union."""
+    """The model that an annotation names, directly or inside a tuple or a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)

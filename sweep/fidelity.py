@@ -1,4 +1,4 @@
-"""Where two fidelities of one sweep disagree: their rows paired by plan, ratios, ranks, the widest apart."""
+"""Where two fidelities of one sweep disagree: ratios and ranks of plans simulated in both, and the largest differences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sim_core import FIDELITIES, PARTS, SpecError
-from sweep.place import Location
+from sweep.folder import Location
 from sweep.query import columns_of, results
 
 _NOT_OF_THE_PLAN = ("plan", "fidelity")
@@ -16,7 +16,7 @@ _NOT_OF_THE_PLAN = ("plan", "fidelity")
 
 @dataclass(frozen=True, kw_only=True)
 class Disagreement:
-    """Of `pairs` plans that both fidelities simulate: quantiles of simai/event, rank agreement, the widest apart."""
+    """For `pairs` plans simulated in both fidelities: quantiles of simai/event, rank agreement, the largest differences."""
 
     pairs: int
     low: float
@@ -29,7 +29,7 @@ class Disagreement:
 
 
 def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Disagreement:
-    """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError where there is no such pair."""
+    """Pair the rows of a sweep over `fidelity: [event, simai]`. Raises SpecError if there is no pair."""
     with results(directory, where) as connection:
         names = list(columns_of(connection))
         keys = [name for name in names[: names.index("status")] if name not in _NOT_OF_THE_PLAN]
@@ -51,7 +51,9 @@ def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Dis
             f"corr(event_rank, simai_rank), count(*) FILTER (event_rank <= {best} AND simai_rank <= {best}) FROM pairs"
         ).fetchall()[0]
         if not row[0]:
-            raise SpecError(f"{directory}: no plan has a row of both fidelities (fidelity: [event, simai] in the spec)")
+            raise SpecError(
+                f"{directory}: no plan was simulated in both fidelities (put fidelity: [event, simai] into the spec)"
+            )
         varying = [
             name for name in keys if connection.execute(f'SELECT count(DISTINCT "{name}") FROM pairs').fetchall()[0][0] > 1
         ]

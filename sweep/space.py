@@ -1,4 +1,4 @@
-"""The numbered set of plans: size, decode(range), sampling. Plans exist only while a range of them is decoded.
+"""The numbered set of plans: its size, decoding, sampling. Plans exist only while a range of them is decoded.
 
 A plan's number is mixed radix over the axes, the first axis slowest. A sample is the first n images of a pseudo-random
 permutation of all numbers (a Feistel network with cycle walking; Black & Rogaway 2002), so it costs no memory either.
@@ -17,19 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core import (
-    CHECKPOINTING,
     FIDELITIES,
+    PLAN_DEFAULTS,
     SCHEDULES,
-    SPLITS,
     Hardware,
     Plans,
     SpecError,
     Workload,
+    checkpointing_codes,
     parse_hardware,
     preset_names,
     read_hardware,
+    split_codes,
 )
-from sweep.spec import FACTORS, FIELDS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.spec import FACTORS, FIELDS, LABELS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,35 +40,13 @@ _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl")
 """Keys of a hardware given whole; the last may be missing."""
 _ROUNDS: Final = 4
 
-DEFAULTS: Final[Mapping[str, Value]] = {
-    "schedule": "1f1b",
-    "layer_split": "even",
-    "checkpointing": "file",
-    "overlap_tp": False,
-    "overlap_ep": False,
-    "overlap_grad": True,
-    "overlap_param": True,
-    "bucket_bytes": 0,
-    "fidelity": "event",
-    "gradient_precision": "recorded",
-    "straggler_stage": 0,
-    "straggler_factor": 1.0,
-    "device_speed": 1.0,
-    "dp_overlap_ratio": 0.0,
-    "tp_overlap_ratio": 0.0,
-    "ep_overlap_ratio": 0.0,
-    "pp_overlap_ratio": 1.0,
-}
-"""What is held where neither an axis, a fixed value nor the workload's own plan says otherwise."""
-
-
 UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
-"""Fields that most sweeps leave alone: columns of the result, and told as held, only where the spec sets them."""
+"""Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One axis: its values' codes by field, and the stride of its digit."""
+    """One axis: the codes of its values by field, and the stride of its digit."""
 
     codes: dict[str, Ints]
     size: int
@@ -78,9 +57,9 @@ class Axis:
 class Space:
     """All plans of a sweep.
 
-    `held` are codes of the fields that are no axis, `labels` the words behind coded fields (`checkpointing`, `hardware`
-    and its numbers), `sample` is (n, seed). Numbers run from 0 to `size`-1; positions from 0 to `count`-1 where there is a
-    sample, and are the numbers themselves otherwise.
+    `held` has the codes of fields that are not an axis, `labels` the words behind coded fields (`checkpointing`,
+    `layer_split`, `hardware` and its numbers), `sample` is (n, seed). Plan numbers run from 0 to `size`-1, positions from 0
+    to `count`-1; without a sample they are the same.
     """
 
     axes: tuple[Axis, ...]
@@ -90,19 +69,19 @@ class Space:
     sample: tuple[int, int] | None
     defaults: tuple[str, ...]
     named: frozenset[str]  # fields that the spec itself sets
-    hardware_names: tuple[str, ...]  # of the roots of the variants, in the order of `labels["hardware"]`
+    hardware_names: tuple[str, ...]  # of the presets or files, in the order of `labels["hardware"]`
 
     @property
     def count(self) -> int:
-        """Rows that the sweep will have."""
+        """Number of rows of the complete sweep."""
         return self.sample[0] if self.sample else self.size
 
     def numbers(self, positions: Ints) -> Ints:
-        """Plan numbers at positions of the sweep."""
+        """Plan numbers at `positions`."""
         return positions if self.sample is None else permuted(positions, self.size, self.sample[1])
 
     def decode(self, numbers: Ints) -> dict[str, Ints]:
-        """The codes of every field, one int64 column a field."""
+        """The codes of every field, one int64 column per field."""
         columns = {name: np.full(len(numbers), code, np.int64) for name, code in self.held.items()}
         for axis in self.axes:
             digit = numbers // axis.stride % axis.size
@@ -148,8 +127,8 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
         names = key.split(",")
         rows = values if len(names) > 1 else [[value] for value in values]
         codes: dict[str, Ints] = {}
-        for place, name in enumerate(names):
-            codes |= _codes(name, [row[place] for row in rows], labels)
+        for column, name in enumerate(names):
+            codes |= _codes(name, [row[column] for row in rows], labels)
         stride //= len(rows)
         axes.append(Axis(codes=codes, size=len(rows), stride=stride))
     held, defaults = _held(spec, workload, labels)
@@ -174,14 +153,14 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     """The integer columns behind the values of one field."""
     if name in WORDS:
         return {name: np.array([WORDS[name].index(str(v)) for v in values], np.int64)}
-    if name == "checkpointing" or name in (*RATIOS, *FACTORS) or name.startswith("hardware"):
+    if name in (*LABELS, *RATIOS, *FACTORS) or name.startswith("hardware"):
         labels[name] = tuple(dict.fromkeys(values))
         return {name: np.array([labels[name].index(v) for v in values], np.int64)}
     return {name: np.array([int(v) for v in values], np.int64)}
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
-    """Codes of the fields that are no axis; and, in words, those that nobody set."""
+    """Codes of the fields that are not an axis; and, in words, those that the spec does not set."""
     named = named_fields(spec) - set(spec.fixed)
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
@@ -197,7 +176,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
         if name == "overlap_pp":
             defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
             continue
-        values[name] = own[name] if name in own else DEFAULTS[name]
+        values[name] = own[name] if name in own else PLAN_DEFAULTS[name]
         if (name in RATIOS and not simai) or name in UNUSUAL:
             continue
         defaults.append(f"{name}: {str(values[name]).lower()}{' (of the workload file)' if name in own else ''}")
@@ -208,11 +187,11 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:
-    """One Hardware for every combination of the hardware axes' values, the preset slowest, then as in `labels`."""
+    """One Hardware per combination of the hardware axes' values, the preset slowest, then in the order of `labels`."""
     top = dict(spec.hardware)
     named = [str(name) for name in labels.get("hardware", ())]
     if named and (set(top) & {"preset", *_HARDWARE}):
-        raise SpecError("hardware: is an axis and given as well; drop one (`--set hardware=null` drops the given one)")
+        raise SpecError("hardware: is both an axis and given; remove one (`--set hardware=null` removes the given one)")
     inline = set(_HARDWARE[:4]) <= set(top)
     if named:
         roots = [read_hardware(name, base) for name in named]
@@ -221,7 +200,7 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     elif "preset" in top:
         roots = [read_hardware(str(top.pop("preset")), base)]
     else:
-        raise SpecError(f"hardware: no preset is named; valid: {', '.join(preset_names())}, or a path")
+        raise SpecError(f"hardware: no preset is given; valid: {', '.join(preset_names())}, or a path")
     if len({root.name for root in roots}) < len(roots):
         twice = next(root.name for k, root in enumerate(roots) if root.name in [other.name for other in roots[:k]])
         raise SpecError(f"axes.hardware: two entries are named {twice!r}; change `name:` in one of the files")
@@ -232,7 +211,7 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
     keys = [name.removeprefix("hardware.") for name in numbers]
     for key in keys:
         if key in top:
-            raise SpecError(f"hardware.{key}: is both an axis and given; drop one")
+            raise SpecError(f"hardware.{key}: is both an axis and given; remove one")
     return [
         root.with_values({**top, **dict(zip(keys, values, strict=True))})
         for root in roots
@@ -241,7 +220,7 @@ def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -
 
 
 def named_fields(spec: SweepSpec) -> set[str]:
-    """Fields that the spec sets, by an axis or as a fixed value."""
+    """Fields that the spec sets, as an axis or as a fixed value."""
     return {name for key in spec.axes for name in key.split(",")} | set(spec.fixed)
 
 
@@ -251,7 +230,7 @@ def number_axes(labels: Mapping[str, tuple[Any, ...]]) -> list[str]:
 
 
 def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
-    """The simulator's plans from decoded columns; `dp`, `ga` and `all_gpus` follow from each other here."""
+    """The simulator's plans from decoded columns; derives `ga` and `all_gpus` where the spec gives `global_batch` or `dp`."""
     rows = len(columns["tp"])
     zeros = np.zeros(rows, np.int64)
     model_parallel = columns["tp"] * columns["pp"]  # each below 2^31
@@ -265,15 +244,16 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     hardware = columns.get("hardware", zeros)
     for name in number_axes(space.labels):
         hardware = hardware * len(space.labels[name]) + columns[name]
-    kinds = [str(label).partition(":") for label in space.labels["checkpointing"]]
-    kind = np.array([CHECKPOINTING.index(name) for name, _, _ in kinds], np.int64)[columns["checkpointing"]]
-    spans = np.array([int(k or 0) for _, _, k in kinds], np.int64)[columns["checkpointing"]]
+    checkpointing, spans = checkpointing_codes(space.labels["checkpointing"])
+    split, virtual_layers = split_codes(space.labels["layer_split"])
     derived: dict[str, npt.NDArray[Any]] = {
         "all_gpus": all_gpus,
         "ga": ga,
         "hardware": hardware,
-        "checkpointing": kind,
-        "checkpoint_layers": spans,
+        "checkpointing": checkpointing[columns["checkpointing"]],
+        "checkpoint_layers": spans[columns["checkpointing"]],
+        "layer_split": split[columns["layer_split"]],
+        "virtual_layers": virtual_layers[columns["layer_split"]],
         **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in (*RATIOS, *FACTORS)},
         "overlap_pp": columns.get("overlap_pp", (columns["vpp"] > 1).astype(np.int64)),
     }
@@ -281,7 +261,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
 
 
 def ratio_columns(space: Space) -> tuple[str, ...]:
-    """The overlap ratios, if some plan is simulated in fidelity simai: the event engine does not know them."""
+    """The overlap ratios if any plan is simulated in fidelity simai, else none: the event engine does not use them."""
     fidelities = space.decode(np.arange(1))["fidelity"].tolist() if space.size else []
     for axis in space.axes:
         fidelities += axis.codes.get("fidelity", np.zeros(0, np.int64)).tolist()
@@ -289,9 +269,9 @@ def ratio_columns(space: Space) -> tuple[str, ...]:
 
 
 def product(a: Ints, b: Ints) -> Ints:
-    """a * b, held at 2^62 where it would overflow; such plans are infeasible (numbers_too_large)."""
+    """a * b, capped at 2^62 if it would overflow; such plans are infeasible (numbers_too_large)."""
     return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
 
 
-WORD_COLUMNS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS}
+WORD_COLUMNS: Final = {"schedule": SCHEDULES}
 SWITCH_COLUMNS: Final = SWITCHES

@@ -1,4 +1,4 @@
-"""The spec of a sweep: a YAML file, checked at the border, as an immutable `SweepSpec`."""
+"""The spec of a sweep: a YAML file, validated as it is read, as an immutable `SweepSpec`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sim_core import (
-    CHECKPOINTING,
     FIDELITIES,
     HARDWARE_KEYS,
     PRECISIONS,
     SCHEDULES,
-    SPLITS,
     SWITCH,
     Facts,
     Repeat,
     SpecError,
+    checkpointing_codes,
     nearest,
     quantity,
     shown,
+    split_text,
 )
-from sweep.document import apply_sets, fault, read_document
+from sweep.document import apply_sets, first_error, read_document
 
 ALIASES: Final = {
     "model_parallel_NPU_group": "tp",
@@ -34,7 +34,7 @@ ALIASES: Final = {
     "mbs": "micro_batch",
     "gbs": "global_batch",
 }
-"""Other names of plan fields: those of the SimAI header that differ from ours, and the usual long and short forms."""
+"""Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
 
 NUMBERS: Final = (
     "tp",
@@ -53,12 +53,13 @@ NUMBERS: Final = (
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "layer_split": SPLITS, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
-FIELDS: Final = (*NUMBERS, *WORDS, "checkpointing", *SWITCHES, *RATIOS, *FACTORS)
+WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
+LABELS: Final = ("layer_split", "checkpointing")
+"""Fields whose values are texts with numbers in them."""
+FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 
 _HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
-_CHECKPOINTING = re.compile(r"(none|file|full|selective)|(every|block):([1-9][0-9]{0,5})\Z")
 _EXCLUSIVE: Final = (("ga", "global_batch"), ("dp", "all_gpus"))
 MAX_AXIS_VALUES: Final = 1_000_000
 
@@ -74,7 +75,7 @@ def _from_text(key: str) -> Any:
 
 
 def _hardware(given: object) -> object:
-    """A preset's name or path as text; nothing where an axis names it."""
+    """A preset's name or path as a mapping; empty if an axis names the hardware."""
     return {} if given is None else {"preset": given} if isinstance(given, str) else given
 
 
@@ -82,19 +83,19 @@ Count = Annotated[int, Field(ge=1, lt=2**31)] | None
 
 
 class RepeatSpec(_Model):
-    """Rows of an operator table that stand for one of `times` equal layers."""
+    """Rows of an operator table that represent one of `times` equal layers."""
 
     first: str = Field(alias="from")
     last: str = Field(alias="to")
     times: int = Field(ge=1, le=100_000)
 
     def rows(self) -> Repeat:
-        """The same for the reader."""
+        """These rows as the reader expects them."""
         return Repeat(first=self.first, last=self.last, times=self.times)
 
 
 class WorkloadSpec(_Model):
-    """The workload (relative to the spec): a file, a folder of rank traces or a glob; and facts that it does not hold."""
+    """The workload (relative to the spec): a file, a folder of rank traces or a glob; and facts that it does not contain."""
 
     path: str = Field(min_length=1)
     micro_batch: Count = None
@@ -111,20 +112,20 @@ class WorkloadSpec(_Model):
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
 
     def facts(self) -> Facts:
-        """The same for the readers."""
+        """These facts as the readers expect them."""
         given = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat")}
         return Facts(**given, repeat=None if self.repeat is None else self.repeat.rows())
 
 
 class Sample(_Model):
-    """Simulate `n` plans drawn without replacement instead of all."""
+    """Simulate `n` plans, drawn without replacement, instead of all."""
 
     n: int = Field(ge=1)
     seed: int = Field(default=0, ge=0)
 
 
 class StoreSpec(_Model):
-    """Who writes the slices of a run on a cluster; `auto`: the workers, where `--out` is an object store."""
+    """Who writes the slices of a run on a cluster; `auto`: the workers, if all of them can reach `--out`."""
 
     writer: Literal["auto", "driver", "worker"] = "auto"
 
@@ -144,9 +145,9 @@ def _objective(given: object) -> object:
 
 
 class SweepSpec(_Model):
-    """A whole spec. `axes` maps a field (or several, comma-separated: zipped) to its values, slowest first.
+    """A whole spec. `axes` maps a field (or several, comma-separated, which are zipped) to its values, slowest axis first.
 
-    `objectives` and `per` say how the result is ranked: by the first objective, ties by the next, inside groups of `per`.
+    The result is ranked by `objectives` (ties by the next one) within each group of `per`.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
@@ -165,17 +166,17 @@ class SweepSpec(_Model):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, document: Any) -> Any:
-        """Aliases to our names, ladders to lists, every value checked against its field."""
+        """Replace aliases by our names and ladders by lists; check every value against its field."""
         if not isinstance(document, Mapping):
             return document
         expanded = dict(document)
-        if "fidelity" in expanded:  # at the top of a spec, too
+        if "fidelity" in expanded:  # may also be given at the top level
             fidelity = expanded.pop("fidelity")
             section = "axes" if isinstance(fidelity, list) else "fixed"
             held = expanded.get(section) or {}
             if isinstance(held, Mapping):
                 if "fidelity" in held:
-                    raise ValueError(f"fidelity: is given at the top and under {section}; drop one")
+                    raise ValueError(f"fidelity: is given at the top level and under {section}; remove one")
                 expanded[section] = {**held, "fidelity": fidelity}
         if isinstance(expanded.get("axes"), Mapping):
             expanded["axes"] = _axes(expanded["axes"])
@@ -188,7 +189,7 @@ class SweepSpec(_Model):
         named = [name for key in self.axes for name in key.split(",")]
         for name in named:
             if name in self.fixed:
-                raise ValueError(f"fixed.{name}: is an axis as well")
+                raise ValueError(f"fixed.{name}: is also an axis; remove one")
         for a, b in _EXCLUSIVE:
             if {a, b} <= {*named, *self.fixed}:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
@@ -225,20 +226,20 @@ def _axes(given: Mapping[object, object]) -> dict[str, list[Any]]:
         listed = _ladder(key, values)
         taken = [name for name in names if any(name in other.split(",") for other in axes)]
         if taken:
-            raise ValueError(f"axes.{key}: {taken[0]} stands in two axes")
+            raise ValueError(f"axes.{key}: {taken[0]} is given in two axes")
         if len(names) > 1:
             axes[",".join(names)] = [_zipped(key, names, row) for row in listed]
         else:
             axes[names[0]] = [check_value(names[0], value, f"axes.{key}") for value in listed]
         canonical = axes[",".join(names)]
         if len({repr(value) for value in canonical}) < len(canonical):
-            raise ValueError(f"axes.{key}: a value stands twice in {shown(canonical)}")
+            raise ValueError(f"axes.{key}: a value is given twice in {shown(canonical)}")
     return axes
 
 
 def _zipped(key: object, names: Sequence[str], row: object) -> list[Value]:
     if not isinstance(row, list) or len(row) != len(names):
-        raise ValueError(f"axes.{key}: found {shown(row)}, expected {len(names)} values a row, as the axis has names")
+        raise ValueError(f"axes.{key}: found {shown(row)}, expected {len(names)} values per row, one for each name of the axis")
     return [check_value(name, value, f"axes.{key}") for name, value in zip(names, row, strict=True)]
 
 
@@ -265,7 +266,7 @@ def _ladder(key: object, values: object) -> list[Any]:
 
 
 def _empty(key: object, bounds: list[int]) -> list[int]:
-    raise ValueError(f"axes.{key}: no power of two lies in {bounds}")
+    raise ValueError(f"axes.{key}: no power of two is within {bounds}")
 
 
 def check_value(name: str, value: object, where: str) -> Value:
@@ -286,14 +287,21 @@ def check_value(name: str, value: object, where: str) -> Value:
         if value not in WORDS[name]:
             raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
         return str(value)
-    if name == "checkpointing":
-        if not isinstance(value, str) or not _CHECKPOINTING.match(value):
-            forms = [f"{word}:K" if word in ("every", "block") else word for word in CHECKPOINTING]
-            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), forms)}, K a whole number above 0")
-        return value
+    if name in LABELS:
+        return _label(name, value, where)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
     return value
+
+
+def _label(name: str, value: object, where: str) -> str:
+    try:
+        if name == "layer_split":
+            return split_text(value)
+        checkpointing_codes([str(value)])
+    except SpecError as error:
+        raise ValueError(str(error).replace(name, where, 1)) from None
+    return str(value)
 
 
 def _whole(name: str, value: object, where: str) -> int:
@@ -309,7 +317,7 @@ def _whole(name: str, value: object, where: str) -> int:
 
 
 def _ratio(name: str, value: object, where: str) -> float:
-    zero = name != "pp_overlap_ratio"  # the tool divides by this one
+    zero = name != "pp_overlap_ratio"  # SimAI-Analytical divides by this one
     if isinstance(value, int | float) and not isinstance(value, bool) and (0 < value <= 1 or (zero and value == 0)):
         return float(value)
     raise ValueError(f"{where}: found {shown(value)}, expected a number {'from' if zero else 'above'} 0 to 1")
@@ -321,17 +329,17 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     try:
         return SweepSpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:
-        raise _located(fault(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
+        raise _with_line(first_error(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
 
 
-def _located(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
-    """Add the line of the key that a message begins with, where the check itself did not know it; or the --set it is of."""
+def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
+    """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
     text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
     for assignment in sets:
         if text.startswith(assignment.partition("=")[0].strip()):
             return SpecError(f"--set {assignment}: {text}")
     if text != str(error).removeprefix(f"{where}: "):
-        return error  # it has its line
+        return error  # it names its line already
     section, _, rest = text.partition(":")[0].partition(".")
     line = lines.get((section, rest), lines.get((section,)))
     return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error

@@ -1,7 +1,7 @@
-"""The result of a sweep: a folder of Parquet slices on any file system; what is missing is what resume computes.
+"""The result of a sweep: a folder of Parquet slices on any file system. A resumed run computes the slices that are missing.
 
-A slice's name is its range of positions, its metadata the provenance of the sweep, so that a file says by itself whether
-it belongs, and a folder can be filled by any number of runs, workers and slice sizes.
+The name of a slice's file is its range of positions, and its metadata is the provenance of the sweep. So every file shows
+which sweep it belongs to, and any number of runs and workers, with any slice size, can fill one folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim_core import SpecError
-from sweep.place import Location, Place, place
+from sweep.folder import Folder, Location, folder_at
 
 PROVENANCE: Final = b"sweep.provenance"
 MANIFEST: Final = "sweep.json"
@@ -71,120 +71,124 @@ class Store:
     directory: Location
 
     @property
-    def place(self) -> Place:
-        """Where it lies."""
-        return place(self.directory)
+    def folder(self) -> Folder:
+        """The folder."""
+        return folder_at(self.directory)
 
     @contextmanager
     def opened(self, provenance: dict[str, Any], *, fresh: bool = False) -> Iterator[bytes]:
-        """Own the folder for one run; yields the provenance that goes into each file.
+        """Lock the folder for one run; yields the provenance that goes into each file. `fresh` deletes what it holds.
 
-        Raises SpecError where another run is at work here, or the folder holds another sweep (and `fresh` is not said).
-        An object store has no locks: there, two runs of one sweep do each other no harm, their rows are the same.
+        Raises SpecError if another run is writing here, or the folder holds another sweep and `fresh` is false. An object
+        store has no locks: two runs of the same sweep may write there at once, because they write the same rows.
         """
-        self.place.make()
-        with _locked(self.place):
-            names = self.place.names()
+        self.folder.make()
+        with _locked(self.folder):
+            names = self.folder.names()
             for name in names:
                 if name.startswith(".part-"):
-                    self.place.delete(name)
+                    self.folder.delete(name)
             self.check(provenance, fresh=fresh)
             if fresh:
                 for part in self._parts():
-                    self.place.delete(part.file_name)
+                    self.folder.delete(part.file_name)
             text = json.dumps(provenance, indent=1).encode()
-            self.place.write_bytes(MANIFEST, text)
+            self.folder.write_bytes(MANIFEST, text)
             yield text
 
     def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
-        """Raise SpecError where the folder cannot take this sweep, before anything is computed."""
-        if self.place.is_file():
-            raise SpecError(f"{self.place}: is a file, expected a folder")
-        names = self.place.names()
+        """Raise SpecError if the folder cannot hold this sweep, before anything is computed."""
+        if self.folder.is_file():
+            raise SpecError(f"{self.folder}: found a file, expected a folder")
+        names = self.folder.names()
         if MANIFEST not in names and any(name.endswith(".parquet") for name in names):
-            raise SpecError(f"{self.place}: holds Parquet files but no {MANIFEST}: not a sweep's folder; give another --out")
+            raise SpecError(
+                f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
+            )
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
-            raise SpecError(f"{self.place}: {_difference(held, provenance)}; give another --out, or --fresh to start over")
+            raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
 
     def provenance(self) -> dict[str, Any] | None:
-        """What the folder's results were made from; None where it holds none."""
+        """What the folder's results were made from; None if it holds none. Raises SpecError if it is damaged."""
         try:
-            held = json.loads(self.place.read_bytes(MANIFEST))
+            held = json.loads(self.folder.read_bytes(MANIFEST))
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise SpecError(f"{self.place / MANIFEST}: is damaged ({error}); `sweep run --fresh` starts over") from None
+            raise SpecError(f"{self.folder / MANIFEST}: is damaged ({error}); start over with `sweep run --fresh`") from None
         if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
-            raise SpecError(f"{self.place / MANIFEST}: is damaged (not a sweep's provenance); `sweep run --fresh` starts over")
+            raise SpecError(
+                f"{self.folder / MANIFEST}: is damaged (not a sweep's provenance); start over with `sweep run --fresh`"
+            )
         return held
 
     def slices(self) -> list[Slice]:
-        """The finished slices, disjoint, in order: where runs of other slice sizes overlap, those that cover the most."""
+        """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
         return _covering(self._parts())
 
     def files(self) -> list[Path]:
-        """Files of the finished slices of a local folder."""
-        return [Path(self.place.path(part.file_name)) for part in self.slices()]
+        """Files of the finished slices in a local folder."""
+        return [Path(self.folder.path(part.file_name)) for part in self.slices()]
 
-    def drop_damaged(self, sweep: str) -> list[str]:
-        """Delete slices that cannot be read, have missing rows or belong to another sweep; returns their names."""
+    def drop_damaged(self, identity: str) -> list[str]:
+        """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
         parts = self._parts()
-        with ThreadPoolExecutor(_READERS) as readers:  # a footer on an object store is a wait
-            whole = dict(zip(parts, readers.map(lambda part: _whole(self.place, part, sweep), parts), strict=True))
+        with ThreadPoolExecutor(_READERS) as readers:  # reading a footer from an object store is slow
+            whole = dict(zip(parts, readers.map(lambda part: _whole(self.folder, part, identity), parts), strict=True))
         damaged = [part for part in parts if not whole[part]]
         for part in damaged:
-            self.place.delete(part.file_name)
+            self.folder.delete(part.file_name)
         self.drop_doubles()
         return [part.file_name for part in damaged]
 
     def drop_doubles(self) -> None:
-        """Delete slices whose rows lie in others, so that a reader of all files finds each row once."""
+        """Delete slices whose rows are in others, so that a reader of all files finds each row once."""
         parts = self._parts()
         chosen = set(_covering(parts))
         for part in parts:
             if part not in chosen:
-                self.place.delete(part.file_name)
+                self.folder.delete(part.file_name)
 
     def _parts(self) -> list[Slice]:
-        """Slices by the names of files, in order; other files in the folder are somebody else's and never touched."""
-        found = (_PART.match(name) for name in self.place.names())
+        """Slices by file name, in order. Other files in the folder belong to someone else and are never touched."""
+        found = (_PART.match(name) for name in self.folder.names())
         return sorted(Slice(int(match[1]), int(match[2])) for match in found if match)
 
     def discard(self) -> None:
-        """Delete what runs have stored here, the manifest last; and the folder, unless somebody else's files lie in it."""
-        present = set(self.place.names())
+        """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
+        present = set(self.folder.names())
         parts = [part.file_name for part in self._parts()]
         leftovers = [name for name in present if name.startswith(".part-")]
         for name in (*parts, *leftovers, *(name for name in (_LOCK, MANIFEST) if name in present)):
-            self.place.delete(name)
-        self.place.remove_if_empty()
+            self.folder.delete(name)
+        self.folder.remove_if_empty()
 
     def missing(self, count: int) -> list[Slice]:
         """Ranges of [0, count) that no finished slice covers."""
         gaps: list[Slice] = []
-        at = 0
+        covered = 0
         for part in self.slices():
-            if part.start > at:
-                gaps.append(Slice(at, part.start))
-            at = part.stop
-        if at < count:
-            gaps.append(Slice(at, count))
+            if part.start > covered:
+                gaps.append(Slice(covered, part.start))
+            covered = part.stop
+        if covered < count:
+            gaps.append(Slice(covered, count))
         return gaps
 
 
-def newest(parent: Location) -> Place:
-    """The folder of results below `parent` whose run began last. Raises SpecError where there is none."""
-    above = place(parent)
-    found = [(written, name) for name in above.folders() if (written := (above / name).written_s(MANIFEST)) is not None]
+def newest(parent: Location) -> Folder:
+    """The folder of results below `parent` whose run started last. Raises SpecError if there is none."""
+    folder = folder_at(parent)
+    found = [(written, name) for name in folder.subfolders() if (written := (folder / name).written_s(MANIFEST)) is not None]
     if not found:
-        raise SpecError(f"{above}: no results of a sweep lie here")
-    return above / max(found)[1]
+        raise SpecError(f"{folder}: holds no results of a sweep")
+    return folder / max(found)[1]
 
 
 @contextmanager
-def _locked(folder: Place) -> Iterator[None]:
-    """One run at a time in a local folder. Raises SpecError."""
+def _locked(folder: Folder) -> Iterator[None]:
+    """Lock a local folder for one run. Raises SpecError if another run holds it."""
     if folder.local is None:
         yield
         return
@@ -197,10 +201,10 @@ def _locked(folder: Place) -> Iterator[None]:
 
 
 def _covering(parts: Sequence[Slice]) -> list[Slice]:
-    """Of slices that may overlap, disjoint ones that together have the most rows (weighted interval scheduling)."""
+    """The disjoint slices of `parts` that together have the most rows (weighted interval scheduling)."""
     ordered = sorted((part for part in parts if part.start < part.stop), key=lambda part: (part.stop, part.start))
     stops = [part.stop for part in ordered]
-    best = [0]  # rows covered by the best choice among the first k
+    best = [0]  # best[k]: most rows that the first k can cover
     before = [bisect.bisect_right(stops, part.start) for part in ordered]
     for part, k in zip(ordered, before, strict=True):
         best.append(max(best[-1], best[k] + part.rows))
@@ -215,7 +219,7 @@ def _covering(parts: Sequence[Slice]) -> list[Slice]:
     return chosen[::-1]
 
 
-def _whole(folder: Place, part: Slice, sweep: str) -> bool:
+def _whole(folder: Folder, part: Slice, identity: str) -> bool:
     try:
         footer = pq.read_metadata(folder.path(part.file_name), filesystem=folder.filesystem)
         provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
@@ -223,13 +227,13 @@ def _whole(folder: Place, part: Slice, sweep: str) -> bool:
         return False
     except OSError:
         if folder.local is None:
-            raise  # a store that cannot be reached is no damage
+            raise  # the store cannot be reached; the file may be fine
         return False
-    return footer.num_rows == part.rows and isinstance(provenance, dict) and provenance.get("sweep") == sweep
+    return footer.num_rows == part.rows and isinstance(provenance, dict) and provenance.get("sweep") == identity
 
 
 def _difference(held: dict[str, Any], new: dict[str, Any]) -> str:
-    """In words, what differs between the sweep in a folder and the one to be run."""
+    """What differs between the sweep in a folder and the one to be run, in words."""
     if held.get("model") != new["model"]:
         return "holds results of another version of the simulator"
     if held.get("workload") != new["workload"]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,9 @@ LLAMA405B = EXAMPLES / "workloads" / "llama405b_tp8_pp16.simai.txt"
 
 PlanMaker = Callable[..., Plans]
 
+SLOWEST_FILES = ("test_cluster.py", "test_executors.py", "test_run.py", "test_nights.py")
+"""Files that start many processes. They run first, so that no pytest worker waits for another one at the end."""
+
 PLAIN: dict[str, float] = {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
     "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
@@ -27,12 +32,28 @@ PLAIN: dict[str, float] = {
 
 
 def make_plans(of: Workload | None = None, /, **columns: float | list[int] | list[float]) -> Plans:
-    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without overlap; layers are of `of`."""
+    """Plans from scalars and lists; what is not given is the GPT-7B file's own plan without overlap; layers are of `of`.
+
+    `virtual_layers` is one list for all plans.
+    """
     columns = {"layers": of.layers, **columns} if of else columns
     kinds = {name: np.float64 if name.endswith(("_ratio", "_factor", "_speed")) else np.int64 for name in Plans._fields}
-    given = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
-    rows = max(len(column) for column in given.values())
-    return Plans(*(np.ascontiguousarray(np.broadcast_to(given[name], rows)).copy() for name in Plans._fields))
+    given: dict[str, Any] = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
+    rows = max(len(column) for name, column in given.items() if name != "virtual_layers")
+    listed = given.get("virtual_layers", np.zeros(0, np.int64))
+    given["virtual_layers"] = listed
+    shapes = {name: (rows,) if name != "virtual_layers" else (rows, len(listed)) for name in Plans._fields}
+    return Plans(**{name: np.ascontiguousarray(np.broadcast_to(given[name], shapes[name])).copy() for name in Plans._fields})
+
+
+def pytest_configure() -> None:
+    """Restore Ctrl-C: a shell starts background jobs with SIGINT ignored, and child processes inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest files first."""
+    items.sort(key=lambda item: item.path.name not in SLOWEST_FILES)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import pytest
 
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
 from sweep.columns import result_schema
-from sweep.job import prepare
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT, make_plans
 
@@ -46,13 +46,13 @@ def test_the_readme_shows_what_the_main_job_prints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted({*EXAMPLES.glob("*.yaml")} - {NIGHTLY}), ids=lambda path: path.name)
 def test_every_example_prepares(path: Path) -> None:
-    assert prepare(load_spec(path), path.parent).job.space.size >= 1000
+    assert prepare(load_spec(path), path.parent).sweep.space.size >= 1000
 
 
 def test_the_example_of_a_nightly_file_prepares() -> None:
     for entry in load_nightly(NIGHTLY).sweeps:
         spec = NIGHTLY.parent / entry.spec
-        assert prepare(load_spec(spec, entry.set), spec.parent).job.space.size >= 1000
+        assert prepare(load_spec(spec, entry.set), spec.parent).sweep.space.size >= 1000
 
 
 def test_every_key_of_a_nightly_file_is_documented() -> None:
@@ -63,7 +63,7 @@ def test_every_key_of_a_nightly_file_is_documented() -> None:
 
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
-    columns = result_schema(prepare(load_spec(spec), spec.parent).job.space).names
+    columns = result_schema(prepare(load_spec(spec), spec.parent).sweep.space).names
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert [name for name in columns if f"`{name}`" not in text] == []
 
@@ -95,6 +95,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
     [
         "README.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "cluster/README.md",
         "cluster/nightly/README.md",
         "docs/architecture.md",
@@ -110,3 +111,15 @@ def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"
+
+
+def test_the_recipes_for_contributors_name_what_is_there() -> None:
+    """Every path in backticks exists, every name in capitals stands in the sources, every command is one of the Makefile."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert [path for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.md)`", text) if not (ROOT / path).exists()] == []
+    sources = "".join(
+        path.read_text(encoding="utf-8") for folder in ("sim_core", "sweep", "tests") for path in (ROOT / folder).rglob("*.py")
+    )
+    assert [name for name in re.findall(r"`([A-Z]{2,})`", text) if f"\n{name}:" not in sources and name != "NOTICE"] == []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [name for name in re.findall(r"`make ([a-z-]+)", text) if f"\n{name}: " not in makefile] == []

@@ -7,9 +7,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
-from sweep.job import prepare
-from sweep.run import run_sweep
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES
@@ -28,7 +28,7 @@ def run(path: Path, out: Path, *sets: str) -> str:
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
 def test_every_example_runs_small(path: Path, tmp_path: Path) -> None:
     files = run(path, tmp_path / "out", "sample={n: 400}")
-    counts = dict(duckdb.sql(f"SELECT status, count(*) FROM '{files}' GROUP BY status").fetchall())
+    counts = dict(duckdb.execute(f"SELECT status, count(*) FROM '{files}' GROUP BY status").fetchall())
     assert counts.get("failed", 0) == 0
     assert counts["ok"] > 0
 
@@ -43,7 +43,7 @@ def test_gpt2_shows_where_communication_is_exposed_and_where_not(tmp_path: Path)
     """Small batches on slow fabrics show it; large ones on fast fabrics hide all but the last bucket."""
     files = run(EXAMPLES / "gpt2_ddp.yaml", tmp_path / "out", "axes.micro_batch=[2, 16]")
     share = "dp_exposed_s / step_time_s"
-    worst, best = duckdb.sql(f"SELECT max({share}), min({share}) FROM '{files}' WHERE dp > 1").fetchall()[0]
+    worst, best = duckdb.execute(f"SELECT max({share}), min({share}) FROM '{files}' WHERE dp > 1").fetchall()[0]
     assert worst > 0.2
     assert best < 0.001
 
@@ -56,6 +56,6 @@ def test_a_folder_of_ranks_is_swept(tmp_path: Path) -> None:
         spec = tmp_path / f"{number}.yaml"
         spec.write_text(f"name: folder\nworkload: {{path: '{path}'}}\nhardware: A800-80G-SXM\naxes: {{ga: [2, 4, 8]}}\n")
         files = run(spec, tmp_path / f"out{number}")
-        assert duckdb.sql(f"SELECT count(*) FROM '{files}' WHERE status = 'ok'").fetchall() == [(3,)]
+        assert duckdb.execute(f"SELECT count(*) FROM '{files}' WHERE status = 'ok'").fetchall() == [(3,)]
         digests.append(prepare(load_spec(spec, []), tmp_path).provenance["inputs"]["files"]["workload"]["sha256"])
     assert digests[0] == digests[1]

@@ -16,7 +16,7 @@ from sim_core.costing.compute import compute_factor, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
 from sim_core.planning.split import Split
@@ -55,12 +55,19 @@ def _fill(
     arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, key: Ints, first: Ints
 ) -> Blocks:
     blocks = allocate_blocks(arrays, key, len(first))
-    for row in range(len(first)):
-        _cost(case_at(arrays, hardware, plans, groups, split, blocks, first[row]))
+    _cost_rows(arrays, hardware, plans, groups, split, blocks, first)
     return blocks
 
 
-@kernel
+@inner_kernel
+def _cost_rows(
+    arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, blocks: Blocks, first: Ints
+) -> None:
+    for i in first:
+        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i))
+
+
+@inner_kernel
 def _cost(case: Case) -> None:
     """Fill the row of one key: the sums over the pieces of each unit.
 

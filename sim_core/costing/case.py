@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.groups import Groups, group_s
 from sim_core.hardware.table import Device, HardwareTable, device_at
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
@@ -65,7 +65,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
     )
 
 
-@kernel
+@inner_kernel
 def case_at(
     arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
 ) -> Case:
@@ -86,7 +86,7 @@ def case_at(
     )
 
 
-@kernel
+@inner_kernel
 def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on one of the plan's groups."""
     return group_s(case.groups, case.group, case.device.links, kind, group, size)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.hardware.table import Links
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
@@ -64,7 +64,7 @@ PAT_BANDWIDTH: Final = 0.75
 """PAT: its start, a step over a network hop, what each rank adds, part of the NIC's bandwidth."""
 
 
-@kernel
+@inner_kernel
 def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     """Seconds of a collective of `size` bytes (the whole group's tensor) in a group placed as `at`.
 
@@ -92,7 +92,7 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     return fastest
 
 
-@kernel
+@inner_kernel
 def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
@@ -118,7 +118,7 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     return latency_s + passes * size * (at.ranks - 1) / at.ranks / bandwidth
 
 
-@kernel
+@inner_kernel
 def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     """An all-reduce up and down two complementary binary trees over the nodes, and a chain through the GPUs of each.
 
@@ -138,7 +138,7 @@ def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     return TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + size / (bandwidth * _correction(size, protocol))
 
 
-@kernel
+@inner_kernel
 def nvls_s(size: float, at: Placement, links: Links) -> float:
     """An all-reduce that the NVLink switches of one node add up and copy (NVLink SHARP).
 
@@ -148,7 +148,7 @@ def nvls_s(size: float, at: Placement, links: Links) -> float:
     return NVLS_S + _nvls_moved_s(size, at, links)
 
 
-@kernel
+@inner_kernel
 def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
     """NVLS inside the nodes, the two trees of `tree_s` between them, at once.
 
@@ -159,14 +159,14 @@ def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
     return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s
 
 
-@kernel
+@inner_kernel
 def pat_s(size: float, at: Placement, links: Links) -> float:
     """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
     steps_s = _depth(at.nodes) * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
     return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * links.nic_bandwidth)
 
 
-@kernel
+@inner_kernel
 def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
@@ -183,7 +183,7 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     return slowest
 
 
-@kernel
+@inner_kernel
 def send_s(size: float, between_nodes: bool, links: Links) -> float:
     """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once."""
     if size <= 0:
@@ -193,7 +193,7 @@ def send_s(size: float, between_nodes: bool, links: Links) -> float:
     return links.nvlink_latency + size / links.nvlink_bandwidth
 
 
-@kernel
+@inner_kernel
 def _depth(nodes: int) -> int:
     """Levels of a binary tree below its root."""
     depth = 0
@@ -202,7 +202,7 @@ def _depth(nodes: int) -> int:
     return depth
 
 
-@kernel
+@inner_kernel
 def _most_in_ll(nodes: int, links: Links) -> float:
     """Bytes/s that LL carries at most, whatever the links."""
     if nodes == 1:
@@ -210,7 +210,7 @@ def _most_in_ll(nodes: int, links: Links) -> float:
     return links.ll_bandwidth_two_nodes if nodes == 2 else links.ll_bandwidth_more_nodes
 
 
-@kernel
+@inner_kernel
 def _correction(size: float, protocol: int) -> float:
     """TREE_CORRECTION, between its sizes by their logarithm: in NCCL's steps a larger message can be the faster one."""
     last = TREE_CORRECTION.shape[1] - 1
@@ -220,6 +220,6 @@ def _correction(size: float, protocol: int) -> float:
     return float(TREE_CORRECTION[protocol, below] * (1 - share) + TREE_CORRECTION[protocol, below + 1] * share)
 
 
-@kernel
+@inner_kernel
 def _nvls_moved_s(size: float, at: Placement, links: Links) -> float:
     return size * (at.fewest + 1) / at.fewest / (links.nvls_efficiency * links.nvlink_bandwidth)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from sim_core.hardware.table import Device
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 from sim_core.planning.columns import FILE, SELECTIVE, Plan
 
 
-@kernel
+@inner_kernel
 def compute_factor(scale: float, device: Device, plan: Plan) -> float:
     """Compute time of a piece of a layer over the recorded one; `scale` is that of its rule."""
     return scale * device.compute_scale / plan.device_speed
 
 
-@kernel
+@inner_kernel
 def once_s(recorded_s: float, scale: float, device: Device, plan: Plan) -> float:
     """Seconds of compute that happens once a step; `scale` is that of its rule."""
     return recorded_s * scale * device.compute_scale / plan.device_speed
 
 
-@kernel
+@inner_kernel
 def rerun_share(plan: Plan, recorded: float, attention_core: bool) -> float:
     """How often backward runs the forward of a piece again, in a layer that recomputes; `recorded`: in the file."""
     if plan.checkpointing == FILE:

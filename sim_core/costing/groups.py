@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sim_core.costing.collectives import collective_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable, Links
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
 from sim_core.planning.placement import Placement, placements
 from sim_core.workloads.workload import DP, DP_EP, EP, GROUP_NAMES, TP
@@ -94,7 +94,7 @@ def _alike(ranks: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
     return alike
 
 
-@kernel
+@inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: the slowest holds up all."""
     placed, ranks = groups.placed, groups.ranks[row, group]

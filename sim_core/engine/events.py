@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Times(NamedTuple):
     pending: Ints  # [stages] block that waits for the stage's unfinished send; -1: none (blocking sends)
 
 
-@kernel
+@inner_kernel
 def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> bool:
     """Run all blocks. False if some can never start, as with an order that contradicts itself. Blocking needs vpp 1."""
     times.end_s[: 2 * pp * vpp * ga] = UNKNOWN
@@ -66,7 +66,7 @@ def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: T
     return _run_blocking(program, pp, ga, times)
 
 
-@kernel
+@inner_kernel
 def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:  # noqa: PLR0915
     """Pass over the stages, down and up in turn; each runs its blocks until one has to wait for a message."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
@@ -129,7 +129,7 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
     return True
 
 
-@kernel
+@inner_kernel
 def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # noqa: C901, PLR0915
     """The same with blocking sends and one chunk a stage: a block starts once the last one's send is through, too."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
@@ -214,16 +214,22 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
 @kernel
 def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
     """Scratch for programs of up to `blocks` blocks, `stages` stages and `cells` virtual stages."""
-    program = Program(np.empty(blocks, np.int64), np.zeros((2, cells)), np.zeros((2, stages)), np.zeros(cells), np.zeros(cells))
+    program = Program(
+        order=np.empty(blocks, np.int64),
+        duration_s=np.zeros((2, cells)),
+        message_s=np.zeros((2, stages)),
+        gate_start_s=np.zeros(cells),
+        gate_end_s=np.zeros(cells),
+    )
     times = Times(
-        np.empty(blocks),
-        np.empty(blocks),
-        np.empty(stages, np.int64),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages),
-        np.empty(stages, np.int64),
+        end_s=np.empty(blocks),
+        post_s=np.empty(blocks),
+        position=np.empty(stages, np.int64),
+        free_s=np.empty(stages),
+        message_s=np.empty(stages),
+        exposed_s=np.empty(stages),
+        idle_s=np.empty(stages),
+        gated_s=np.empty(stages),
+        pending=np.empty(stages, np.int64),
     )
     return program, times

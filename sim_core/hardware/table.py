@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.hardware.description import Hardware
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ class Device(NamedTuple):
     links: Links
 
 
-@kernel
+@inner_kernel
 def device_at(table: HardwareTable, row: int) -> Device:
     """One hardware as scalars."""
     return Device(

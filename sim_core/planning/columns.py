@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -19,8 +19,9 @@ EVENT, SIMAI = 0, 1
 PRECISIONS: Final = ("recorded", "fp32", "bf16")
 """Of gradients on the wire: as in the workload, or 4 or 2 bytes an element."""
 
-SPLITS: Final = ("even", "balanced")
-EVEN, BALANCED = 0, 1
+SPLITS: Final = ("even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer", "listed")
+EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, LISTED = 0, 1, 2, 3, 4, 5
+"""How layers are shared out (planning/split.py); `listed`: as the list in `virtual_layers` says."""
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
 CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
@@ -39,6 +40,7 @@ class Plans(NamedTuple):
     ga: Ints  # 0 where dp * micro_batch does not divide the global batch
     schedule: Ints  # index into engine.schedule.SCHEDULES
     layer_split: Ints  # index into SPLITS
+    virtual_layers: Ints  # [n, width] layers of each virtual stage in model order where listed, then -1; else -1
     checkpointing: Ints  # index into CHECKPOINTING
     checkpoint_layers: Ints  # the k of `every:k` and `block:k`, else 0
     overlap_tp: Ints  # 0 or 1, as the other switches
@@ -58,6 +60,17 @@ class Plans(NamedTuple):
     tp_overlap_ratio: Floats
     ep_overlap_ratio: Floats
     pp_overlap_ratio: Floats  # above 0 to 1
+
+
+FLOATS: Final = (
+    "straggler_factor",
+    "device_speed",
+    "dp_overlap_ratio",
+    "tp_overlap_ratio",
+    "ep_overlap_ratio",
+    "pp_overlap_ratio",
+)
+"""The columns that are not whole numbers."""
 
 
 class Plan(NamedTuple):
@@ -93,7 +106,7 @@ class Plan(NamedTuple):
     pp_overlap_ratio: float
 
 
-@kernel
+@inner_kernel
 def plan_at(plans: Plans, i: int) -> Plan:
     """Row `i` as scalars."""
     return Plan(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.schedule import ONE_F_ONE_B
-from sim_core.planning.columns import BLOCK, EVEN, EVENT, EVERY, SELECTIVE, Plans
+from sim_core.planning.columns import BALANCED, BLOCK, EVEN, EVENT, EVERY, LISTED, SELECTIVE, Plans
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -27,6 +27,7 @@ REASONS: Final = (
     "more_chunks_than_layers",
     "layers_not_alike",
     "layers_not_divisible",
+    "layer_list_unfit",
     "microbatches_not_multiple_of_pp",
     "vpp_needs_overlap_pp",
     "tp_messages_unknown",
@@ -63,6 +64,7 @@ EXPLANATIONS: Final = {
     "more_chunks_than_layers": "pp * vpp is more than the model has layers",
     "layers_not_alike": "layers differ from the workload's, whose layers are not all alike",
     "layers_not_divisible": "pp * vpp does not divide the layers (layer_split: balanced allows it)",
+    "layer_list_unfit": "layer_split lists another number of virtual stages than pp * vpp, or another number of layers",
     "microbatches_not_multiple_of_pp": "interleaving runs micro-batches in groups of pp: pp must divide ga",
     "vpp_needs_overlap_pp": "virtual stages send in the background (Megatron's default); overlap_pp: false is for vpp 1",
     "tp_messages_unknown": "tp > 1, but the workload holds no tensor-parallel messages",
@@ -73,7 +75,8 @@ EXPLANATIONS: Final = {
     "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
-    "not_in_simai": "fidelity simai knows SimAI texts only, and no layers, device_speed, straggler or gradient_precision",
+    "not_in_simai": "fidelity simai knows SimAI texts only, and no layers, device_speed, straggler or gradient_precision, "
+    "and of layer_split even and balanced",
     "model_state_exceeds_memory": "weights, gradients and optimizer alone are more than the device's memory",
     "nics_fewer_than_ranks": "simai: a group that crosses nodes has less than one NIC to itself",
     "step_too_large": "more than 2^24 blocks in a step",
@@ -85,6 +88,8 @@ EXPLANATIONS: Final = {
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 
+EXTRA_LAYERS: Final = np.array([0, 0, 1, 1, 2, 0])
+"""What counts as a layer besides the layers, by SPLITS."""
 MAX_BLOCKS: Final = 2**24
 MAX_GPUS: Final = 2**40
 MAX_BATCH: Final = 2.0**53
@@ -103,6 +108,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
     chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
     layers = plans.layers
+    slots = layers + EXTRA_LAYERS[plans.layer_split]
     simai = ~event & _unknown_to_simai(workload, plans)
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
     batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
@@ -114,9 +120,10 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "ep_not_dividing_dp": dp % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
         "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
-        "more_chunks_than_layers": parts > layers,
+        "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
-        "layers_not_divisible": (plans.layer_split == EVEN) & (layers % parts != 0),
+        "layers_not_divisible": (plans.layer_split != BALANCED) & (plans.layer_split != LISTED) & (slots % parts != 0),
+        "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
         "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
@@ -125,7 +132,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
         "gradients_unknown": _without_gradients(workload, plans, dp),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
-        "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > -(-layers // chunks)),
+        "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
         "not_in_simai": simai,
         "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
@@ -141,8 +148,24 @@ def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArra
     return lacks
 
 
+def _unfit(plans: Plans) -> npt.NDArray[np.bool_]:
+    """Plans whose list of layers is not one of their virtual stages and layers."""
+    entries = (plans.virtual_layers >= 0).sum(axis=1)
+    unfit: npt.NDArray[np.bool_] = (entries != plans.pp * plans.vpp) | (
+        np.maximum(plans.virtual_layers, 0).sum(axis=1) != plans.layers
+    )
+    return unfit
+
+
+def _largest(plans: Plans, slots: Ints) -> Ints:
+    """Layers of the virtual stage that holds the most."""
+    shared: Ints = -(-slots // (plans.pp * plans.vpp))
+    return np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
+
+
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans that the cost model of SimAI-Analytical cannot express."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
+    changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
     return unknown

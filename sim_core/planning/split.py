@@ -1,6 +1,10 @@
 """Which layers each virtual stage holds: one table for all the plans of a slice.
 
 Virtual stages are numbered in model order: `chunk * pp + stage`, so that the first holds the model's first layers.
+`even` and `balanced`: stages hold equal numbers of layers, or numbers that differ by at most one, and share them out over
+their chunks in the same way. `embedding_as_layer`, `loss_as_layer`: the embedding counts as one layer of the first virtual
+stage, the loss as one of the last (Megatron-LM's --account-for-embedding-in-pipeline-split and
+--account-for-loss-in-pipeline-split). `listed`: as the plan's own list says.
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.distinct import distinct_rows
-from sim_core.jit import kernel
-from sim_core.planning.columns import Plans
+from sim_core.jit import inner_kernel, kernel
+from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, Plans
 from sim_core.workloads.workload import Arrays
 
 Ints = npt.NDArray[np.int64]
@@ -37,11 +41,34 @@ class Split(NamedTuple):
 
 def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
     """Share out the layers of the plans in `rows`, each with at least one layer per virtual stage."""
-    table = np.stack([plans.pp[rows], plans.vpp[rows], plans.layers[rows]], axis=1)
+    table = _kinds(plans, rows)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
     return _fill(arrays, key, table[first])
+
+
+def _kinds(plans: Plans, rows: Ints) -> Ints:
+    """What a split depends on: [rows, 4 + width]."""
+    columns = [plans.pp[rows], plans.vpp[rows], plans.layers[rows], plans.layer_split[rows]]
+    return np.concatenate([np.stack(columns, axis=1), plans.virtual_layers[rows]], axis=1)
+
+
+@inner_kernel
+def layers_of(kind: Ints, virtual: int) -> int:
+    """Layers of a virtual stage under one split, a row of `_kinds`."""
+    pp, vpp, layers, rule = kind[0], kind[1], kind[2], kind[3]
+    if rule == LISTED:
+        return int(kind[4 + virtual])
+    if rule in (EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS):
+        before = 0 if rule == LOSS_AS_LAYER else 1
+        after = 0 if rule == EMBEDDING_AS_LAYER else 1
+        held = (layers + before + after) // (pp * vpp)
+        held -= before if virtual == 0 else 0
+        return int(held - (after if virtual == pp * vpp - 1 else 0))
+    stage, chunk = virtual % pp, virtual // pp
+    of_stage = (stage + 1) * layers // pp - stage * layers // pp
+    return int(of_stage // vpp + (1 if chunk < of_stage % vpp else 0))
 
 
 @kernel
@@ -64,10 +91,12 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     for k in range(splits):
         pp, virtual = kinds[k, 0], kinds[k, 0] * kinds[k, 1]
         distinct = 0
+        layer = 0
         for v in range(virtual):
             row = offset[k] + v
-            begin[row] = first_layer(v, virtual, kinds[k, 2])
-            end[row] = first_layer(v + 1, virtual, kinds[k, 2])
+            begin[row] = layer
+            layer += layers_of(kinds[k], v)
+            end[row] = layer
             stage_layers[stage_offset[k] + v % pp] += end[row] - begin[row]
             distinct = _find(seen, distinct, end[row] - begin[row], size, row)
             for unit in range(units):
@@ -95,7 +124,7 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     )
 
 
-@kernel
+@inner_kernel
 def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
     """Write to `index[row]` the place of `value` among the `distinct` values seen, of which it may become one."""
     place = 0
@@ -106,13 +135,7 @@ def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
     return max(distinct, place + 1)
 
 
-@kernel
-def first_layer(virtual: int, virtual_stages: int, layers: int) -> int:
-    """First layer of a virtual stage: equal shares, as balanced as whole layers allow."""
-    return virtual * layers // virtual_stages
-
-
-@kernel
+@inner_kernel
 def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end: int) -> int:
     """Layers of a unit among the layers `begin` to `end`; beyond the recorded ones all are of the one layer unit."""
     if end >= unit_layers.shape[1]:
@@ -121,24 +144,27 @@ def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end:
 
 
 def fullest_stage(plans: Plans) -> Floats:
-    """Layers of the stage that holds the most, [n]; the mean where there are fewer layers than virtual stages."""
-    of_row, first = distinct_rows(np.stack([plans.pp, plans.vpp, plans.layers], axis=1))
-    return _fullest(plans.pp[first], plans.vpp[first], plans.layers[first])[of_row]
+    """Layers of the stage that holds the most, [n]; the mean where the layers cannot be shared out so."""
+    table = _kinds(plans, np.arange(len(plans.tp)))
+    of_row, first = distinct_rows(table)
+    return _fullest(table[first])[of_row]
 
 
 @kernel
-def _fullest(pp: Ints, vpp: Ints, layers: Ints) -> Floats:
-    most = np.empty(len(pp))
-    for k in range(len(pp)):
-        virtual = pp[k] * vpp[k]
-        if virtual > layers[k]:  # illegal, or fidelity simai, which takes means
-            most[k] = layers[k] / pp[k]
-            continue
-        fullest = 0
-        for stage in range(pp[k]):
-            held = 0
-            for v in range(stage, virtual, pp[k]):
-                held += first_layer(v + 1, virtual, layers[k]) - first_layer(v, virtual, layers[k])
-            fullest = max(fullest, held)
-        most[k] = fullest
+def _fullest(kinds: Ints) -> Floats:
+    most = np.empty(len(kinds))
+    for k in range(len(kinds)):
+        pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
+        most[k] = layers / pp
+        if pp * vpp > layers + 2 or (kinds[k, 3] == LISTED and pp * vpp > kinds.shape[1] - 4):
+            continue  # illegal, or fidelity simai, which takes means
+        fullest, held = 0, 0
+        for stage in range(pp):
+            of_stage = 0
+            for chunk in range(vpp):
+                of_stage += layers_of(kinds[k], chunk * pp + stage)
+            fullest = max(fullest, of_stage)
+            held += of_stage
+        if held == layers:
+            most[k] = fullest
     return most

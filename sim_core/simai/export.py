@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.errors import SpecError
-from sim_core.planning.columns import BLOCK, CHECKPOINTING, EVERY, FILE, FULL, NONE, Plans
+from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVERY, FILE, FULL, NONE, Plans
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
@@ -64,7 +64,9 @@ def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row
     Numbers are rounded to whole nanoseconds and bytes. `pp_comm`: bytes of a send under the base plan. Raises SpecError
     where a plan cannot be said in this format.
     """
-    plan = {name: column[row].item() for name, column in plans._asdict().items()}
+    plan = {name: column[row].item() for name, column in plans._asdict().items() if column.ndim == 1}
+    if plan["layer_split"] not in (EVEN, BALANCED):
+        raise SpecError("layer_split: one file cannot describe stages that differ; even and balanced can be exported")
     sections = sections_of(text, [])
     starts = layer_starts(text, sections)
     total = len(starts) * text.header.pp

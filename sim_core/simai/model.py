@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.hardware.table import HardwareTable
+from sim_core.costing.compute import compute_factor, once_s, rerun_share
+from sim_core.hardware.table import HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import (
     BACKWARD_S,
@@ -30,7 +31,7 @@ from sim_core.metrics import (
     TP_EXPOSED,
     TP_TOTAL,
 )
-from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plans
+from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plan, Plans, plan_at
 from sim_core.simai.tables import BusTables
 from sim_core.workloads.moving import BY_LAYERS, COMPUTE, EXPONENTS, N_RULES, rule_scales
 from sim_core.workloads.workload import (
@@ -184,14 +185,15 @@ def simai_one(
     arrays: Arrays, hardware: HardwareTable, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
 ) -> bool:
     """Add the parts of one plan (SIMAI_PARTS, ns) to `out`, zeroed; False where a collective needs a NIC it has not."""
-    tp, pp, ep = plans.tp[i], plans.pp[i], plans.ep[i]
-    dp = plans.all_gpus[i] // (tp * pp)
-    row = plans.hardware[i]
+    plan = plan_at(plans, i)
+    tp, pp, ep, row = plan.tp, plan.pp, plan.ep, plan.hardware
+    dp = plan.all_gpus // (tp * pp)
+    device = device_at(hardware, row)
     gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
     nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.nic_bandwidth[row] / 1e9
-    rule_scales(plans.micro_batch[i] / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, EXPONENTS, scale)
-    compute_scale = 1e9 * scale[COMPUTE] * hardware.compute_scale[row]
-    micro_batches = plans.ga[i] * arrays.micro_batches / arrays.base.ga
+    rule_scales(plan.micro_batch / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, EXPONENTS, scale)
+    factor_ns = compute_factor(1e9 * scale[COMPUTE], device, plan)
+    micro_batches = plan.ga * arrays.micro_batches / arrays.base.ga
     layers = arrays.unit_layers.shape[1] - 1
     bubble_ns = 0.0
     pieces = arrays.pieces
@@ -199,18 +201,13 @@ def simai_one(
         unit = pieces.unit[p]
         end = unit == arrays.first_unit or unit == arrays.last_unit
         count = micro_batches * (1.0 if end else arrays.unit_layers[unit, layers] / pp)
-        forward_ns = pieces.compute_s[p, FORWARD] * compute_scale
-        backward_ns = (pieces.compute_s[p, INPUT_GRADIENT] + pieces.compute_s[p, WEIGHT_GRADIENT]) * compute_scale
-        again = 0.0
-        checkpointing = plans.checkpointing[i]
-        if checkpointing == FILE:
-            again = pieces.rerun[p]
-        elif checkpointing == SELECTIVE:
-            again = 1.0 if pieces.attention_core[p] else 0.0
-        elif checkpointing != NONE and not end:
-            again = 1.0
-            if checkpointing == BLOCK:
-                again = min(plans.checkpoint_layers[i] * pp * plans.vpp[i] / layers, 1.0)
+        forward_ns = pieces.compute_s[p, FORWARD] * factor_ns
+        backward_ns = (pieces.compute_s[p, INPUT_GRADIENT] + pieces.compute_s[p, WEIGHT_GRADIENT]) * factor_ns
+        again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
+        if plan.checkpointing == NONE or (end and plan.checkpointing != FILE and plan.checkpointing != SELECTIVE):
+            again = 0.0
+        elif plan.checkpointing == BLOCK:
+            again = min(plan.checkpoint_layers * pp * plan.vpp / layers, 1.0)
         out[_FWD] += count * forward_ns
         out[_BWD] += count * backward_ns
         out[_RERUN] += count * again * forward_ns
@@ -219,7 +216,7 @@ def simai_one(
             size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
             found = _add_collective(
                 pieces.comm_kind[p, phase], pieces.comm_group[p, phase], size, phase, pieces.comm_group[p, FORWARD] == EP,
-                count, tp, ep, dp, gpus, nics, nvlink, nic, tables, plans, i, out,
+                count, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
             )  # fmt: skip
             if found == NO_NIC:
                 return False
@@ -230,20 +227,20 @@ def simai_one(
     step = arrays.step
     for k in range(step.role.shape[0]):
         share = arrays.base.pp / pp if BY_LAYERS[step.compute_rule[k]] else 1.0
-        compute_ns = step.compute_s[k] * 1e9 * scale[step.compute_rule[k]] * share * hardware.compute_scale[row]
+        compute_ns = once_s(step.compute_s[k] * 1e9, scale[step.compute_rule[k]], device, plan) * share
         share = arrays.base.pp / pp if BY_LAYERS[step.comm_rule[k]] else 1.0
         found = _add_collective(
             step.comm_kind[k], step.comm_group[k], step.comm_bytes[k] * scale[step.comm_rule[k]] * share, step.phase[k], False,
-            1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plans, i, out,
+            1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
         )  # fmt: skip
         if found == NO_NIC:
             return False
         out[_STEP] += compute_ns
         bubble_ns += compute_ns + (found if step.phase[k] != WEIGHT_GRADIENT else 0.0)
-    out[_BUBBLE] = (pp - 1) / (plans.ga[i] * plans.vpp[i]) * bubble_ns
-    hidden = plans.pp_overlap_ratio[i]
+    out[_BUBBLE] = (pp - 1) / (plan.ga * plan.vpp) * bubble_ns
+    hidden = plan.pp_overlap_ratio
     sent = arrays.pp_comm_bytes * scale[arrays.p2p_rule]
-    out[_PIPE] = 2 * plans.vpp[i] * plans.ga[i] * sent / GIB / hidden * 1e9 * (1 - hidden)
+    out[_PIPE] = 2 * plan.vpp * plan.ga * sent / GIB / hidden * 1e9 * (1 - hidden)
     return True
 
 
@@ -263,8 +260,7 @@ def _add_collective(
     nvlink: float,
     nic: float,
     tables: BusTables,
-    plans: Plans,
-    i: int,
+    plan: Plan,
     out: Floats,
 ) -> float:
     """Cost one collective, add it to its group's sum and what is exposed of it; returns its nanoseconds or NO_NIC.
@@ -283,12 +279,12 @@ def _add_collective(
         return NO_NIC
     out[_TP + group] += count * nanoseconds
     if phase == WEIGHT_GRADIENT:
-        out[_DP_OUT] += count * nanoseconds * (1 - plans.dp_overlap_ratio[i])
+        out[_DP_OUT] += count * nanoseconds * (1 - plan.dp_overlap_ratio)
     elif group == EP:
-        hidden = plans.ep_overlap_ratio[i] if forward_on_ep else plans.tp_overlap_ratio[i]
+        hidden = plan.ep_overlap_ratio if forward_on_ep else plan.tp_overlap_ratio
         out[_EP_OUT] += count * nanoseconds * (1 - hidden)
     else:
-        hidden = plans.ep_overlap_ratio[i] if forward_on_ep else plans.tp_overlap_ratio[i]
+        hidden = plan.ep_overlap_ratio if forward_on_ep else plan.tp_overlap_ratio
         out[_TP_OUT] += count * nanoseconds * (1 - hidden)
     return nanoseconds
 

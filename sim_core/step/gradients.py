@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of
 from sim_core.engine.events import UP, Program, Times
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
 from sim_core.workloads.moving import BY_LAYERS, PARAMETERS
@@ -53,14 +53,14 @@ def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
     )
 
 
-@kernel
+@inner_kernel
 def _width_scale(case: Case) -> float:
     """Bytes of a gradient on the wire over those recorded."""
     width = WIDTH_OF_PRECISION[case.plan.gradient_precision]
     return width / case.arrays.gradient_width if width > 0 else 1.0
 
 
-@kernel
+@inner_kernel
 def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     """Fill the row of `buckets` for the virtual stage in `row` of the split: its step pieces of `role`.
 
@@ -101,7 +101,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     buckets.costed[size] = True
 
 
-@kernel
+@inner_kernel
 def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, backward_s: float) -> float:
     """End of a stream that was free when this backward began, taking its buckets, of all kinds, as they get ready.
 
@@ -135,7 +135,7 @@ def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, bac
     return latest
 
 
-@kernel
+@inner_kernel
 def _stream_layers(case: Case, program: Program, virtual: int, begin_s: float, stream_s: float) -> tuple[float, float]:
     """Gradients of a virtual stage that get ready one by one: (end of the stream, seconds of all messages).
 
@@ -186,7 +186,7 @@ def _stream_layers(case: Case, program: Program, virtual: int, begin_s: float, s
     return max(stream_s, now_s) + seconds if held > 0 else stream_s, total_s + seconds
 
 
-@kernel
+@inner_kernel
 def _plain_backward_s(case: Case, virtual: int) -> float:
     """Backward of a virtual stage without recompute or straggler."""
     total_s = 0.0
@@ -195,7 +195,7 @@ def _plain_backward_s(case: Case, virtual: int) -> float:
     return total_s
 
 
-@kernel
+@inner_kernel
 def reduce_gradients(case: Case, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats) -> float:
     """Reduce the gradients of each virtual stage bucket by bucket, during its last backward or after the pipeline.
 

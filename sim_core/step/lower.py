@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Case
 from sim_core.costing.collectives import send_s
 from sim_core.engine.events import DOWN, UP, Program
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.placement import crosses_nodes
@@ -35,14 +35,14 @@ def allocate_lowered(arrays: Arrays) -> Lowered:
     return Lowered(passes=np.empty(units), again=np.empty(units), extra_s=np.empty(3))
 
 
-@kernel
+@inner_kernel
 def lower(case: Case, low: Lowered, program: Program) -> None:
     """Fill `low`, and the durations and messages of `program`; its order is the schedule's."""
     _cost_sends(case, program)
     _fill_blocks(case, low, program)
 
 
-@kernel
+@inner_kernel
 def _cost_sends(case: Case, program: Program) -> None:
     """Cost of the message into each stage, from the stage before and from the stage after; the ring closes last to first."""
     pp, all_gpus, gpus_per_node = case.plan.pp, case.plan.all_gpus, case.device.gpus_per_node
@@ -60,7 +60,7 @@ def _cost_sends(case: Case, program: Program) -> None:
         program.message_s[UP, stage] = cost
 
 
-@kernel
+@inner_kernel
 def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     """Durations of each virtual stage's blocks, from the layers that it holds, and the passes over all stages."""
     plan, row, key = case.plan, case.first, case.block

@@ -15,7 +15,7 @@ from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.compute import once_s
 from sim_core.engine.events import DOWN, Program
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.step.gradients import Buckets, cost_buckets
 from sim_core.workloads.moving import BY_LAYERS
@@ -45,7 +45,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
     )
 
 
-@kernel
+@inner_kernel
 def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
     """Gates of the first forwards, if the parameter gather overlaps them; else its seconds after the optimizer.
 
@@ -77,7 +77,7 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
         out[DP_EXPOSED] += after_s[stage] / pp
 
 
-@kernel
+@inner_kernel
 def finish_step(case: Case, once: Once, out: Floats) -> float:
     """Once-a-step collectives and the optimizer of each stage, added to `after_s`; returns the slowest stage's."""
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
@@ -105,7 +105,7 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
     return slowest_s
 
 
-@kernel
+@inner_kernel
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage in stage row `row` of the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step

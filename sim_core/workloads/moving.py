@@ -36,14 +36,63 @@ VOCABULARY: Final = 6
 N_RULES: Final = 7
 
 RULES: Final = (
-    Rule("fixed", 0, 0, 0, False, "sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)"),
-    Rule("compute", 1, -1, 0, False, "a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is held"),
-    Rule("activation", 1, 0, 0, False, "TP collectives carry the whole sequence x hidden tensor, whatever tp is"),
-    Rule("sharded_activation", 1, -1, 0, False, "expert traffic; sends under sequence parallelism: a rank has 1/tp of them"),
-    Rule("parameters", 0, -1, 0, True, "weights, gradients, optimizer work of a rank: 1/tp of the layers of its stage"),
-    Rule("expert_parameters", 0, -1, -1, True, "the same of the experts, of which a rank holds 1/ep"),
-    Rule("vocabulary", 0, -1, 0, False, "a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary"),
-)  # fmt: skip
+    Rule(
+        name="fixed",
+        micro_batch=0,
+        tp=0,
+        ep=0,
+        by_layers=False,
+        why="sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)",
+    ),
+    Rule(
+        name="compute",
+        micro_batch=1,
+        tp=-1,
+        ep=0,
+        by_layers=False,
+        why="a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is held",
+    ),
+    Rule(
+        name="activation",
+        micro_batch=1,
+        tp=0,
+        ep=0,
+        by_layers=False,
+        why="TP collectives carry the whole sequence x hidden tensor, whatever tp is",
+    ),
+    Rule(
+        name="sharded_activation",
+        micro_batch=1,
+        tp=-1,
+        ep=0,
+        by_layers=False,
+        why="expert traffic; sends under sequence parallelism: a rank has 1/tp of them",
+    ),
+    Rule(
+        name="parameters",
+        micro_batch=0,
+        tp=-1,
+        ep=0,
+        by_layers=True,
+        why="weights, gradients, optimizer work of a rank: 1/tp of the layers of its stage",
+    ),
+    Rule(
+        name="expert_parameters",
+        micro_batch=0,
+        tp=-1,
+        ep=-1,
+        by_layers=True,
+        why="the same of the experts, of which a rank holds 1/ep",
+    ),
+    Rule(
+        name="vocabulary",
+        micro_batch=0,
+        tp=-1,
+        ep=0,
+        by_layers=False,
+        why="a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary",
+    ),
+)
 
 EXPONENTS: Final = np.array([(r.micro_batch, r.tp, r.ep) for r in RULES], dtype=np.int64)
 BY_LAYERS: Final = np.array([r.by_layers for r in RULES], dtype=np.bool_)

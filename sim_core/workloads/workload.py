@@ -9,8 +9,8 @@ workload was recorded under (`base`), each with the rule (`moving`) that takes i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -132,17 +132,13 @@ class Workload:
 
     @property
     def content(self) -> str:
-        """Hash of all that a result depends on; file names and notes are not part of it."""
-        digest = hashlib.sha256(repr(self._scalars()).encode())
-        for column in (*self.arrays.pieces, *self.arrays.step, self.arrays.unit_layers):
-            digest.update(str((column.dtype, column.shape)).encode() + np.ascontiguousarray(column).tobytes())
-        digest.update(repr(tuple(self.arrays[4:])).encode())
+        """Hash of all that a result depends on: every field but the labels `names` and `notes`, arrays to their last byte."""
+        digest = hashlib.sha256()
+        for each in fields(self):
+            if each.name not in ("names", "notes"):
+                for part in _parts(each.name, getattr(self, each.name)):
+                    digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()
-
-    def _scalars(self) -> tuple[object, ...]:
-        own = (self.kind, self.base, self.layers, self.sequence, self.measured_on)
-        experts = (self.has_experts, self.experts, self.gradients_known)
-        return (*own, *experts, sorted(self.recorded.items()), self.state_width, self.dtype)
 
     @property
     def has_tp_messages(self) -> bool:
@@ -154,6 +150,22 @@ class Workload:
     def has_attention_core(self) -> bool:
         """Whether the attention products stand apart from the rest, so that they alone can be recomputed."""
         return bool(self.arrays.pieces.attention_core.any())
+
+
+def _parts(name: str, value: object) -> Iterator[bytes]:
+    """A value as bytes under its name, field by field: equal values give equal bytes, and only they."""
+    if isinstance(value, Mapping):
+        for key in sorted(value):
+            yield from _parts(f"{name}[{key!r}]", value[key])
+    elif isinstance(value, tuple):
+        for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
+            yield from _parts(f"{name}.{key}", part)
+    elif value is None or isinstance(value, str):
+        yield f"{name} {value!r}".encode()
+    else:
+        column = np.asarray(value)
+        yield f"{name} {column.dtype} {column.shape}".encode()
+        yield column.tobytes()
 
 
 def layers_by_unit(unit_of_layer: Ints, units: int) -> Ints:

@@ -1,1 +1,1 @@
-"""What each command of the command line does: parses, calls, prints."""
+"""One file per command, `NAME_command.py` with the function `command`: parse, call, print."""

@@ -1,1 +1,1 @@
-"""Two results of sweeps side by side: plans matched by their values, what changed in them, and which inputs changed."""
+"""Compare two results: plans matched by value, what changed in their rows, and which inputs changed."""

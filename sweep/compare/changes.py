@@ -1,4 +1,4 @@
-"""Which inputs differ between two results: the file, the value of a preset, the source of the model, the key of the spec."""
+"""Which inputs differ between two results: files, numbers of presets, sources of the model, keys of the spec."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from sim_core import HARDWARE_KEYS, short
 
 Kind = Literal["file", "hardware", "model", "spec", "default"]
 PRESETS: Final = "/presets/"
+MOST_SOURCES: Final = 20
 NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store")
 _APART: Final = ("name", "workload", "hardware", "axes", "fixed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One input that differs; `old` and `new` in words, empty where it was or is not there. Some cannot move a result."""
+    """One input that differs; `old` and `new` in words, empty on the side that lacks it. Some cannot change a result."""
 
     kind: Kind
     name: str
@@ -26,14 +27,14 @@ class Change:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """The change in one line."""
         if not self.old or not self.new:
-            return f"{self.kind} {self.name}: {f'{self.new}, new' if self.new else f'{self.old}, gone'}"
+            return f"{self.kind} {self.name}: {f'{self.new}, added' if self.new else f'{self.old}, removed'}"
         return f"{self.kind} {self.name}: {self.old} -> {self.new}"
 
 
 def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
-    """What differs between two provenances (`sweep.json`); older ones that recorded less by what is there."""
+    """What differs between two provenances (`sweep.json`). Older ones hold less; those are compared by what they hold."""
     before, after = old.get("inputs", {}), new.get("inputs", {})
     return (
         *_hardware(before, after, "hardware"),
@@ -59,13 +60,13 @@ def _files(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
                 yield Change(kind="file", name=what, old=a["path"], new=f"{b['path']}, same content", moves_results=False)
             continue
         same = what == "workload" and not content
-        told = ", but what is read of it is the same" if same else _sums(old, new) if what == "workload" else ""
+        detail = ", but its content as read is the same" if same else _totals(old, new) if what == "workload" else ""
         moved = a["path"] != b["path"]
         yield Change(
             kind="file",
             name=what if moved else a["path"],
             old=_version(a, moved),
-            new=_version(b, moved) + told,
+            new=_version(b, moved) + detail,
             moves_results=not same,
         )
     if content and not (before and after):
@@ -76,25 +77,30 @@ def _version(file: Mapping[str, Any], moved: bool) -> str:
     return f"{file['path'] + ' ' if moved else ''}{file['sha256'][:8]} ({file['bytes']:,} bytes)"
 
 
-def _sums(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What the sums of the two workloads say: a changed file in the words of its content."""
+def _totals(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The totals of the two workloads that differ: how the content of a changed file changed."""
     before, after = (p.get("inputs", {}).get("workload", {}) for p in (old, new))
-    told = [
-        f"{name} {_sum(name, before.get(name))} -> {_sum(name, after.get(name))}"
+    changed = [
+        f"{_label(name)} {_total(name, before.get(name))} -> {_total(name, after.get(name))}"
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     ]
-    return f"; {'; '.join(told)}" if told else ""
+    return f"; {'; '.join(changed)}" if changed else ""
 
 
-def _sum(name: str, value: float | None) -> str:
+def _label(name: str) -> str:
+    """The stored name of a total, as a reader expects it: stored names stay, so that older results have the same."""
+    return name.replace(" a step,", " per step,").replace(" a micro-batch,", " per micro-batch,")
+
+
+def _total(name: str, value: float | None) -> str:
     if value is None:
         return "none"
     return short(value, "s" if name.endswith("_s") else "B" if name.endswith("bytes") else "")
 
 
 def _hardware(before: Mapping[str, Any], after: Mapping[str, Any], section: str) -> Iterator[Change]:
-    """Numbers of presets and files of the same name; and names that came or went."""
+    """Numbers that differ in a preset or file of the same name, and names that only one side has."""
     a, b = before.get(section), after.get(section)
     if a is None or b is None:
         return
@@ -116,19 +122,18 @@ def _exact(value: float, unit: str, other: float) -> str:
 
 
 def _model(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    """The simulator's version, with the sources that changed; a change of its presets only is not one of the model."""
+    """The simulator's version, with the sources that changed. If only its presets changed, the model did not."""
     if old.get("model") == new.get("model"):
         return
     before, after = (p.get("inputs", {}).get("model", {}) for p in (old, new))
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)] if before and after else []
     sources = [name for name in names if PRESETS not in f"/{name}"]
-    shown = ", ".join(sources or names)
-    told = f" ({shown})" if shown else ""
+    listed = ", ".join((sources or names)[:MOST_SOURCES]) + (", ..." if len(sources or names) > MOST_SOURCES else "")
     yield Change(
         kind="model",
         name="version" if sources or not names else "presets",
         old=str(old.get("model")),
-        new=f"{new.get('model')}{told}",
+        new=f"{new.get('model')}{f' ({listed})' if listed else ''}",
         moves_results=bool(sources) or not names,
     )
 
@@ -140,35 +145,35 @@ def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             if isinstance(a.get(key), list) and isinstance(b.get(key), list):
                 yield from _listed("spec", f"{section}.{key}", a[key], b[key])
             elif a.get(key) != b.get(key):
-                values = (_shown(side[key]) if key in side else "" for side in (a, b))
+                values = (_text(side[key]) if key in side else "" for side in (a, b))
                 yield Change(kind="spec", name=f"{section}.{key}", old=next(values), new=next(values))
     for key in ("micro_batch", "sequence", "measured_on"):
         a, b = old.get("workload", {}).get(key), new.get("workload", {}).get(key)
         if a != b:
-            yield Change(kind="spec", name=f"workload.{key}", old=_shown(a), new=_shown(b))
+            yield Change(kind="spec", name=f"workload.{key}", old=_text(a), new=_text(b))
     for key in [key for key in dict.fromkeys([*old, *new]) if key not in _APART]:
         if old.get(key) != new.get(key):
             moves = key not in NEUTRAL_KEYS
-            yield Change(kind="spec", name=key, old=_shown(old.get(key)), new=_shown(new.get(key)), moves_results=moves)
+            yield Change(kind="spec", name=key, old=_text(old.get(key)), new=_text(new.get(key)), moves_results=moves)
 
 
 def _listed(kind: Kind, name: str, old: Any, new: Any) -> Iterator[Change]:
-    """Values that a list lost and won."""
-    gone = [_shown(value) for value in old if value not in new]
-    come = [_shown(value) for value in new if value not in old]
-    if gone or come:
-        yield Change(kind=kind, name=name, old=", ".join(gone), new=", ".join(come))
+    """Values that were removed from a list or added to it."""
+    removed = [_text(value) for value in old if value not in new]
+    added = [_text(value) for value in new if value not in old]
+    if removed or added:
+        yield Change(kind=kind, name=name, old=", ".join(removed), new=", ".join(added))
     elif list(old) != list(new):
         yield Change(kind=kind, name=name, old="", new="another order", moves_results=False)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None or value in ((), [], {}):
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return "; ".join(_shown(inner) for inner in value)
+        return "; ".join(_text(inner) for inner in value)
     return str(value)

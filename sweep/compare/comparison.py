@@ -1,4 +1,4 @@
-"""Compare two results: best plans per group, changes of step times with their cause, plans that came, went, broke or mended."""
+"""Compare two results: the best plan per group, changes of step times and their causes, plans that changed status."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sim_core import PARTS
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, paired, quoted
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
-from sweep.place import Location
+from sweep.folder import Location
 from sweep.query import columns_of
-from sweep.rank import ordering
+from sweep.ranking import ordering
 
 SAME: Final = 1e-9
-"""Step times closer than this, relatively, are the same."""
+"""Step times count as the same if their relative difference is smaller than this."""
 PART_ROUNDING_S: Final = 1e-12
 QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 BINS: Final = 60
@@ -25,9 +25,9 @@ BINS: Final = 60
 def compare(
     old: Location, new: Location, *, top: int = 10, by: str | None = None, per: Sequence[str] | None = None
 ) -> Comparison:
-    """Compare the results in two folders; `by` and `per` default to the new one's spec, `top` limits listed plans.
+    """Compare the results in two folders. `by` and `per` default to the new one's spec; `top` limits the listed plans.
 
-    Raises SpecError where a folder has no results, or a column is not known on both sides.
+    Raises SpecError if a folder has no results, or a column is missing on one side.
     """
     with paired(old, new) as pairs:
         before, after = pairs.provenances
@@ -77,14 +77,14 @@ def _dicts(pairs: Pairs, query: str) -> list[dict[str, Any]]:
 
 
 def _counts(pairs: Pairs, side: str) -> tuple[int, int, int]:
-    """Rows, those that can run, those that failed."""
+    """Numbers of rows: all, those that can run, those that failed."""
     query = f"SELECT count(*), count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM {side}_rows"
     rows, ok, failed = pairs.connection.execute(query).fetchall()[0]
     return int(rows), int(ok), int(failed)
 
 
 def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str]) -> list[Group]:
-    """The best plan of each group then and now, and where the old one stands now."""
+    """The best plan of each group on both sides, and how the old one ranks in the new result."""
     by, descending = order[0]
     champions = [_champions(pairs, side, order, per) for side in ("old", "new")]
     ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
@@ -96,11 +96,11 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
         f"WHERE status = 'ok' AND \"{by}\" IS NOT NULL) SELECT old_plan, new_status, value, rank FROM pairs "
         f"LEFT JOIN ranked ON plan = new_plan WHERE old_plan IN ({plans})",
     )
-    standing = {row["old_plan"]: row for row in now}
+    current = {row["old_plan"]: row for row in now}
     found = []
     for key in sorted({*champions[0], *champions[1]}, key=lambda key: tuple(map(_sortable, key))):
         old, new = champions[0].get(key), champions[1].get(key)
-        at = standing.get(old.plan, {}) if old else {}
+        at = current.get(old.plan, {}) if old else {}
         worse = None
         if old and new and old.value:
             worse = (new.value / old.value - 1) * (-1 if descending else 1)
@@ -119,7 +119,7 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
 
 
 def _sortable(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, before words."""
+    """Sort key: numbers by size, then words."""
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, str(value)
 
@@ -148,7 +148,7 @@ def _champions(
 
 
 def _steps(pairs: Pairs) -> Steps:
-    """Step times of the plans that can run on both sides."""
+    """Changes of the step times of plans that can run on both sides."""
     plans, slower, faster = pairs.connection.execute(
         f"SELECT count(change), count(*) FILTER (change > {SAME}), count(*) FILTER (change < -{SAME}) FROM pairs"
     ).fetchall()[0]
@@ -175,7 +175,7 @@ def _steps(pairs: Pairs) -> Steps:
 
 
 def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, float, int], ...]:
-    """Plans by relative change, in bins of one width; a single bin where all change alike."""
+    """Number of plans by relative change, in bins of equal width; a single bin if all changes are equal."""
     width = (high - low) / BINS
     if width <= SAME / BINS:
         return ((low, high, _one(pairs.connection, "SELECT count(change) FROM pairs")),)
@@ -197,7 +197,7 @@ def _shift(row: dict[str, Any], values: dict[str, Any]) -> Shift:
 
 
 def _largest(pairs: Pairs, top: int) -> list[Shift]:
-    """The plans whose step time changed most, by factor in either direction."""
+    """The plans whose step time changed most, by factor, in either direction."""
     columns = list(dict.fromkeys(["plan", *pairs.varying]))
     rows = _dicts(
         pairs,
@@ -209,7 +209,7 @@ def _largest(pairs: Pairs, top: int) -> list[Shift]:
 
 
 def _moved(pairs: Pairs, condition: str, top: int) -> Moved:
-    """Plans of `pairs` for which `condition` holds: how many, why, and the fastest of them."""
+    """The plans of `pairs` that satisfy `condition`: how many, for which reasons, and the fastest of them."""
     reasons = pairs.connection.execute(
         f"SELECT why, count(*) FROM pairs WHERE {condition} GROUP BY why ORDER BY count(*) DESC, why"
     ).fetchall()

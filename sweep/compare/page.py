@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs no network: tables, and plots with their library inside (plotly)."""
+"""A comparison as one HTML page that needs no network: tables, and plots with the plotly library embedded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from sim_core import SpecError
 from sweep.compare.report import Section, group_text
 from sweep.compare.result import Comparison, Point
-from sweep.show import SHORT_PART
+from sweep.show.tables import SHORT_PART
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1280px; padding: 0 1rem; color: #1d2430; }
@@ -31,7 +31,7 @@ _DOWN: Final = "#3465a4"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What the page says of one sweep: words and tables, the comparison if there is one, and the line of nights."""
+    """The page's part on one sweep: sections of text and tables, the comparison if there is one, the history of nights."""
 
     name: str
     sections: tuple[Section, ...]
@@ -40,7 +40,7 @@ class Entry:
 
 
 def html_page(title: str, lead: Sequence[str], entries: Sequence[Entry]) -> str:
-    """The page. Raises SpecError where plotly is not installed."""
+    """The page. Raises SpecError if plotly is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -96,7 +96,7 @@ def _figures(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
         figures += [
             ("Step time of the best plan, s", _lines(history, "best_step_s", _step_axis(history))),
             (
-                "Rank, now, of the best plan of the night before",
+                "New rank of the best plan of the night before",
                 _lines(history, "champion_rank", rank_axis),
             ),
             ("Plans that can run", _feasible(history)),
@@ -104,18 +104,18 @@ def _figures(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
     if found is not None and found.steps.histogram and found.steps.same < found.steps.plans:
         figures.append(("Plans by change of their step time", _histogram(found)))
     if found is not None and found.steps.mean is not None and found.steps.mean.parts:
-        figures.append(("Parts of the mean step, now - then, s", _parts(found)))
+        figures.append(("Parts of the mean step, new - old, s", _parts(found)))
     return figures
 
 
 def _step_axis(history: Sequence[Point]) -> dict[str, Any]:
-    """Logarithmic where the groups are far apart; on a narrow range that would have no ticks."""
+    """Logarithmic if the groups are far apart; on a narrow range a logarithmic axis would have no ticks."""
     steps = [step for point in history for step in point.best_step_s.values() if step]
     return {"type": "log", "dtick": "D2"} if steps and max(steps) > 5 * min(steps) else {}
 
 
 def _rank_axis(worst: int) -> dict[str, Any]:
-    """Rank 1 on top, decades below."""
+    """Logarithmic, with rank 1 on top."""
     ticks = [step * 10**k for k in range(len(str(worst))) for step in (1, 2, 5)]
     bottom = math.log10(max(worst, 10) * 1.3)
     return {"type": "log", "tickvals": ticks, "range": [bottom, -0.15]}
@@ -135,7 +135,7 @@ def _layout(**more: Any) -> dict[str, Any]:
 
 
 def _lines(history: Sequence[Point], field: str, axis: dict[str, Any]) -> dict[str, Any]:
-    """One line a group over the nights; a gap where there is no value."""
+    """One line per group over the nights, with gaps for missing values."""
     names = dict.fromkeys(name for point in history for name in getattr(point, field))
     labels = [point.label for point in history]
     data = [
@@ -190,15 +190,15 @@ def _parts(found: Comparison) -> dict[str, Any]:
 
 
 def two_points(found: Comparison) -> tuple[Point, ...]:
-    """The line of nights where there are only the two results: then and now."""
+    """The history if there are only the two results: old and new."""
 
-    def point(label: str, feasible: int, now: bool) -> Point:
-        champions = {group_text(group.group): group.new if now else group.old for group in found.groups}
+    def point(label: str, feasible: int, new: bool) -> Point:
+        champions = {group_text(group.group): group.new if new else group.old for group in found.groups}
         return Point(
             label=label,
             feasible=feasible,
             best_step_s={name: champion.step_time_s if champion else None for name, champion in champions.items()},
-            champion_rank={group_text(group.group): group.old_plan_rank if now else None for group in found.groups},
+            champion_rank={group_text(group.group): group.old_plan_rank if new else None for group in found.groups},
         )
 
-    return point("then", found.old_feasible, False), point("now", found.new_feasible, True)
+    return point("old", found.old_feasible, False), point("new", found.new_feasible, True)

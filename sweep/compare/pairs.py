@@ -1,4 +1,4 @@
-"""Two results in one database: `old_rows` and `new_rows` with the same plan columns, and `pairs`, matched by their values."""
+"""Two results in one database: `old_rows` and `new_rows` with the same plan columns, and `pairs`, plans matched by value."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Any, Final
 
 import duckdb
 
-from sim_core import HARDWARE_KEYS, PARTS, SpecError, nearest
-from sweep.place import Location
+from sim_core import HARDWARE_KEYS, PARTS, PLAN_DEFAULTS, SpecError, nearest
+from sweep.folder import Location
 from sweep.query import attach, columns_of
-from sweep.space import DEFAULTS
 from sweep.store import Store
 
 SIDES: Final = ("old", "new")
 _NUMBER: Final = "plan"
-_ALWAYS: Final = ("fidelity",)  # what one plan is matched by with one plan
+_ALWAYS: Final = ("fidelity",)  # to match by if no column varies
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """The database, the provenances, and what a plan is matched by.
+    """The database, the provenances, and the columns by which plans are matched.
 
-    `keys` are the plan columns of both sides, `varying` those with more than one value, `without` those that have one value
-    on each side but not the same: the hardware, which is then an input that changed and not another plan.
+    `keys` are the plan columns of both sides, `varying` those with more than one value. `without` are hardware columns with
+    one value on each side, but not the same one: an input that changed, not another plan.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -37,7 +36,7 @@ class Pairs:
 
 @contextmanager
 def paired(old: Location, new: Location) -> Iterator[Pairs]:
-    """Raises SpecError where one of the folders has no results or cannot be read."""
+    """Open both results. Raises SpecError if one of the folders has no results or cannot be read."""
     with duckdb.connect() as connection:
         try:
             provenances = tuple(_attached(connection, side, path) for side, path in zip(SIDES, (old, new), strict=True))
@@ -53,11 +52,11 @@ def paired(old: Location, new: Location) -> Iterator[Pairs]:
             )
         except duckdb.Error as error:
             text = str(error).splitlines()[0]
-            raise SpecError(f"{old}, {new}: cannot be compared ({text}); `sweep run` computes damaged slices again") from None
+            raise SpecError(f"{old}, {new}: cannot be compared ({text}); `sweep run` recomputes damaged slices") from None
 
 
 def quoted(names: Sequence[str], prefix: str = "") -> str:
-    """Columns for a query, comma-separated."""
+    """Quoted columns for a query, comma-separated."""
     return ", ".join(f'{prefix}"{name}"' for name in names)
 
 
@@ -65,7 +64,7 @@ def _attached(connection: duckdb.DuckDBPyConnection, side: str, path: Location) 
     attach(connection, f"{side}_results", path)
     provenance = Store(directory=path).provenance() or {}
     if not {"status", "reason", "step_time_s", *PARTS} <= set(columns_of(connection, f"{side}_results")):
-        raise SpecError(f"{path}: lacks columns of a result; nothing to compare")
+        raise SpecError(f"{path}: lacks columns of a result, so there is nothing to compare")
     return provenance
 
 
@@ -75,7 +74,7 @@ def _plan_columns(connection: duckdb.DuckDBPyConnection, side: str) -> list[str]
 
 
 def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[dict[str, Any]]) -> list[str]:
-    """Views of both results with the plan columns of either; what one does not have it holds at one value."""
+    """Create views of both results with the plan columns of either; a column that one lacks has its held value there."""
     columns = [_plan_columns(connection, side) for side in SIDES]
     keys = list(dict.fromkeys([*columns[0], *columns[1]]))
     for side, own, provenance in zip(SIDES, columns, provenances, strict=True):
@@ -85,9 +84,9 @@ def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[d
 
 
 def _held(name: str, provenance: dict[str, Any]) -> str:
-    """SQL for the value of a plan column that a result does not have because no axis runs over it."""
-    if name in DEFAULTS:
-        return repr(DEFAULTS[name])
+    """SQL for the value of a plan column that a result lacks because no axis runs over it."""
+    if name in PLAN_DEFAULTS:
+        return repr(PLAN_DEFAULTS[name])
     if name in HARDWARE_KEYS:
         cases = "".join(
             f" WHEN '{label.replace(chr(39), chr(39) * 2)}' THEN {numbers[name]!r}::DOUBLE"
@@ -99,7 +98,7 @@ def _held(name: str, provenance: dict[str, Any]) -> str:
 
 
 def _spread(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Keys with more than one value over both sides; and of them those of the hardware with one on each side."""
+    """Keys with more than one value over both sides; and, of the hardware's keys, those with one value on each side."""
     bounds = ", ".join(f'min("{name}"), max("{name}")' for name in keys)
     rows = [connection.execute(f"SELECT {bounds} FROM {side}_rows").fetchall()[0] for side in SIDES]
     varying, without = [], []
@@ -114,7 +113,7 @@ def _spread(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> tuple
 
 
 def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> None:
-    """The table `pairs`: numbers, statuses, why it cannot run (now, or else then), step times, and new - old of each part."""
+    """Create the table `pairs`: plan numbers, statuses, reason (new, else old), step times, and new - old of each part."""
     on = " AND ".join(f'o."{name}" IS NOT DISTINCT FROM n."{name}"' for name in by or _ALWAYS)
     both = "o.status = 'ok' AND n.status = 'ok'"
     deltas = ", ".join(f"CASE WHEN {both} THEN n.{part} - o.{part} END AS {part}" for part in PARTS)
@@ -128,7 +127,7 @@ def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> None:
 
 
 def known_column(name: str, pairs: Pairs, what: str) -> str:
-    """A column that both sides have. Raises SpecError naming `what`."""
+    """`name`, if both sides have that column. Raises SpecError naming `what`."""
     names = columns_of(pairs.connection, "new_rows")
     if name not in names or name not in columns_of(pairs.connection, "old_rows"):
         raise SpecError(f"{what}: {name!r} is not a column of both results, {nearest(name, names)}")

@@ -1,4 +1,4 @@
-"""A comparison in words and tables, and these as text for a terminal or as Markdown; the page is made of the same."""
+"""A comparison as sections of sentences and tables, and sections as terminal text or Markdown."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sweep.columns import SHORT_NAMES
 from sweep.compare.result import Comparison, Group, Moved, Shift, Steps
-from sweep.show import SHORT_PART, TABLE_WIDTH, cell
+from sweep.show.tables import SHORT_COLUMN, SHORT_PART, TABLE_WIDTH, cell
 
-SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"
 _FOLLOWS: Final = {"dp": "all_gpus", "global_batch": "ga"}
-"""Plan columns that need not be said where the other is."""
+"""Plan columns that need not be printed if the other one is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading, sentences, and a table of text (its first row the heads; empty for none)."""
+    """A heading, sentences, and a table of text, its headings in the first row (empty for no table)."""
 
     heading: str
     lines: tuple[str, ...] = ()
@@ -31,18 +29,18 @@ class Section:
 
 
 def sections(found: Comparison) -> list[Section]:
-    """The whole comparison; what did not happen is not mentioned, but for the inputs and the step times."""
+    """The whole comparison. Empty sections are left out, except for the inputs and the step times."""
     return [
         _head(found),
         _inputs(found),
         _groups(found),
         *_steps(found.steps),
         *_largest(found),
-        *_moved("Became infeasible", found.became_infeasible, "by reason now"),
-        *_moved("Failed now", found.became_failed, "by reason now"),
-        *_moved("Became feasible", found.became_feasible, "by reason then"),
+        *_moved("Became infeasible", found.became_infeasible, "by new reason"),
+        *_moved("Now failing", found.became_failed, "by new reason"),
+        *_moved("Became feasible", found.became_feasible, "by old reason"),
         *_moved("New plans", found.new_plans, "by status or reason"),
-        *_moved("Vanished plans", found.vanished_plans, "by status or reason then"),
+        *_moved("Vanished plans", found.vanished_plans, "by old status or reason"),
     ]
 
 
@@ -52,15 +50,15 @@ def percent(change: float) -> str:
 
 
 def plan_text(values: Mapping[str, Any], without: Sequence[str] = ()) -> str:
-    """A plan in short words: `tp 2, pp 1, ckpt none`, without columns said elsewhere or that follow from others."""
-    said = {*values, *without}
-    hidden = {*without, "plan", "step_time_s", *(name for name, other in _FOLLOWS.items() if other in said)}
-    told = [f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}" for name, value in values.items() if name not in hidden]
-    return ", ".join(told) or "the only plan"
+    """A plan in short form: `tp 2, pp 1, ckpt none`, leaving out `without` and columns that follow from others."""
+    known = {*values, *without}
+    hidden = {*without, "plan", "step_time_s", *(name for name, other in _FOLLOWS.items() if other in known)}
+    parts = [f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}" for name, value in values.items() if name not in hidden]
+    return ", ".join(parts) or "the only plan"
 
 
 def group_text(group: Mapping[str, Any]) -> str:
-    """A group in short words; `all plans` where there is one."""
+    """A group in short form; `all plans` if there is only one group."""
     return ", ".join(f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}" for name, value in group.items()) or "all plans"
 
 
@@ -76,29 +74,29 @@ def _head(found: Comparison) -> Section:
         *(f"Incomplete: {text}" for text in found.incomplete),
     ]
     if found.old_failed or found.new_failed:
-        lines.append(f"Failed plans: {found.old_failed:,} then, {found.new_failed:,} now")
+        lines.append(f"Failed plans: {found.old_failed:,} old, {found.new_failed:,} new")
     if found.matched_without:
-        lines.append(f"{', '.join(found.matched_without)}: differs for all plans, matched without it")
+        lines.append(f"{', '.join(found.matched_without)}: differs for all plans, so plans are matched without it")
     return Section(heading=f"{found.name}: what changed", lines=tuple(lines))
 
 
 def _inputs(found: Comparison) -> Section:
-    told = [change.text + ("" if change.moves_results else " (moves no result)") for change in found.inputs]
-    return Section(heading="Inputs", lines=tuple(told) or ("No input changed.",))
+    lines = [change.text + ("" if change.moves_results else " (changes no result)") for change in found.inputs]
+    return Section(heading="Inputs", lines=tuple(lines) or ("No input changed.",))
 
 
 def _groups(found: Comparison) -> Section:
     by = SHORT_COLUMN.get(found.by, found.by)
     heads = (
         "group",
-        f"{by} then",
-        f"{by} now",
+        f"old {by}",
+        f"new {by}",
         "change",
-        "step then",
-        "step now",
-        "best plan now",
-        "best plan then",
-        "its rank now",
+        "old step",
+        "new step",
+        "new best plan",
+        "old best plan",
+        "its new rank",
     )
     rows = [_group_row(group, found) for group in found.groups[:MAX_GROUPS]]
     left = len(found.groups) - MAX_GROUPS
@@ -147,19 +145,19 @@ def _steps(steps: Steps) -> list[Section]:
             f"mean {cell('step_time_s', steps.mean.old_s)} -> {cell('step_time_s', steps.mean.new_s)}: {parts_text(steps.mean)}"
         )
     if steps.causes:
-        lines.append("moved most by " + ", ".join(f"{name} ({_plural(count)})" for name, count in steps.causes))
+        lines.append("mostly due to " + ", ".join(f"{name} ({_plural(count)})" for name, count in steps.causes))
     return [Section(heading="Step times", lines=tuple(lines))]
 
 
 def parts_text(shift: Shift) -> str:
-    """The parts that moved, widest first, with sign."""
+    """The parts that changed, largest first, with sign."""
     return ", ".join(f"{SHORT_PART[name]} {'+' * (delta > 0)}{cell(name, delta)}" for name, delta in shift.parts) or "no part"
 
 
 def _largest(found: Comparison) -> list[Section]:
     if not found.largest:
         return []
-    heads = ("plan", "its values", "step then", "step now", "change", "cause", "parts, now - then")
+    heads = ("plan", "its values", "old step", "new step", "change", "cause", "parts, new - old")
     rows = [
         (
             str(shift.values["plan"]),
@@ -184,7 +182,7 @@ def _moved(heading: str, moved: Moved, by: str) -> list[Section]:
 
 
 def print_sections(parts: Sequence[Section], console: Console) -> None:
-    """Print sections, the tables whole, however narrow the terminal."""
+    """Print sections; tables are not truncated, however narrow the terminal."""
     wide = Console(
         file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True, soft_wrap=True
     )
@@ -218,7 +216,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As it is, also where it holds marks of Markdown or HTML."""
+    """`text` with the special characters of Markdown and HTML escaped."""
     for mark in "\\`*_|<>[]":
         text = text.replace(mark, f"\\{mark}")
     return text

@@ -1,4 +1,4 @@
-"""What a comparison finds, as plain immutable data: what every form of the report is made of."""
+"""What a comparison finds, as plain immutable data from which every form of the report is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """The best plan of one group in one result. `value` is of the column ranked by."""
+    """The best plan of one group in one result. `value` is that of the column ranked by."""
 
     plan: int
     values: Values
@@ -23,10 +23,10 @@ class Champion:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The best plan of one group, then and now; None where no plan of it can run.
+    """The best plan of one group in the old and the new result; None if no plan of the group can run.
 
-    `old_plan_now` is the value that the old best plan has now, `old_plan_rank` its rank now: None where it cannot run or is
-    no longer there, and `old_plan_status` says which.
+    `old_plan_now` and `old_plan_rank` are the value and the rank of the old best plan in the new result; None if it cannot
+    run or is not there, and `old_plan_status` says which.
     """
 
     group: Values
@@ -35,12 +35,12 @@ class Group:
     old_plan_now: float | None = None
     old_plan_rank: int | None = None
     old_plan_status: str = ""
-    worse: float | None = None  # of the best value, relative, above 0 is worse; None where one side has none
+    worse: float | None = None  # relative change of the best value, above 0 is worse; None if one side has none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """The step time of one plan, or of many on average, then and now, and the parts that moved it, widest first."""
+    """The old and new step time of one plan, or the mean of many, and the parts that changed, largest first."""
 
     values: Values
     old_s: float
@@ -49,19 +49,19 @@ class Shift:
 
     @property
     def change(self) -> float:
-        """Relative, above 0 is slower."""
+        """Relative change of the step time, above 0 is slower."""
         return self.new_s / self.old_s - 1
 
     @property
     def cause(self) -> str | None:
-        """The breakdown column that moved most in the direction of the whole."""
+        """The breakdown column that changed most in the same direction as the step time."""
         direction = self.new_s - self.old_s
         return next((name for name, delta in self.parts if delta * direction > 0), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Step times of the plans that can run on both sides; changes are relative, quantiles of all such plans."""
+    """Step times of the plans that can run on both sides. Changes are relative, quantiles are over all these plans."""
 
     plans: int
     slower: int
@@ -70,14 +70,14 @@ class Steps:
     quantiles: tuple[tuple[float, float], ...]  # (0..1, change)
     histogram: tuple[tuple[float, float, int], ...]  # from, to, plans
     mean: Shift | None
-    causes: tuple[tuple[str, int], ...]  # breakdown column, plans whose step it moved most
+    causes: tuple[tuple[str, int], ...]  # breakdown column, number of plans whose step it changed most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Plans that went from one status to another, by the reason why they cannot run now, or could not then (or `ok`).
+    """Plans that changed status, by the reason why they cannot run now, else why they could not before (or `ok`).
 
-    `best` are the fastest of them, where either side has a step time.
+    `best` are the fastest of them, of those with a step time on either side.
     """
 
     plans: int
@@ -87,7 +87,7 @@ class Moved:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two results of a sweep. Rows of `largest` and `best` are limited, numbers never."""
+    """The comparison of two results. Only the rows of `largest` and `best` are limited in number."""
 
     name: str
     old: str
@@ -101,9 +101,9 @@ class Comparison:
     new_feasible: int
     old_failed: int
     new_failed: int
-    incomplete: tuple[str, ...]  # in words, which side is not whole
+    incomplete: tuple[str, ...]  # in words, which side is incomplete
     matched: int
-    matched_without: tuple[str, ...]  # columns that differ for every plan and were left out of the match
+    matched_without: tuple[str, ...]  # columns that differ for every plan, so that plans were matched without them
     inputs: tuple[Change, ...]
     groups: tuple[Group, ...]
     steps: Steps
@@ -115,7 +115,7 @@ class Comparison:
     vanished_plans: Moved
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON, with the texts that are made of other fields."""
+        """As data for JSON, including texts derived from other fields."""
         data = asdict(self)
         for change, row in zip(self.inputs, data["inputs"], strict=True):
             row["text"] = change.text
@@ -126,7 +126,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One result on the line of nights; values by group in words, None where no plan can run."""
+    """One result in the history of nights; values by the name of a group, None if no plan of it can run."""
 
     label: str
     feasible: int

@@ -1,8 +1,22 @@
 """Executors: one protocol, several ways to run a task over slices.
 
-The contract, whichever executor runs: every slice of the queue is run to its end exactly once, in any order; a slice whose
-process dies is run again; a plan that kills its process is given up alone (`SliceTask.give_up`); an OSError of the task
-(a full disk) ends the run; closing the iterator stops all that was started.
+The contract, which the same tests check on every executor:
+
+- Every slice of the queue is finished exactly once, in any order, with the same rows whoever computes it.
+- An OSError of the task (a full disk) or a SimError (a bad input) ends the run with that error.
+- Anything else that goes wrong with a slice is a *loss*. The queue retries and halves the slice, and at last gives up the
+  plan at fault alone (`SliceTask.give_up`), which becomes `failed` with one of these reasons:
+
+  - `simulation_raised`: the plan raised an exception;
+  - `out_of_memory`: the plan raised MemoryError, or a memory monitor ended its process;
+  - `timed_out`: the slice took longer than the time limit;
+  - `worker_lost`: the process died, twice, so that the cause is the plan and not an outside kill.
+
+- Closing the iterator stops everything that was started.
+
+The inline executor has no process besides the driver's, so it meets the contract only for exceptions: `simulation_raised`,
+and `out_of_memory` if Python raises MemoryError. It has no time limit, and a plan that kills the process ends the run. The
+finished slices stay, and the same sweep resumed with worker processes finds the plan.
 """
 
 from __future__ import annotations
@@ -10,14 +24,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from sweep.work import Receipt, SliceQueue, SliceTask
+from sweep.slices import Receipt, SliceQueue, SliceTask
 
 
 class Executor(Protocol):
-    """Runs a task over a queue of slices."""
+    """Runs a task over a queue of slices, by the contract above."""
 
     workers: int
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
-        """Yield a receipt for each finished slice, as they finish."""
+        """Yield a receipt for each finished slice, in the order in which they finish."""
         ...

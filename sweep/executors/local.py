@@ -1,8 +1,8 @@
-"""Runs slices in worker processes of this machine; workers may die, the driver may die, nothing is lost.
+"""Runs slices in worker processes on this machine. Workers or the driver may die; no finished slice is lost.
 
-Not a `ProcessPoolExecutor`: there, one dead worker breaks the pool for all, and which slice it held is not known. Here each
-worker has one slice and one pipe; a closed pipe names the slice that was lost. Workers end with their driver, also when it
-is killed (PR_SET_PDEATHSIG).
+Not a `ProcessPoolExecutor`: there, one dead worker breaks the whole pool, and the slice that it held is unknown. Here each
+worker has one slice and one pipe, so a closed pipe identifies the lost slice. Workers end with their driver, even if it is
+killed (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from sim_core import SimError
+from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 from sweep.store import Slice
-from sweep.work import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
 
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
@@ -35,18 +35,18 @@ MAX_FALSE_STARTS: Final = 5
 
 @dataclass(kw_only=True)
 class _Worker:
-    """One process, its pipe and the slice that it holds with the losses of that slice (None: idle), and until when."""
+    """One process, its pipe, the slice it holds with that slice's losses (None: idle), and the deadline."""
 
     process: SpawnProcess
     pipe: Connection
-    until: float
+    deadline: float
     held: tuple[Slice, int] | None = None
     ready: bool = False
     dead: bool = False
 
 
 class LocalExecutor:
-    """`workers` processes on this machine; a slice may take `limit_s` seconds."""
+    """`workers` processes on this machine. A slice may take `limit_s` seconds, the start of a worker `start_s`."""
 
     def __init__(self, workers: int, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
         self.workers = workers
@@ -63,16 +63,16 @@ class LocalExecutor:
                     pool.append(_start(taken, time.monotonic() + self.start_s))
                 if not pool:
                     return
-                for worker in _spoken(pool):
+                for worker in _due(pool):
                     receipt = self._answer(worker, task, queue)
                     if receipt is not None:
                         yield receipt
                     if worker.held is not None:
-                        continue  # it has said that it is ready, and works
+                        continue  # it is working
                     taken = None if worker.dead else queue.take()
                     if taken is not None:
                         self._hand(worker, taken)
-                    else:  # nothing is left; or it died, and a new process takes its place
+                    else:  # no slice is left, or it died and a new process replaces it
                         _stop(worker)
                         pool.remove(worker)
         finally:
@@ -82,23 +82,23 @@ class LocalExecutor:
                 _stop(worker)
 
     def _answer(self, worker: _Worker, task: SliceTask, queue: SliceQueue) -> Receipt | None:
-        """Take what a ready pipe holds: the worker is ready, done with its slice (`held` is None), or `dead`.
+        """Read one message of a due worker: it is ready, done with its slice (`held` becomes None), or `dead`.
 
-        A worker that dies before it was ready is not its slice's fault: the slice goes back as it was, and too many such
-        starts in a row end the run.
+        If a worker dies before it is ready, its slice is not the cause: the slice goes back with no loss counted, and too
+        many such false starts in a row end the run.
         """
-        if worker.held is None:  # it was stopped; the pool holds none such
+        if worker.held is None:  # it was stopped already
             return None
         taken = worker.held
         try:
-            if not worker.pipe.poll():  # it is here because its time is over
+            if not worker.pipe.poll():  # it is due because its deadline has passed
                 worker.process.kill()
             answer = worker.pipe.recv()
         except (EOFError, OSError):
             worker.dead, worker.held = True, None
             if worker.ready:
-                late = worker.until <= time.monotonic()
-                return settle(Loss(reason="timed_out" if late else "worker_lost"), taken, task, queue)
+                late = worker.deadline <= time.monotonic()
+                return resolve(Loss(reason="timed_out" if late else "worker_lost"), taken, task, queue)
             self._false_start(worker)
             queue.returned.append(taken)
             return None
@@ -111,19 +111,19 @@ class LocalExecutor:
             self._hand(worker, taken)
             return None
         worker.held = None
-        return settle(answer, taken, task, queue)
+        return resolve(answer, taken, task, queue)
 
     def _false_start(self, worker: _Worker) -> None:
-        """A worker ended before it could work; so many in a row that it is no accident end the run."""
+        """Count a worker that ended before it could work; MAX_FALSE_STARTS in a row end the run."""
         self.false_starts += 1
         if self.false_starts >= MAX_FALSE_STARTS:
             worker.process.join(_STOP_S)
-            raise WorkerStartError(f"worker processes end before they can work (exit code {worker.process.exitcode})")
+            raise WorkerStartError(f"worker processes exit before they can work (exit code {worker.process.exitcode})")
 
     def _hand(self, worker: _Worker, taken: tuple[Slice, int]) -> None:
         """Give a worker its next slice."""
         worker.held = taken
-        worker.until = time.monotonic() + self.limit_s
+        worker.deadline = time.monotonic() + self.limit_s
         _send(worker, taken[0])
 
 
@@ -131,15 +131,15 @@ class WorkerStartError(SimError):
     """Worker processes cannot be started on this machine."""
 
 
-def _start(taken: tuple[Slice, int], until: float) -> _Worker:
-    """A new process for a slice. It gets the task once it is ready: a process that dies before would leave us writing it."""
+def _start(taken: tuple[Slice, int], deadline: float) -> _Worker:
+    """Start a process for a slice. It gets the task when it has started: writing to a process that died would block."""
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-    with _sigint_ignored():  # inherited: a Ctrl-C while the worker still imports is the driver's affair, too
+    with _sigint_ignored():  # inherited: the driver handles Ctrl-C, also while a worker imports
         process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours, held=taken, until=until)
+    return _Worker(process=process, pipe=ours, held=taken, deadline=deadline)
 
 
 @contextmanager
@@ -155,16 +155,16 @@ def _sigint_ignored() -> Iterator[None]:
 
 
 def _send(worker: _Worker, what: SliceTask | Slice) -> None:
-    with suppress(OSError):  # it is dead: its pipe will say so
+    with suppress(OSError):  # it is dead; reading its pipe will show that
         worker.pipe.send(what)
 
 
-def _spoken(pool: list[_Worker]) -> list[_Worker]:
-    """Wait until workers have something to say, or have held a slice for too long; those."""
-    first = min(worker.until for worker in pool)
+def _due(pool: list[_Worker]) -> list[_Worker]:
+    """Wait until workers have sent a message or passed their deadline; returns those workers."""
+    first = min(worker.deadline for worker in pool)
     ready = wait([worker.pipe for worker in pool], max(first - time.monotonic(), 0.0))
     now = time.monotonic()
-    return [worker for worker in pool if worker.pipe in ready or worker.until <= now]
+    return [worker for worker in pool if worker.pipe in ready or worker.deadline <= now]
 
 
 def _stop(worker: _Worker) -> None:
@@ -177,17 +177,17 @@ def _stop(worker: _Worker) -> None:
 
 
 def _work(pipe: Connection, driver: int) -> None:
-    """A worker's life: take a slice, answer with a receipt or an error, end with the pipe."""
+    """The main function of a worker: receive slices, answer each with a receipt or an error, end when the pipe closes."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != driver:  # it died before we asked
+        if os.getppid() != driver:  # the driver died before prctl took effect
             return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's affair
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         pipe.send(_STARTED)
         task = pipe.recv()
-        attempt(task.warm_up)  # a fault of the input is told by the slice that has it
+        attempt(task.warm_up)  # an input error is raised again by the slice that has it
         pipe.send(_READY)
     except (EOFError, OSError):
         return

@@ -1,9 +1,9 @@
-"""Runs slices as Ray tasks: on a cluster, or on a Ray of this machine that is started and stopped with the run.
+"""Runs slices as Ray tasks: on a cluster, or on a Ray that is started on this machine and stopped with the run.
 
-A task is a slice, about a second of one CPU, so that an autoscaler may add and remove nodes. Lost workers and nodes are
-retried by Ray; a slice that comes to no end all the same is halved by the queue, as with every executor. The job lies once in
-the object store. Rows come back as one Arrow buffer, the slice's file as the worker has encoded it: the driver only writes
-it. Or the worker writes it itself, and a receipt comes back.
+A task is one slice, about a second of one CPU, so an autoscaler may add and remove nodes. Ray retries slices of lost workers
+and nodes; the queue halves a slice that is lost even so, as with every executor. The sweep is in the object store once. A
+worker either writes its slice's file itself and returns a receipt, or returns the file as one Arrow buffer for the driver to
+write.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
+from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 from sweep.store import Slice
-from sweep.work import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, settle
 
 RETRIES, SUSPECT_RETRIES = 3, 1
-"""Of a slice by Ray, when its worker or node dies; of one that has been lost before: it is under suspicion."""
+"""Ray's retries of a slice whose worker or node dies; fewer for a suspect slice, one that was lost before."""
 IN_FLIGHT_PER_CPU: Final = 2
 MIN_IN_FLIGHT: Final = 8
-"""So that a cluster that has no CPU yet sees demand, and adds nodes."""
+"""Enough that an autoscaler sees demand, and adds nodes, while the cluster has no CPU yet."""
 CPUS_EVERY_S: Final = 10.0
 MAX_QUIET: Final = 2
 _REACH_S: Final = 10.0
@@ -45,19 +45,19 @@ Result = TypeVar("Result")
 
 
 class ClusterError(SimError):
-    """The cluster cannot be reached, or answers no more."""
+    """The cluster cannot be reached, or has stopped answering."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """A finished slice that the driver has yet to write."""
+    """A finished slice that the driver still has to write."""
 
     receipt: Receipt
     data: pa.Buffer
 
 
 class RayExecutor:
-    """The cluster that this process has joined. `at_driver`: rows are written by the driver, not by the workers."""
+    """The cluster that this process has joined. With `at_driver`, the driver writes the rows, not the workers."""
 
     def __init__(self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
         self.at_driver = at_driver
@@ -67,7 +67,7 @@ class RayExecutor:
         self._counted = time.monotonic()
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
-        """See `Executor`. Raises ClusterError where nothing is heard for several time limits."""
+        """See `Executor`. Raises ClusterError if no slice comes back for several time limits."""
         shared = ray.put(task)
         held: dict[Any, tuple[Slice, int]] = {}
         quiet = 0
@@ -80,16 +80,16 @@ class RayExecutor:
                 done = self._finished(list(held))
                 quiet = 0 if done else self._quiet(held, queue, quiet)
                 for reference in done:
-                    receipt = self._settled(reference, held.pop(reference), task, queue)
+                    receipt = self._resolved(reference, held.pop(reference), task, queue)
                     if receipt is not None:
                         yield receipt
-        except SystemError as error:  # what a signal's handler raises inside Ray's own code comes out of it like this
+        except SystemError as error:  # Ray wraps what a signal handler raises inside its own code
             raise error.__cause__ or error from None
         finally:
             _cancel(held)
 
     def _in_flight(self) -> int:
-        """How many slices to have out at once; follows a cluster that grows or shrinks."""
+        """How many slices to submit at once; follows the size of the cluster."""
         now = time.monotonic()
         if now - self._counted > CPUS_EVERY_S:
             self._counted = now
@@ -102,56 +102,56 @@ class RayExecutor:
         return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
-        """Wait for a slice, and take all that are done then; none where nothing was heard for longer than a slice may take."""
+        """Wait for a slice, then return all that are done; none if no slice came back for longer than one may take."""
         first, others = ray.wait(references, num_returns=1, timeout=self.start_s + self.limit_s + _GRACE_S)
         if not first or not others:
             return list(first)
         return [*first, *ray.wait(others, num_returns=len(others), timeout=0)[0]]
 
     def _quiet(self, held: dict[Any, tuple[Slice, int]], queue: SliceQueue, before: int) -> int:
-        """Nothing was heard for longer than any slice may take: start those slices again; give up after MAX_QUIET times.
+        """No slice came back for longer than one may take: submit them again, and give up after MAX_QUIET times.
 
-        While there are more slices out than CPUs, some may only wait for nodes: that is no fault.
+        As long as more slices are submitted than there are CPUs, some may only be waiting for nodes; that is not an error.
         """
         cpus = _cpus()
         if len(held) > cpus:
-            sys.stderr.write(f"waiting for the cluster: {len(held)} slices are out, {cpus} CPUs are there\n")
+            sys.stderr.write(f"waiting for the cluster: {len(held)} slices submitted, {cpus} CPUs available\n")
             return before
         if before + 1 >= MAX_QUIET:
-            raise ClusterError("the cluster answers no more: slices are out on CPUs that are there, but none comes back")
+            raise ClusterError("the cluster has stopped answering: it has CPUs for the submitted slices, but none comes back")
         _cancel(held)
         queue.returned.extend(held.values())
         held.clear()
         return before + 1
 
-    def _settled(self, reference: Any, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
-        """Take what came of a slice."""
+    def _resolved(self, reference: Any, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
+        """Fetch the outcome of a slice and act on it."""
         try:
             answer = ray.get(reference)
         except OutOfMemoryError:
             answer = Loss(reason="out_of_memory")
-        except RayTaskError as error:  # our own code cannot run there: packages are missing, or differ
+        except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
             raise ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}") from None
         except RayError:
             answer = Loss(reason="worker_lost")
-            taken = (taken[0], max(taken[1], 1))  # Ray has tried it again already
+            taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
         if answer == _BUSY:
             queue.returned.append(taken)
             return None
         if isinstance(answer, _Rows):
             task.store(taken[0], answer.data)
             answer = answer.receipt
-        return settle(answer, taken, task, queue)
+        return resolve(answer, taken, task, queue)
 
 
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
 def _slice(task: SliceTask, part: Slice, at_driver: bool, limit_s: float) -> object:
-    """What a worker does with a slice; every outcome but the worker's death is a value."""
+    """Run one slice on a worker; every outcome but the worker's death is a value."""
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
-        return _BUSY  # the slice before hangs in this process, which is about to end
-    if task.job.identity not in _warm():
-        attempt(task.warm_up)  # a fault of the input is told by the slice that has it
-        _warm().add(task.job.identity)
+        return _BUSY  # the previous slice hangs in this process, which is about to end
+    if task.sweep.identity not in _warm():
+        attempt(task.warm_up)  # an input error is raised again by the slice that has it
+        _warm().add(task.sweep.identity)
     return _within(limit_s, partial(attempt, partial(_rows, task, part) if at_driver else partial(task, part)))
 
 
@@ -168,9 +168,9 @@ def _rows(task: SliceTask, part: Slice) -> _Rows:
 
 
 def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
-    """The action's result, or a loss when it takes too long: then this process is ended by an alarm a moment later.
+    """The action's result, or a loss if it takes too long; then an alarm ends this process a moment later.
 
-    The alarm also ends an action that lets no other thread run, and stands for a process that cannot even say so.
+    The alarm also ends a process whose action lets no other thread run, so that it cannot report the loss itself.
     """
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(action()), name=_SLICE_THREAD, daemon=True)
@@ -194,10 +194,10 @@ def _cancel(references: Any) -> None:
 
 
 def _reach(address: str) -> None:
-    """Raise ClusterError where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    """Raise ClusterError if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        return  # `auto` and the like are Ray's to find
+        return  # Ray resolves `auto` and the like
     try:
         socket.create_connection((host, int(port)), _REACH_S).close()
     except OSError as error:
@@ -206,9 +206,9 @@ def _reach(address: str) -> None:
 
 @contextmanager
 def joined(workers: int | None) -> Iterator[bool]:
-    """Join the cluster in RAY_ADDRESS, or start a Ray of this machine with `workers` CPUs; yields whether it is our own.
+    """Join the cluster in RAY_ADDRESS, or start a Ray on this machine with `workers` CPUs; yields whether it was started here.
 
-    Raises ClusterError where there is none at that address.
+    Raises ClusterError if there is no cluster at that address.
     """
     address = os.environ.get("RAY_ADDRESS")
     if address:
@@ -224,7 +224,7 @@ def joined(workers: int | None) -> Iterator[bool]:
         raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None
     try:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ours)  # Ray has put in its own, which ends the process without a word
+            signal.signal(signal.SIGTERM, ours)  # Ray has installed its own, which ends the process silently
         yield not address
     finally:
         ray.shutdown()

@@ -1,1 +1,1 @@
-"""Sweeps that run every night over the inputs of the day: compared with the night before, and told when something is worse."""
+"""Sweeps that run every night: compared with the night before, with a notification if something got worse."""

@@ -1,9 +1,9 @@
-"""One at a time on a root, and a dead holder keeps nobody out: a lock of the kernel on a local disk, a lease elsewhere.
+"""One nightly run at a time per root; a dead holder blocks nobody. A kernel lock on a local disk, a lease elsewhere.
 
-The lease needs no more of a store than that a listing shows what was written before it (as S3 since 2020): each writes an
-entry of its own, then lists; who sees another live entry withdraws. Two cannot both miss the other, since one of the two
-listings comes after both writes. A holder writes its entry again and again; an entry that is older than `LEASE_S` by the
-store's own clock is dead. Where two begin at the same moment both may withdraw; they try again after random pauses.
+The lease only needs a store whose listing shows everything written before it (S3 does since 2020). Each run writes an entry
+of its own, then lists all entries; a run that sees another live entry withdraws its own. Two runs cannot miss each other,
+because one of the two listings comes after both writes. A holder rewrites its entry regularly; an entry older than `LEASE_S`
+by the store's clock is dead. If two runs start at the same moment, both may withdraw; they retry after random pauses.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from sim_core import SpecError
-from sweep.place import Place
+from sweep.folder import Folder
 
 LEASE_S: Final = 120.0
-_BEATS: Final = 4  # times that an entry is written in LEASE_S
+_BEATS: Final = 4  # writes of the entry per LEASE_S
 _TRIES: Final = 5
 _FILE: Final = ".nightly.lock"
 _FOLDER: Final = "lock"
@@ -32,10 +32,10 @@ _HELD: Final = "held"
 
 
 @contextmanager
-def locked(root: Place) -> Iterator[Callable[[], None]]:
-    """Yields what to call before something is written that must not be written by two: it raises where the lock is lost.
+def locked(root: Folder) -> Iterator[Callable[[], None]]:
+    """Hold the lock; yields a check to call before each write that needs it, which raises SpecError if the lock is lost.
 
-    Raises SpecError where another holds it.
+    Raises SpecError if another run holds the lock.
     """
     if root.local is not None:
         root.make()
@@ -43,7 +43,7 @@ def locked(root: Place) -> Iterator[Callable[[], None]]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise SpecError(f"{root}: another nightly run is at work here") from None
+                raise SpecError(f"{root}: another nightly run is active here") from None
             yield lambda: None
         return
     lease = Lease(root / _FOLDER)
@@ -55,9 +55,9 @@ def locked(root: Place) -> Iterator[Callable[[], None]]:
 
 
 class Lease:
-    """An entry of our own among those in `folder`, kept alive by a thread."""
+    """This run's entry among those in `folder`; a thread keeps it alive."""
 
-    def __init__(self, folder: Place, lease_s: float = LEASE_S) -> None:
+    def __init__(self, folder: Folder, lease_s: float = LEASE_S) -> None:
         self.folder = folder
         self.lease_s = lease_s
         self.entry = f"{uuid.uuid4().hex}.json"
@@ -65,8 +65,8 @@ class Lease:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
-    def acquire(self, root: Place, pause: Callable[[float], None] = time.sleep) -> None:
-        """Raises SpecError where another holds the lease."""
+    def acquire(self, root: Folder, pause: Callable[[float], None] = time.sleep) -> None:
+        """Take the lease. Raises SpecError if another run holds it."""
         for _ in range(_TRIES):
             self._write("claimed")
             others = self._others()
@@ -78,15 +78,15 @@ class Lease:
             if _HELD in others:
                 break
             pause(random.uniform(0.5, 3.0))
-        raise SpecError(f"{root}: another nightly run is at work here, or was until less than {self.lease_s:.0f} s ago")
+        raise SpecError(f"{root}: another nightly run is active here, or was less than {self.lease_s:.0f} s ago")
 
     def check(self) -> None:
-        """Raises SpecError where the entry could not be kept alive: another may hold the lease by now."""
+        """Raises SpecError if the entry could not be kept alive, so that another run may hold the lease by now."""
         if time.monotonic() > self.alive_until:
-            raise SpecError(f"{self.folder}: could not be written for {self.lease_s:.0f} s; another run may be at work here")
+            raise SpecError(f"{self.folder}: could not be written for {self.lease_s:.0f} s; another run may be active here")
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._stop.set()
         self._thread.join()
         if self.entry in self.folder.names():
@@ -99,7 +99,7 @@ class Lease:
         self.alive_until = begun + self.lease_s
 
     def _others(self) -> list[str]:
-        """States of the other live entries; dead ones are deleted."""
+        """States of the other live entries; deletes dead ones."""
         now = self.folder.written_s(self.entry) or 0.0  # by the store's clock
         states = []
         for name in self.folder.names():
@@ -111,7 +111,7 @@ class Lease:
                 else:
                     states.append(str(json.loads(self.folder.read_bytes(name)).get("state")))
             except FileNotFoundError:
-                continue  # it has just withdrawn
+                continue  # it was just withdrawn
             except ValueError:
                 states.append(_HELD)
         return states
@@ -121,4 +121,4 @@ class Lease:
             try:
                 self._write(_HELD)
             except OSError:
-                continue  # tried again at the next beat; `check` knows when it was too long
+                continue  # the next beat tries again; `check` raises if that takes too long

@@ -1,7 +1,7 @@
-"""The folder of nights: what was recorded of each, which of them count, and which the retention rule deletes.
+"""The folder of nights: the record of each, their history, and which of them the retention rule deletes.
 
 ROOT/nights/20261121T023000Z-1a2b3c4d/   night.json, report.md, report.json, report.html
-ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity; shared by the nights that have it
+ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity and shared by all nights that have it
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sim_core import SpecError
 from sweep.compare.result import Point
+from sweep.folder import Folder
 from sweep.nightly.spec import Keep
-from sweep.place import Place
 from sweep.store import Store
 
 RECORD: Final = "night.json"
@@ -31,16 +31,16 @@ class _Record(BaseModel):
 
 
 class SweepRecord(_Record):
-    """What a night says of one sweep; `results` is a folder below the root's `results/`."""
+    """The record of one sweep in a night; `results` is the name of a folder below the root's `results/`."""
 
     name: str
     status: Literal["pending", "done", "failed"] = "pending"
     error: str = ""
     identity: str = ""
     results: str = ""
-    baseline: str | None = None  # the night that it was compared with
+    baseline: str | None = None  # the night it was compared with
     rows: int = 0
-    computed: int = 0  # of the rows, those that this night had to simulate
+    computed: int = 0  # number of rows that this night had to simulate
     feasible: int = 0
     failed: int = 0
     regressions: list[str] = []
@@ -50,7 +50,7 @@ class SweepRecord(_Record):
 
 
 class Night(_Record):
-    """One night. `code` and `summary` are the outcome; None while it is at work or was cut off."""
+    """One night. `code` and `summary` are the outcome; `code` is None while it runs or if it was interrupted."""
 
     nightly: str
     night: str
@@ -60,10 +60,10 @@ class Night(_Record):
     code: int | None = None
     summary: str = ""
     sweeps: list[SweepRecord] = []
-    undelivered: list[str] = []  # notifications that nobody has received yet
+    undelivered: list[str] = []  # notifications that are not delivered yet
 
     def sweep(self, name: str) -> SweepRecord | None:
-        """The record of a sweep."""
+        """The record of the sweep `name`; None if the night has no such sweep."""
         return next((sweep for sweep in self.sweeps if sweep.name == name), None)
 
 
@@ -71,19 +71,19 @@ class Night(_Record):
 class Nights:
     """The folder of nights."""
 
-    root: Place
+    root: Folder
 
-    def folder(self, night: str) -> Place:
-        """Of one night."""
+    def folder(self, night: str) -> Folder:
+        """The folder of one night."""
         return self.root / "nights" / night
 
-    def results(self, name: str) -> Place:
-        """Of one result."""
+    def results(self, name: str) -> Folder:
+        """The folder of one result."""
         return self.root / "results" / name
 
     def read(self) -> list[Night]:
-        """All nights, the oldest first. Raises SpecError where a record is damaged, OSError."""
-        names = [name for name in (self.root / "nights").folders() if _NAME.match(name)]
+        """All nights, oldest first. Raises SpecError if a record is damaged, OSError."""
+        names = [name for name in (self.root / "nights").subfolders() if _NAME.match(name)]
         return [night for name in names if (night := self._read(name)) is not None]
 
     def _read(self, name: str) -> Night | None:
@@ -97,36 +97,36 @@ class Nights:
             raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({where}: {fault['msg']}); delete this night") from None
 
     def write(self, night: Night) -> None:
-        """Keep the record of a night, whole or not at all."""
+        """Write the record of a night, atomically."""
         folder = self.folder(night.night)
         folder.make()
         folder.write_bytes(RECORD, night.model_dump_json(indent=1).encode())
 
     def begin(self, nightly: str, inputs: str, now: datetime) -> Night:
-        """A new night, named by its UTC start and its inputs; a second later where the name is taken."""
-        taken = set((self.root / "nights").folders())
+        """A new night, named by its start in UTC and its inputs; if that name is taken, by the next free second."""
+        taken = set((self.root / "nights").subfolders())
         while (name := f"{now.astimezone(UTC).strftime(STAMP)}-{inputs[:8]}") in taken:
             now += timedelta(seconds=1)
         return Night(nightly=nightly, night=name, started=now, inputs=inputs)
 
     def delete(self, night: Night, kept: Collection[Night]) -> None:
-        """Delete a night and those of its results that no kept night has; files of others stay, and folders with them."""
+        """Delete a night, and its results unless a kept night has them. Files of others stay, and so do their folders."""
         used = {sweep.results for other in kept for sweep in other.sweeps}
         for sweep in night.sweeps:
             if sweep.results and sweep.results not in used:
                 Store(directory=self.results(sweep.results)).discard()
         folder = self.folder(night.night)
         present = folder.names()
-        for name in (*REPORTS, RECORD):  # the record last: a kill in between leaves it, and the next night goes on
+        for name in (*REPORTS, RECORD):  # the record last, so that after a kill the next night finishes the deletion
             if name in present:
                 folder.delete(name)
         folder.remove_if_empty()
 
 
 def expired(nights: Sequence[Night], keep: Keep, now: datetime, protected: Collection[str]) -> list[Night]:
-    """The nights that the rule deletes, of `nights` from the oldest to the newest; never one of `protected`.
+    """The nights to delete, of `nights` from the oldest to the newest; never one of `protected`.
 
-    With both `nights` and `days` a night goes when it is neither among the newest nor young.
+    With both `nights` and `days`, a night is deleted if neither rule keeps it.
     """
     if keep.nights is None and keep.days is None:
         return []
@@ -135,8 +135,8 @@ def expired(nights: Sequence[Night], keep: Keep, now: datetime, protected: Colle
     return [night for night in nights if night.night not in newest | young | set(protected)]
 
 
-def line_of_nights(nights: Sequence[Night], name: str) -> list[Point]:
-    """What a page plots of one sweep: the nights in which it was done."""
+def history_of(nights: Sequence[Night], name: str) -> list[Point]:
+    """The history of one sweep for the plots: the nights in which it was done."""
     found: list[Point] = []
     for night in nights:
         sweep = night.sweep(name)

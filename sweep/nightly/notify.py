@@ -1,4 +1,4 @@
-"""Tell the outcome of a night: a JSON body by POST to a webhook, or on the standard input of a command; with retries."""
+"""Send the outcome of a night as JSON, by POST to a webhook or to the standard input of a command, with retries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRY_AGAIN: Final = (408, 425, 429)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would turn the POST into a GET without its body: it is an answer like any other, and no success."""
+    """Follows no redirect, which would turn the POST into a GET without a body: it counts as a failure."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -31,19 +31,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Refused(Exception):
-    """The receiver will say no again: no further attempt."""
+    """The receiver would refuse again: no further attempt."""
 
 
 def wanted(notify: Notify, code: int) -> bool:
-    """Whether somebody wants to hear of an outcome."""
+    """Whether `notify` is for outcomes with this exit code."""
     return code >= _LEAST_CODE[notify.when]
 
 
 def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> str | None:
-    """Send `body`; returns None, or in a few words why nobody has it. Attempts are 1 s, 2 s, 4 s .. apart."""
+    """Send `body`; returns None, or a short reason why it was not delivered. Pauses between attempts: 1 s, 2 s, 4 s ..."""
     data = json.dumps(body).encode()
     send = _post if notify.webhook is not None else _call
-    told = ""
+    problem = ""
     for attempt in range(notify.attempts):
         if attempt:
             pause(FIRST_PAUSE_S * 2 ** (attempt - 1))
@@ -53,8 +53,8 @@ def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], No
         except (_Refused, SpecError) as error:
             return str(error)
         except (OSError, HTTPException, subprocess.SubprocessError, ValueError) as error:
-            told = " ".join(str(error).split()) or type(error).__name__
-    return f"{told} (after {notify.attempts} attempt{'s' * (notify.attempts != 1)})"
+            problem = " ".join(str(error).split()) or type(error).__name__
+    return f"{problem} (after {notify.attempts} attempt{'s' * (notify.attempts != 1)})"
 
 
 def _post(notify: Notify, data: bytes) -> None:
@@ -81,9 +81,9 @@ def _call(notify: Notify, data: bytes) -> None:
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=notify.timeout, check=False)
     except subprocess.TimeoutExpired:
-        raise OSError(f"{command[0]} has not ended after {notify.timeout:g} s") from None
+        raise OSError(f"{command[0]} did not end within {notify.timeout:g} s") from None
     except (FileNotFoundError, PermissionError) as error:
         raise _Refused(f"{command[0]}: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OSError(f"{command[0]} ended with {done.returncode}{f': {said[-1]}' if said else ''}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise OSError(f"{command[0]} ended with code {done.returncode}{f': {lines[-1]}' if lines else ''}")

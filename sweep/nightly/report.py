@@ -1,4 +1,4 @@
-"""The reports of a night beside its record: Markdown, JSON, and one HTML page with the line of nights."""
+"""The reports of a night, stored beside its record: Markdown, JSON, and an HTML page with the history of nights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim_core import SpecError
 from sweep.compare.page import Entry, html_page
 from sweep.compare.report import BEST_PLAN, Section, markdown, sections
 from sweep.compare.result import Comparison
-from sweep.nightly.nights import Night, Nights, SweepRecord, line_of_nights
+from sweep.nightly.nights import Night, Nights, SweepRecord, history_of
 
 
 def write_reports(
@@ -19,7 +19,7 @@ def write_reports(
     """Write the reports of `night`, whose sweeps have the comparisons `found`; yields what could not be written, and why."""
     folder = nights.folder(night.night)
     parts = [_sections(sweep, comparison) for sweep, comparison in zip(night.sweeps, found, strict=True)]
-    lead = [night.summary, f"Night {night.night}, begun {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
+    lead = [night.summary, f"Night {night.night}, started {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
     title = f"Nightly sweeps: {night.nightly}"
     text = "\n".join([f"# {title}", "", *(f"{line}\n" for line in lead), *(markdown(part) for part in parts)])
     folder.write_bytes("report.md", text.encode())
@@ -30,7 +30,7 @@ def write_reports(
             name=sweep.name,
             sections=tuple(part),
             comparison=comparison,
-            history=tuple(line_of_nights(known, sweep.name)[-history:]),
+            history=tuple(history_of(known, sweep.name)[-history:]),
         )
         for sweep, part, comparison in zip(night.sweeps, parts, found, strict=True)
     ]
@@ -44,11 +44,11 @@ def write_reports(
 
 def _sections(sweep: SweepRecord, found: Comparison | None) -> list[Section]:
     if sweep.status == "failed":
-        told = [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,))]
-        return told + (sections(found) if found is not None else [])
+        failure = [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,))]
+        return failure + (sections(found) if found is not None else [])
     verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
     against = (f"compared with night {sweep.baseline}",) if sweep.baseline else ("the first night: nothing to compare with",)
-    head, *shown = sections(found) if found is not None else [Section(heading=sweep.name)]
-    if not sweep.baseline:  # against itself there is nothing to say but the best plans
-        return [Section(heading=sweep.name, lines=against), *(part for part in shown if part.heading == BEST_PLAN)]
-    return [Section(heading=sweep.name, lines=(*verdict, *against, *head.lines)), *shown]
+    head, *rest = sections(found) if found is not None else [Section(heading=sweep.name)]
+    if not sweep.baseline:  # compared with itself: only the best plans are of interest
+        return [Section(heading=sweep.name, lines=against), *(part for part in rest if part.heading == BEST_PLAN)]
+    return [Section(heading=sweep.name, lines=(*verdict, *against, *head.lines)), *rest]

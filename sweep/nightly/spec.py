@@ -1,4 +1,4 @@
-"""The nightly file: which sweeps, where they lie, what is a regression, who is told; YAML, checked at the border."""
+"""The nightly file: sweeps, output root, thresholds of a regression, notifications. YAML, validated as it is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sim_core import SpecError, shown
-from sweep.document import apply_sets, fault, read_document
+from sweep.document import apply_sets, first_error, read_document
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 _PERCENT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\Z")
@@ -24,13 +24,13 @@ class _Model(BaseModel):
 
 
 def _percent(given: object) -> object:
-    """`1 %` as 0.01. A bare number is refused: 1 may be meant as a hundred percent."""
+    """`1 %` as 0.01. Whole numbers are rejected: 1 might be meant as 1 % or as 100 %."""
     match = _PERCENT.match(given) if isinstance(given, str) else None
     if match:
         return float(match[1]) / 100
     if given is None or (isinstance(given, float) and 0 <= given < 1):
         return given
-    raise ValueError(f"found {shown(given)}, expected a part, such as '1 %' or 0.01")
+    raise ValueError(f"found {shown(given)}, expected a fraction, such as '1 %' or 0.01")
 
 
 def _seconds(given: object) -> object:
@@ -48,12 +48,12 @@ def _entry(given: object) -> object:
     return {"spec": given} if isinstance(given, str) else given
 
 
-Part = Annotated[float | None, BeforeValidator(_percent)]
+Fraction = Annotated[float | None, BeforeValidator(_percent)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 
 
 class SweepEntry(_Model):
-    """One sweep: its spec (relative to the nightly file) with `--set` assignments. `name` is the file's, unless given."""
+    """One sweep: its spec (relative to the nightly file) with `--set` assignments; `name` defaults to that of the file."""
 
     spec: str = Field(min_length=1)
     name: str = ""
@@ -67,33 +67,33 @@ class SweepEntry(_Model):
 
     @property
     def label(self) -> str:
-        """What it is called in folders and reports."""
+        """Its name in folders and reports."""
         return self.name or Path(self.spec).stem
 
 
 class Keep(_Model):
-    """Retention: a night is kept while it is among the newest `nights` or younger than `days`; all where neither is given."""
+    """Retention: keep a night while it is one of the newest `nights` or younger than `days`; with neither, keep all."""
 
     nights: int | None = Field(default=None, ge=1)
     days: int | None = Field(default=None, ge=1)
 
 
 class Thresholds(_Model):
-    """What is a regression; null: is not looked at.
+    """What counts as a regression; null switches a check off.
 
     `best`: the best value of a group is worse by more than this. `median_step`: the median change of the step time of all
-    plans is above this. `infeasible`: more plans than this no longer can run. `champion_rank`: the best plan of the
+    plans is above this. `infeasible`: more plans than this can no longer run. `champion_rank`: the best plan of the
     baseline now ranks below this in its group.
     """
 
-    best: Part = 0.01
-    median_step: Part = 0.01
+    best: Fraction = 0.01
+    median_step: Fraction = 0.01
     infeasible: int | None = Field(default=0, ge=0)
     champion_rank: int | None = Field(default=None, ge=1)
 
 
 class Notify(_Model):
-    """Tell somebody: a JSON body to a `webhook`, or to the standard input of a `command`."""
+    """One notification: a JSON body for a `webhook`, or for the standard input of a `command`."""
 
     when: Literal["always", "regressions", "failures"] = "regressions"
     webhook: str | None = None
@@ -104,7 +104,7 @@ class Notify(_Model):
     @model_validator(mode="after")
     def _one_way(self) -> Notify:
         if (self.webhook is None) == (self.command is None):
-            raise ValueError("webhook, command: give one of them")
+            raise ValueError("webhook, command: give exactly one of them")
         if self.webhook is not None and not _VARIABLE.match(self.webhook) and not re.match(r"https?://[^/]", self.webhook):
             raise ValueError(
                 f"webhook: found {shown(self.webhook)}, expected http(s)://..., or $NAME of an environment variable"
@@ -113,7 +113,7 @@ class Notify(_Model):
 
     @property
     def target(self) -> str:
-        """The webhook's address, read from the environment where it is `$NAME` (it is often a secret). Raises SpecError."""
+        """The webhook's address, read from the environment if it is `$NAME` (it is often a secret). Raises SpecError."""
         match = _VARIABLE.match(self.webhook or "")
         if not match:
             return self.webhook or ""
@@ -138,7 +138,7 @@ class NightlySpec(_Model):
     history: int = Field(default=30, ge=2, le=1000)
 
     def notified(self) -> list[tuple[str, Notify]]:
-        """Who is told, each with a label for records and messages: without an address, which may be a secret."""
+        """The notifications, each with a label for records and messages that leaves out the address, which may be secret."""
         ways = [f"command {notify.command[0]}" if notify.command else "webhook" for notify in self.notify]
         return [(f"notify {k + 1} ({way})", notify) for k, (way, notify) in enumerate(zip(ways, self.notify, strict=True))]
 
@@ -147,7 +147,7 @@ class NightlySpec(_Model):
         labels = [entry.label for entry in self.sweeps]
         for label in labels:
             if labels.count(label) > 1:
-                raise ValueError(f"sweeps: two are named {shown(label)}; give one of them a `name:`")
+                raise ValueError(f"sweeps: two are named {shown(label)}; give one of them another `name:`")
         return self
 
 
@@ -157,4 +157,4 @@ def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     try:
         return NightlySpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:
-        raise fault(error, str(path), lines, NightlySpec) from None
+        raise first_error(error, str(path), lines, NightlySpec) from None

@@ -166,7 +166,7 @@ def _instance(node: dict[str, Any]) -> Iterator[str]:
 
 def manifests(text: str) -> list[str]:
     """Kubernetes manifests: core kinds by Kubernetes' own schema, strictly; KubeRay's kinds by the schema beside this file."""
-    faults = []
+    faults: list[str] = []
     for document in yaml.safe_load_all(text):
         if str(document.get("apiVersion", "")).startswith("ray.io/"):
             faults += _ray_kind(document)

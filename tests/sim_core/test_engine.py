@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ F, B = 3.0, 5.0
 
 
 def pipeline(
-    schedule: int, pp: int, vpp: int, ga: int, *, forward: object = F, backward: object = B, send: float = 0.0
+    schedule: int, pp: int, vpp: int, ga: int, *, forward: npt.ArrayLike = F, backward: npt.ArrayLike = B, send: float = 0.0
 ) -> tuple[Program, Times]:
     """A program with given durations (scalar or [pp * vpp]) and one cost for every message."""
     program, times = allocate(2 * pp * vpp * ga, pp, pp * vpp)

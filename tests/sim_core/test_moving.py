@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,12 +71,12 @@ def test_bytes_of_the_own_plan_are_the_file_s(gpt7b: Workload) -> None:
     ],
 )
 def test_a_moved_workload_agrees_with_a_file_made_for_that_plan(
-    tmp_path: Path, h100: HardwareTable, plan: dict[str, int], sequence_parallel: bool, experts: int
+    tmp_path: Path, h100: HardwareTable, plan: dict[str, Any], sequence_parallel: bool, experts: int
 ) -> None:
     """Two files of one model, generated for two plans: the first moved to the second's plan gives the second's step."""
     if "ep" in plan and not experts:
         plan = {**plan, "ep": 1}
-    make = {"sequence_parallel": sequence_parallel, "experts": experts}
+    make: dict[str, Any] = {"sequence_parallel": sequence_parallel, "experts": experts}
     here = write(tmp_path, gpt_text(tp=4, pp=2, all_gpus=32, ga=2, **make), "here.txt")
     there = write(tmp_path, gpt_text(**plan, **make), "there.txt")
     moved = metrics(read_workload(here, Facts(micro_batch=1))[0], h100, **plan)

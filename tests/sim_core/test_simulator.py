@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_the_parts_add_up_to_the_step(gpt7b: Workload, h100: HardwareTable, plan
 
 @given(plan_columns, st.sampled_from(["nvlink_bandwidth", "nic_bandwidth"]), st.sampled_from([1.5, 4.0]))
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, int], key: str, factor: float) -> None:
+def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, Any], key: str, factor: float) -> None:
     plain = read_hardware("A100-80G-SXM")
     table = hardware_table([plain, plain.with_values({key: f"{plain.value(key) * factor} B/s"})], None)
     results = simulate(gpt7b, table, make_plans(**{**plan, "hardware": [0, 1]}))
@@ -91,7 +92,7 @@ def test_more_bandwidth_is_never_slower(gpt7b: Workload, plan: dict[str, int], k
 
 @given(plan_columns, st.sampled_from(["overlap_tp", "overlap_grad", "overlap_param"]))
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_overlap_is_never_slower(gpt7b: Workload, h100: HardwareTable, plan: dict[str, int], switch: str) -> None:
+def test_overlap_is_never_slower(gpt7b: Workload, h100: HardwareTable, plan: dict[str, Any], switch: str) -> None:
     results = simulate(gpt7b, h100, make_plans(**{**plan, switch: [0, 1]}))
     if results.reason[0] == 0:
         off, on = results.metrics[STEP]
@@ -108,10 +109,10 @@ def test_a_row_does_not_depend_on_its_neighbours(gpt7b: Workload, h100: Hardware
         overlap_pp=rng.choice([0, 1], 300).tolist(),
     )
     together = simulate(gpt7b, h100, plans)
-    backwards = simulate(gpt7b, h100, Plans(*(column[::-1].copy() for column in plans)))
+    backwards = simulate(gpt7b, h100, Plans(**{name: column[::-1].copy() for name, column in plans._asdict().items()}))
     assert together.metrics.tobytes() == backwards.metrics[:, ::-1].copy(order="C").tobytes()
     for k in (0, 17, 299):
-        alone = simulate(gpt7b, h100, Plans(*(column[k : k + 1].copy() for column in plans)))
+        alone = simulate(gpt7b, h100, Plans(**{name: column[k : k + 1].copy() for name, column in plans._asdict().items()}))
         assert alone.metrics[:, 0].tobytes() == together.metrics[:, k].tobytes()
 
 
@@ -239,7 +240,7 @@ def test_model_state_is_eighteen_bytes_a_parameter_less_what_dp_shards(gpt7b: Wo
     assert found.state_bytes[1] == pytest.approx(parameters / 4 * (6 + 12 / 32))
 
 
-ILLEGAL = {
+ILLEGAL: dict[str, dict[str, Any]] = {
     "tp_pp_exceeds_gpus": {"tp": 16, "pp": 4, "all_gpus": 32},
     "gpus_not_divisible": {"tp": 4, "pp": 3, "all_gpus": 128},
     "global_batch_not_divisible": {"ga": 0},

@@ -16,8 +16,8 @@ import yaml
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
-from sweep.job import Prepared, prepare
-from sweep.place import Location
+from sweep.folder import Location
+from sweep.preparation import Prepared, prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
@@ -89,7 +89,7 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def rows(directory: Location) -> pa.Table:
     """All rows of a store, sorted by plan number, without dictionaries and metadata."""
     store = Store(directory=directory)
-    paths = [store.place.path(part.file_name) for part in store.slices()]
-    table = ds.dataset(paths, format="parquet", filesystem=store.place.filesystem).to_table()
+    paths = [store.folder.path(part.file_name) for part in store.slices()]
+    table = ds.dataset(paths, format="parquet", filesystem=store.folder.filesystem).to_table()
     plain = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in table.columns]
     return pa.table(plain, names=table.column_names).sort_by("plan").combine_chunks()

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from sweep.slices import SliceTask
 from sweep.store import Slice
-from sweep.work import SliceTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Swelling(SliceTask):
     most: int
 
     def encode(self, part: Slice) -> pa.Buffer:
-        held = []
+        held: list[object] = []
         while part.start <= self.position < part.stop and len(held) << 24 < self.most:
             held.append(np.ones(2**21))
         if held:

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from sim_core import SimError, SpecError
-from sweep.executors.choice import Kind, check_kept, opened
+from sweep.execution import run_sweep
+from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.executors.inline import InlineExecutor
-from sweep.job import Prepared
-from sweep.place import place
-from sweep.run import run_sweep
+from sweep.folder import folder_at
+from sweep.preparation import Prepared
+from sweep.slices import Receipt, SliceQueue, SliceTask
 from sweep.store import Store
-from sweep.work import Receipt, SliceQueue, SliceTask
 
 
 def open_ray(workers: int | None = 1) -> None:
-    with opened(Kind.ray, workers, 120.0, "auto", place("results")):
+    with opened(Kind.ray, workers, 120.0, "auto", folder_at("results")):
         pass
 
 
@@ -28,7 +28,7 @@ def test_without_ray_there_is_one_line_that_says_how_to_get_it(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SpecError, match=r"--executor ray: Ray is not installed \(pip install"):
         open_ray()
-    with opened(Kind.local, 0, 120.0, "auto", place("results")) as executor:  # and everything else works
+    with opened(Kind.local, 0, 120.0, "auto", folder_at("results")) as executor:  # and everything else works
         assert isinstance(executor, InlineExecutor)
 
 
@@ -40,18 +40,18 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_worker_is_for_this_process_only() -> None:
-    with pytest.raises(SpecError, match="--workers 0: is for --executor local"):
+    with pytest.raises(SpecError, match="--workers 0 needs --executor local"):
         open_ray(0)
 
 
 @pytest.mark.parametrize("out", [None, "results/x", "./x"])
 def test_a_job_must_not_write_into_the_folder_that_goes_with_it(out: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_kept(out)
+    check_persistent(out)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    with pytest.raises(SpecError, match="--out: a job's working folder is deleted after it"):
-        check_kept(out)
-    check_kept("/mnt/results/x")
-    check_kept("s3://bucket/x")
+    with pytest.raises(SpecError, match="--out: a job's working folder is deleted when the job ends"):
+        check_persistent(out)
+    check_persistent("/mnt/results/x")
+    check_persistent("s3://bucket/x")
 
 
 class Elsewhere:
@@ -65,5 +65,5 @@ class Elsewhere:
 
 
 def test_a_folder_that_is_not_the_same_on_every_node_is_noticed(prepared: Prepared, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"11,520 plans were done but do not lie here: .* store.writer=driver"):
+    with pytest.raises(SpecError, match=r"11,520 finished plans are not in this folder: .* store.writer=driver"):
         run_sweep(prepared, Store(directory=tmp_path / "out"), Elsewhere())

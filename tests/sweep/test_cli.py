@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import GPT7B, LLAMA405B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 
 
-def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
     command = [sys.executable, "-m", "sweep", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -23,17 +25,17 @@ def test_inspect_says_what_a_file_holds() -> None:
     assert told.returncode == 0
     for text in (
         "tp 4, pp 1, vpp 1, ep 1, dp 128, 512 GPUs, micro-batch 1, ga 1",
-        "layers        36, of which 36 a stage",
-        "parameters    1.622 G a rank, 6.489 G in 4 ranks",
+        "layers        36, 36 per stage",
+        "parameters    1.622 G per rank, 6.489 G in 4 ranks",
         "embedding_layer      x 1       73.4% of the compute",
-        "layers        128, of which 8 a stage",
-        "parameters    3.201 G a rank, 409.7 G in 128 ranks",
+        "layers        128, 8 per stage",
+        "parameters    3.201 G per rank, 409.7 G in 128 ranks",
         "the header has no `vpp:`, taken as 1",
     ):
         assert text in told.stdout
     table = [line.split() for line in told.stdout.splitlines()]
-    assert ["DP", "reduce-scatter", "a", "step", "1", "12.8", "GB"] in table
-    assert ["TP", "all-reduce", "a", "micro-batch", "73", "1.225", "GB"] in table
+    assert ["DP", "reduce-scatter", "step", "1", "12.8", "GB"] in table
+    assert ["TP", "all-reduce", "micro-batch", "73", "1.225", "GB"] in table
 
 
 def test_inspect_of_a_broken_file_is_one_line(tmp_path: Path) -> None:
@@ -57,12 +59,12 @@ def test_hardware_lists_presets_and_sources() -> None:
     [
         (("inspect", "gone.txt"), "error: gone.txt: No such file or directory\n"),
         (("run", "gone.yaml"), "error: gone.yaml: No such file or directory\n"),
-        (("rank", "gone"), "error: gone: no results of a sweep lie here\n"),
+        (("rank", "gone"), "error: gone: holds no results of a sweep\n"),
         (("hardware", "V100"), "error: unknown hardware preset 'V100', nearest valid: H100-SXM"),
     ],
 )
 def test_a_fault_of_the_user_is_one_line_and_exit_code_1(arguments: tuple[str, ...], message: str) -> None:
-    told = sweep(*arguments)
+    told = process(*arguments)
     assert told.returncode == 1
     assert told.stderr.startswith(message)
     assert told.stderr.count("\n") == 1
@@ -79,7 +81,7 @@ def test_failed_plans_are_told_by_the_exit_code(write_spec: SpecWriter, tmp_path
 
 
 def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> None:
-    told = sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 1)
+    told = process("run", write_spec(), "--out", tmp_path / "out", "--workers", 1)
     assert told.returncode == 0
     assert "\x1b" not in told.stdout
     assert "\r" not in told.stdout
@@ -108,14 +110,14 @@ def test_names_with_brackets_are_printed_as_they_are(write_spec: SpecWriter, tmp
 def test_a_sweep_in_which_no_plan_can_run_says_so(write_spec: SpecWriter, tmp_path: Path) -> None:
     told = sweep("run", write_spec(axes={"tp": [16], "pp": [8], "all_gpus": [64]}, where=None), "--out", tmp_path / "out")
     assert told.returncode == 4
-    assert "No plan is left to rank." in told.stdout
+    assert "No plan to rank." in told.stdout
     assert "No plan can run." in told.stdout
 
 
 def test_an_output_that_cannot_be_is_told_before_anything_runs(write_spec: SpecWriter, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told = sweep("run", write_spec(), "--out", tmp_path / "file")
-    assert (told.returncode, told.stderr) == (1, f"error: {tmp_path / 'file'}: is a file, expected a folder\n")
+    assert (told.returncode, told.stderr) == (1, f"error: {tmp_path / 'file'}: found a file, expected a folder\n")
     assert "Engine" not in told.stdout
 
 

@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from ray.job_submission import JobSubmissionClient
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_run import BIG_AXES, call, children, command
+from tests.sweep.test_execution import BIG_AXES, call, children, command
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -79,7 +80,7 @@ def nodes() -> Iterator[Nodes]:
             patch.setenv(name, value)
         made = Nodes(2)
         yield made
-        made.cluster.shutdown()
+        made.cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> subprocess.Popen[str]:
@@ -95,6 +96,11 @@ def there(out: Path) -> int:
     return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
 
 
+def is_there(out: Path, count: int) -> bool:
+    """Whether `count` rows are stored."""
+    return there(out) >= count
+
+
 def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: int, seed: int) -> None:
     """Each round kills one thing once a random number of rows has been added, and resumes; then all is compared."""
     rng = random.Random(seed)
@@ -104,7 +110,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
         left = undisturbed.num_rows - there(out)
         moment = there(out) + rng.randrange(max(int(0.7 * left), 1))
         process = started(spec, out, nodes, rng.choice(["driver", "worker"]))
-        until(lambda at=moment: there(out) >= at, process)
+        until(partial(is_there, out, moment), process)
         if kind == "driver":
             process.kill()
             process.communicate()
@@ -158,7 +164,7 @@ def test_a_job_that_fails_says_why_in_its_last_lines(jobs: DemoCluster) -> None:
     done = jobs.submit(["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"])
     assert done.returncode != 0
     log = done.stdout[: done.stdout.index("WebSocket closed")]
-    assert "error: --out: a job's working folder is deleted after it" in log.splitlines()[-2]
+    assert "error: --out: a job's working folder is deleted when the job ends" in log.splitlines()[-2]
 
 
 def test_a_stopped_job_leaves_a_result_that_is_resumed(
@@ -173,10 +179,10 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     JobSubmissionClient(jobs.dashboard).stop_job("stopped")  # at once
     assert jobs.job("stop", "stopped").returncode == 0  # waits for the end
     log = jobs.job("logs", "stopped").stdout
-    assert "Interrupted. What is done lies in" in log
+    assert "Interrupted. Finished slices are in" in log
     assert "Traceback" not in log
     assert 0 < there(out) < undisturbed.num_rows
     done = jobs.submit(entry)
     assert done.returncode == 0, done.stdout
-    assert "were there already" in done.stdout
+    assert "were already there" in done.stdout
     assert rows(out).equals(undisturbed)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +17,13 @@ from sweep.compare.changes import input_changes
 from sweep.compare.comparison import QUANTILES, compare
 from sweep.compare.report import markdown, percent, plan_text, sections
 from sweep.compare.result import Comparison
+from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
-from sweep.job import prepare
-from sweep.run import run_sweep
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SMALL, rows
 
 AXES: dict[str, Any] = {
@@ -189,7 +188,7 @@ def test_other_hardware_is_a_changed_input_not_another_plan(run: Runner) -> None
     found = compare(run("old"), run("new", hardware="A100-80G-SXM"))
     assert found.matched_without == ("hardware",)
     assert found.matched == found.new_rows
-    assert {"hardware H100-SXM: H100-SXM, gone", "hardware A100-80G-SXM: A100-80G-SXM, new"} <= set(texts(found))
+    assert {"hardware H100-SXM: H100-SXM, removed", "hardware A100-80G-SXM: A100-80G-SXM, added"} <= set(texts(found))
 
 
 def test_two_fidelities_are_two_plans(run: Runner) -> None:
@@ -224,11 +223,25 @@ def test_which_file_changed(run: Runner, tmp_path: Path) -> None:
     assert "forward_s" in told[1] or "backward_s" in told[1], "what is different in it"
 
 
+def test_a_changed_file_is_described_by_its_totals() -> None:
+    """Names of totals are stored as in the first version, and printed as a reader expects them."""
+
+    def result(sha256: str, traffic: float) -> dict[str, Any]:
+        inputs = {
+            "files": {"workload": {"path": "w.txt", "sha256": sha256, "bytes": 9}},
+            "workload": {"layers": 36.0, "TP all-reduce a micro-batch, bytes": traffic},
+        }
+        return {"workload": sha256, "inputs": inputs}
+
+    (change,) = input_changes(result("a", 1e6), result("b", 2e6))
+    assert change.text == "file w.txt: a (9 bytes) -> b (9 bytes); TP all-reduce per micro-batch, bytes 1 MB -> 2 MB"
+
+
 def test_a_file_of_other_bytes_but_the_same_content_moves_nothing(run: Runner) -> None:
     found = compare(run("old"), run("new", workload=GPT7B.read_text() + "\n\n"))
     (change,) = found.inputs
     assert (change.kind, change.moves_results) == ("file", False)
-    assert "what is read of it is the same" in change.text
+    assert "but its content as read is the same" in change.text
     assert found.steps.same == found.steps.plans
 
 
@@ -237,7 +250,7 @@ def test_what_changed_in_the_spec(run: Runner) -> None:
     told = texts(compare(run("old"), run("new", axes={**AXES, "tp": [1, 2, 4, 16]}, fixed=fixed, where=["pp < 4"], per="ga")))
     assert "spec axes.tp: 8 -> 16" in told
     assert "spec fixed.layer_split: balanced -> even" in told
-    assert "spec fixed.bucket_bytes: 25000000, new" in told
+    assert "spec fixed.bucket_bytes: 25000000, added" in told
     assert "spec where: none -> pp < 4" in told
     assert "spec per: all_gpus -> ga" in told
 
@@ -247,8 +260,9 @@ def test_a_new_model_is_named_with_its_sources(run: Runner) -> None:
     old = json.loads(json.dumps(new)) | {"model": "0123456789abcdef"}
     old["inputs"]["model"]["engine/events.py"] = "0"
     (change,) = input_changes(old, new)
-    assert change.text == f"model version: 0123456789abcdef -> {new['model']} (engine.py)"
-    old["inputs"]["model"] |= {"engine/events.py": new["inputs"]["model"]["engine/events.py"], "hardware/presets/H20-SXM.yaml": "0"}
+    assert change.text == f"model version: 0123456789abcdef -> {new['model']} (engine/events.py)"
+    same = new["inputs"]["model"]["engine/events.py"]
+    old["inputs"]["model"] |= {"engine/events.py": same, "hardware/presets/H20-SXM.yaml": "0"}
     (change,) = input_changes(old, new)
     assert (change.name, change.moves_results) == ("presets", False)
     del old["inputs"]
@@ -264,7 +278,7 @@ def test_an_incomplete_result_says_so(run: Runner) -> None:
 
 def test_faults_are_one_line(run: Runner, tmp_path: Path) -> None:
     old = run("old")
-    with pytest.raises(SpecError, match="gone: no results of a sweep lie here"):
+    with pytest.raises(SpecError, match="gone: holds no results of a sweep"):
         compare(old, tmp_path / "gone")
     with pytest.raises(SpecError, match="unknown column 'tpp', nearest valid: "):
         compare(old, old, by="tpp")
@@ -294,26 +308,21 @@ def test_percent(change: float, told: str) -> None:
     assert percent(change) == told
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "sweep", "compare", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_the_command_writes_every_form(run: Runner, tmp_path: Path) -> None:
     old, new = run("old"), run("new", hardware=slower_network())
-    told = command(old, new)
+    told = sweep("compare", old, new)
     assert (told.returncode, told.stderr) == (0, "")
     for text in ("hardware H100-SXM nic_bandwidth: 50 GB/s -> 37.5 GB/s", "Became infeasible", "dp_exposed_s", "gpus 128"):
         assert text in told.stdout
-    data = json.loads(command(old, new, "--format", "json", "--top", 2).stdout)
+    data = json.loads(sweep("compare", old, new, "--format", "json", "--top", 2).stdout)
     assert "hardware H100-SXM nic_bandwidth: 50 GB/s -> 37.5 GB/s" in [change["text"] for change in data["inputs"]]
     assert len(data["largest"]) == 2
     assert data["largest"][0]["cause"] == data["largest"][0]["parts"][0][0]
-    assert command(old, new, "-o", tmp_path / "c.md").returncode == 0
+    assert sweep("compare", old, new, "-o", tmp_path / "c.md").returncode == 0
     assert (tmp_path / "c.md").read_text().startswith("## small: what changed\n")
-    assert command(old, new, "-o", tmp_path / "c.html").returncode == 0
+    assert sweep("compare", old, new, "-o", tmp_path / "c.html").returncode == 0
     assert (tmp_path / "c.html").stat().st_size > 1_000_000
-    assert command(old, new, "-o", tmp_path / "c.txt").returncode == 0
+    assert sweep("compare", old, new, "-o", tmp_path / "c.txt").returncode == 0
     assert "Best plan" in (tmp_path / "c.txt").read_text()
-    refused = command(old, new, "--format", "html")
-    assert (refused.returncode, refused.stderr) == (1, "error: --format html: needs --output FILE\n")
+    refused = sweep("compare", old, new, "--format", "html")
+    assert (refused.returncode, refused.stderr) == (1, "error: --format html needs --output FILE\n")

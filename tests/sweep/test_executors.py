@@ -23,11 +23,11 @@ from sweep.executors.choice import Kind, opened
 from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.executors.ray import RayExecutor
-from sweep.job import Prepared, prepare
-from sweep.place import place
+from sweep.folder import folder_at
+from sweep.preparation import Prepared, prepare
+from sweep.slices import SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Slice
-from sweep.work import SliceQueue, SliceTask
 from tests.sweep.conftest import SpecWriter, rows
 from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce
 
@@ -42,8 +42,8 @@ def execute(
 ) -> pa.Table:
     """Run a task over the whole job, or a part of it; returns all rows."""
     directory.mkdir(exist_ok=True)
-    part = part or Slice(0, prepared.job.space.count)
-    task = kind(job=prepared.job, directory=directory, provenance=json.dumps(prepared.provenance).encode(), **more)
+    part = part or Slice(0, prepared.sweep.space.count)
+    task = kind(sweep=prepared.sweep, directory=directory, provenance=json.dumps(prepared.provenance).encode(), **more)
     queue = SliceQueue(gaps=deque([part]), workers=executor.workers)
     done = sum(receipt.part.rows for receipt in executor.run(task, queue))
     assert done == part.rows
@@ -63,7 +63,7 @@ def own_ray() -> Iterator[Executor]:
     """A Ray of this machine, for the tests of this file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        with opened(Kind.ray, 2, 120.0, "auto", place("results")) as executor:
+        with opened(Kind.ray, 2, 120.0, "auto", folder_at("results")) as executor:
             yield executor
 
 
@@ -83,7 +83,7 @@ def executor(request: pytest.FixtureRequest) -> Executor:
     return maker(request)()
 
 
-@pytest.fixture(params=["local-2", "ray-driver"])
+@pytest.fixture(params=["local-2", "ray-driver", "ray-worker"])
 def make(request: pytest.FixtureRequest) -> Make:
     return maker(request)
 
@@ -95,11 +95,11 @@ class TestContract:
         self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
     ) -> None:
         table = execute(executor, prepared, tmp_path / "out")
-        assert table["plan"].to_pylist() == list(range(prepared.job.space.count))
+        assert table["plan"].to_pylist() == list(range(prepared.sweep.space.count))
         assert table.equals(undisturbed)
 
     def test_an_empty_queue_is_done_at_once(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
-        task = SliceTask(job=prepared.job, directory=tmp_path, provenance=b"{}")
+        task = SliceTask(sweep=prepared.sweep, directory=tmp_path, provenance=b"{}")
         assert list(executor.run(task, SliceQueue(gaps=deque(), workers=executor.workers))) == []
 
     def test_a_full_disk_ends_the_run_with_its_error(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
@@ -107,16 +107,35 @@ class TestContract:
             execute(executor, prepared, tmp_path / "out", DiskFull)
 
     def test_closing_it_stops_what_it_started(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
-        task = SliceTask(job=prepared.job, directory=tmp_path, provenance=b"{}")
-        count = prepared.job.space.count
+        task = SliceTask(sweep=prepared.sweep, directory=tmp_path, provenance=b"{}")
+        count = prepared.sweep.space.count
         receipts: Iterator[object] = executor.run(task, SliceQueue(gaps=deque([Slice(0, count)]), workers=executor.workers))
         next(receipts)
         receipts.close()  # type: ignore[attr-defined]
         assert multiprocessing.active_children() == []
 
 
+class TestCaughtLosses:
+    """What any executor does with a plan that raises: it alone is failed, and the run goes to its end."""
+
+    def test_a_plan_that_raises_is_found_and_logged(
+        self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        guilty = legal_after(undisturbed, 5000)
+        table = execute(executor, prepared, tmp_path / "out", Raising, position=guilty)
+        check_failed(table, undisturbed, (guilty,), "simulation_raised")
+        assert "a plan that nobody thought of" in capfd.readouterr().err
+
+    def test_a_plan_that_wants_too_much_memory_is_found(
+        self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+    ) -> None:
+        guilty = legal_after(undisturbed, 9000)
+        table = execute(executor, prepared, tmp_path / "out", Greedy, position=guilty)
+        check_failed(table, undisturbed, (guilty,), "out_of_memory")
+
+
 class TestLosses:
-    """What an executor with processes of its own does when they die, hang, raise."""
+    """What an executor with worker processes does when they die or hang."""
 
     def test_the_guilty_plans_alone_are_failed(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
@@ -126,21 +145,6 @@ class TestLosses:
         part = Slice(7774, 7782)  # each halving costs a process: of a whole space, tested on the queue below
         table = execute(make(), prepared, tmp_path / "out", Poisoned, part, poison=poison)
         check_failed(table, undisturbed.slice(part.start, part.rows), poison, "worker_lost")
-
-    def test_a_plan_that_raises_is_found_and_told(
-        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        guilty = legal_after(undisturbed, 5000)
-        table = execute(make(), prepared, tmp_path / "out", Raising, position=guilty)
-        check_failed(table, undisturbed, (guilty,), "simulation_raised")
-        assert "a plan that nobody thought of" in capfd.readouterr().err
-
-    def test_a_plan_that_wants_too_much_memory_is_found(
-        self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
-    ) -> None:
-        guilty = legal_after(undisturbed, 9000)
-        table = execute(make(), prepared, tmp_path / "out", Greedy, position=guilty)
-        check_failed(table, undisturbed, (guilty,), "out_of_memory")
 
     @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
     def test_a_plan_that_hangs_is_found(
@@ -191,7 +195,7 @@ def test_workers_that_cannot_start_end_the_run(prepared: Prepared, tmp_path: Pat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     large = replace(prepared, provenance={**prepared.provenance, "notes": ["x" * 10**6]})  # more than a pipe holds
     for one in (prepared, large):
-        with pytest.raises(SimError, match=r"worker processes end before they can work \(exit code 7\)"):
+        with pytest.raises(SimError, match=r"worker processes exit before they can work \(exit code 7\)"):
             execute(LocalExecutor(2), one, tmp_path / "out")
     assert not list((tmp_path / "out").glob("part-*"))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,8 @@ import pytest
 from sim_core import SpecError
 from sweep.fidelity import compare_fidelity
 from tests.conftest import GPT7B, LLAMA405B
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows
-
-
-def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -40,6 +34,7 @@ def test_rows_are_paired_by_plan(both: Path) -> None:
         key = tuple(row[k] for k in keys)
         assert row["ratio"] == pytest.approx(simai[key]["step_time_s"] / event[key]["step_time_s"])
     assert {row["dp_overlap_ratio"] for row in table} == {0.5}
+    assert found.rank_correlation is not None
     assert -1 <= found.rank_correlation <= 1
     assert found.low <= found.median <= found.high
 
@@ -65,7 +60,7 @@ def test_plans_that_all_tie_have_no_rank_correlation(both: Path) -> None:
 
 def test_a_sweep_of_one_fidelity_has_nothing_to_compare(write_spec: SpecWriter, tmp_path: Path) -> None:
     assert sweep("run", write_spec(), "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
-    with pytest.raises(SpecError, match="no plan has a row of both fidelities"):
+    with pytest.raises(SpecError, match="no plan was simulated in both fidelities"):
         compare_fidelity(tmp_path / "out", top=3, where=None)
     assert "dp_overlap_ratio" not in rows(tmp_path / "out").column_names
 
@@ -112,13 +107,13 @@ def test_what_an_exported_text_cannot_say_is_noted(write_spec: SpecWriter) -> No
     spec = write_spec(axes={"checkpointing": ["none", "full"], "tp": [4]}, where=None)
     plain, full = (sweep("export", spec, "--plan", plan) for plan in (0, 1))
     assert (plain.returncode, plain.stderr) == (0, "")
-    assert "does not re-run the last record of a span" in full.stderr
+    assert "does not recompute the last record of a span" in full.stderr
 
 
 def test_export_of_a_plan_that_is_not_there_or_cannot_run(write_spec: SpecWriter) -> None:
     spec = write_spec()
     beyond = sweep("export", spec, "--plan", 10**6)
-    assert (beyond.returncode, beyond.stderr) == (1, "error: --plan 1000000: the space has the plans 0 to 11519\n")
+    assert (beyond.returncode, beyond.stderr) == (1, "error: --plan 1000000: the space holds plans 0 to 11519\n")
     told = sweep("export", spec, "--plan", 11_519)
     assert told.returncode == 1
     assert told.stderr.startswith("error: plan 11519 is infeasible: ")

@@ -11,8 +11,8 @@ from ray.cluster_utils import Cluster
 
 from sweep.executors.choice import Kind, opened
 from sweep.executors.inline import InlineExecutor
-from sweep.job import Prepared
-from sweep.place import place
+from sweep.folder import folder_at
+from sweep.preparation import Prepared
 from sweep.store import Slice
 from tests.sweep.tasks import Swelling
 from tests.sweep.test_executors import execute
@@ -40,7 +40,7 @@ def address() -> Iterator[str]:
         patch.setenv("RAY_ADDRESS", cluster.address)
         yield cluster.address
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.long
@@ -49,7 +49,7 @@ def test_a_plan_that_takes_the_memory_of_a_node_is_found(address: str, prepared:
     undisturbed = execute(InlineExecutor(), prepared, tmp_path / "undisturbed", part=part)
     legal = [k for k, row in enumerate(undisturbed.to_pylist()) if row["status"] == "ok"]
     guilty = legal[0]
-    with opened(Kind.ray, None, 120.0, "driver", place(tmp_path / "out")) as executor:
+    with opened(Kind.ray, None, 120.0, "driver", folder_at(tmp_path / "out")) as executor:
         found = execute(executor, prepared, tmp_path / "out", Swelling, part, position=part.start + guilty, most=3 * ROOM)
     for k, (row, expected) in enumerate(zip(found.to_pylist(), undisturbed.to_pylist(), strict=True)):
         if k == guilty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,12 @@ def space_of(workload: Workload, **document: object) -> Space:
 
 
 def test_numbers_count_through_the_axes_the_first_slowest(gpt7b: Workload) -> None:
-    axes = {"tp": [1, 2, 8], "pp,vpp": [[1, 1], [4, 3]], "ga": [2, 4, 8, 16], "checkpointing": ["none", "every:2", "block:3"]}
+    axes: dict[str, list[Any]] = {
+        "tp": [1, 2, 8],
+        "pp,vpp": [[1, 1], [4, 3]],
+        "ga": [2, 4, 8, 16],
+        "checkpointing": ["none", "every:2", "block:3"],
+    }
     space = space_of(gpt7b, axes=axes)
     expected = list(itertools.product(*axes.values()))
     assert space.size == len(expected) == 72

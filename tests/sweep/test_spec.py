@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sim_core import SpecError, hardware_yaml, read_hardware
-from sweep.job import prepare
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
 
@@ -58,20 +58,20 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (axes(tp=[1.5]), ": axes.tp: found '1.5', expected a whole number"),
     (axes(tp=["many"]), ": axes.tp: found 'many', expected a whole number"),
     (axes(tp=[True]), ": axes.tp: found 'True', expected a whole number"),
-    (axes(tp=[2, 2]), ": axes.tp: a value stands twice in '[2, 2]'"),
+    (axes(tp=[2, 2]), ": axes.tp: a value is given twice in '[2, 2]'"),
     (axes(tp={"powers": [1, 2]}), ": axes.tp: unknown ladder, nearest valid: powers_of_two"),
     (axes(tp={"range": [4, 1]}), ": axes.tp: range [4, 1]: expected first <= last, step >= 1"),
     (axes(tp={"range": [1]}), ": axes.tp: found '[1]', expected {range: [first, last, step]}"),
-    (axes(tp={"powers_of_two": [5, 7]}), ": axes.tp: no power of two lies in [5, 7]"),
+    (axes(tp={"powers_of_two": [5, 7]}), ": axes.tp: no power of two is within [5, 7]"),
     (axes(schedule=["1F1B"]), ": axes.schedule: found '1F1B', nearest valid: 1f1b"),
     (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:K"),
     (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:K"),
     (axes(overlap_tp=["yes please"]), ": axes.overlap_tp: found 'yes please', expected true or false"),
-    ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values a row"),
+    ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values per row"),
     (axes(global_batch=[8]), ": ga and global_batch are both given"),
-    ({"fixed": {"tp": 1}}, ": fixed.tp: is an axis as well"),
+    ({"fixed": {"tp": 1}}, ": fixed.tp: is also an axis; remove one"),
     ({"fixed": {"hardware": "H20-SXM"}}, ": fixed.hardware: fixed hardware belongs under `hardware:`"),
-    (axes(hardware=["H20-SXM"]), "hardware: is an axis and given as well; drop one"),
+    (axes(hardware=["H20-SXM"]), "hardware: is both an axis and given; remove one"),
     ({"hardware": "H100"}, "unknown hardware preset 'H100', nearest valid: H100-SXM, H800-SXM"),
     (
         {"hardware": {"preset": "H100-SXM", "nic_bandwith": 1}},
@@ -84,7 +84,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "0 B/s"}}, "nvlink_bandwidth: found 0, expected a number above 0"),
     (
         {"hardware": {"preset": "H100-SXM", "nic_bandwidth": "1 GB/s"}},
-        "hardware.nic_bandwidth: is both an axis and given; drop one",
+        "hardware.nic_bandwidth: is both an axis and given; remove one",
     ),
     (axes(**{"hardware.nvls": [1]}), "found '1', expected true or false"),
     (axes(**{"hardware.nic_latency": [True]}), "found 'True', expected a name or a number"),
@@ -104,7 +104,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"workload": {"path": "w.txt", "micro_batch": 10**20}}, ":4: workload.micro_batch: found '100000000000000000000'"),
     ({"workload": "a\0b"}, "workload.path: embedded null byte"),
     ({"fixed": {"mbs": 1, "micro_batch": 2}}, ": fixed.micro_batch: micro_batch is given twice"),
-    ({"fidelity": "simai", "fixed": {"fidelity": "event"}}, "fidelity: is given at the top and under fixed; drop one"),
+    ({"fidelity": "simai", "fixed": {"fidelity": "event"}}, "fidelity: is given at the top level and under fixed; remove one"),
     (
         {"hardware": {"preset": "H100-SXM", "gpus_per_node": 10**9}},
         "gpus_per_node: found 1e+09, expected a whole number up to 65536",
@@ -112,14 +112,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"objectives": []}, ": objectives: found '[]'"),
     ({"per": "tpp"}, "per: unknown column 'tpp', nearest valid: tp"),
     ({"workload": "w.txt", "objectives": [{"maximize": "tokens_per_s"}]}, "objectives: tokens_per_s needs workload.sequence"),
-    ({"where": ["step_time_s < 3"]}, "unknown column 'step_time_s' (it is known after the run: sweep rank --where)"),
+    ({"where": ["step_time_s < 3"]}, "unknown column 'step_time_s' (it is only known after the run: use sweep rank --where)"),
     (
         {"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": 400}},
         "found '400', expected a number with its unit, such as '400 Gb/s'",
     ),
     ({"hardware": {"preset": "H100-SXM", "nvlink_bandwidth": "-400 Gb/s"}}, "found '-400 Gb/s', expected no negative number"),
     (axes(**{"hardware.nic_bandwidth": ["400"]}), "found '400', expected a number with its unit, such as '400 Gb/s'"),
-    (axes(model_parallel_NPU_group=[2]), ": axes.model_parallel_NPU_group: tp stands in two axes"),
+    (axes(model_parallel_NPU_group=[2]), ": axes.model_parallel_NPU_group: tp is given in two axes"),
     (axes(bucket_bytes=["100 Mb/s"]), ": axes.bucket_bytes: unknown unit 'Mb/s' in '100 Mb/s', valid: B, GB"),
     ({"name": "a/b"}, ":1: name: found 'a/b'"),
     ({"objectives": [{"least": "tp"}]}, ": objectives.0"),
@@ -142,7 +142,7 @@ def test_a_fault_is_one_line_that_says_where_and_what(write_spec: SpecWriter, ch
         ("", ": the file is empty, expected keys such as workload"),
         ("- a", "expected keys such as workload"),
         ("a: [", ":1: not valid YAML"),
-        ("a: 1\na: 2\n", ":2: not valid YAML: key 'a' stands twice"),
+        ("a: 1\na: 2\n", ":2: not valid YAML: key 'a' is given twice"),
         ("\x00", "not valid YAML"),
         ("a: &x [*x]", ":1: aliases (*x) are not supported"),
         ("a: &a [x,x]\nb: &b [*a,*a]\n", ":2: aliases (*a) are not supported"),
@@ -175,7 +175,7 @@ def test_a_fault_of_a_set_is_told_of_the_set(write_spec: SpecWriter) -> None:
 def test_a_sample_larger_than_the_space_is_all_of_it_and_said(write_spec: SpecWriter) -> None:
     path = write_spec(sample={"n": 10**9})
     prepared = prepare(load_spec(path), path.parent)
-    assert prepared.job.space.count == 11_520
+    assert prepared.sweep.space.count == 11_520
     assert any("all 11520 plans are taken" in note for note in prepared.notes)
 
 
@@ -183,7 +183,7 @@ def test_switches_of_nccl_are_axes_and_overrides(write_spec: SpecWriter) -> None
     path = write_spec(
         hardware={"preset": "H100-SXM", "pat": False}, axes={"hardware.nvls": [True, False], "tp": [4]}, where=None
     )
-    job = prepare(load_spec(path), path.parent).job
+    job = prepare(load_spec(path), path.parent).sweep
     assert job.hardware.nvls.tolist() == [True, False]
     assert not job.hardware.pat.any()
     assert job.hardware.ll128.all()
@@ -197,7 +197,7 @@ def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: S
     (note,) = (note for note in prepare(load_spec(path), path.parent).notes if "not given, taken as" in note)
     assert note.startswith("hardware mine: not given, taken as ll128 yes, pat yes, nvls no, nvls_tree no, ")
     whole = write_spec(hardware=document, where=None)  # and in the spec itself
-    assert prepare(load_spec(whole), whole.parent).job.hardware.ll_bandwidth_one_node.tolist() == [87.7e9] * 2  # an axis
+    assert prepare(load_spec(whole), whole.parent).sweep.hardware.ll_bandwidth_one_node.tolist() == [87.7e9] * 2  # an axis
 
 
 def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tm
     with pytest.raises(SpecError, match="two entries are named 'H100-SXM'"):
         prepare(load_spec(path), path.parent)
     mine.write_text(mine.read_text().replace("name: H100-SXM", "name: mine"))
-    assert prepare(load_spec(path), path.parent).job.space.hardware_names == ("H100-SXM", "mine")
+    assert prepare(load_spec(path), path.parent).sweep.space.hardware_names == ("H100-SXM", "mine")
 
 
 def test_an_axis_over_presets_replaces_the_given_one(write_spec: SpecWriter) -> None:
     path = write_spec(where=None)
     sets = ["hardware=null", "axes.hardware=[H100-SXM, H20-SXM]"]
-    assert prepare(load_spec(path, sets), path.parent).job.space.hardware_names == ("H100-SXM", "H20-SXM")
+    assert prepare(load_spec(path, sets), path.parent).sweep.space.hardware_names == ("H100-SXM", "H20-SXM")
 
 
 def test_bytes_with_a_unit(write_spec: SpecWriter) -> None:
@@ -231,4 +231,4 @@ def test_numbers_are_what_they_look_like(write_spec: SpecWriter, text: str) -> N
 
 def test_conditions_on_one_plan_may_say_what_sql_says(write_spec: SpecWriter) -> None:
     path = write_spec(where=["tp is distinct from pp", "checkpointing like 'block%' or ga in (1, 4)", "abs(tp - pp) < 8"])
-    assert prepare(load_spec(path), path.parent).job.where
+    assert prepare(load_spec(path), path.parent).sweep.where

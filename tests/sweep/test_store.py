@@ -12,9 +12,9 @@ import pytest
 
 from sim_core import SpecError
 from sweep.__main__ import main as command_line
-from sweep.evaluate import evaluate
-from sweep.job import Prepared, prepare
-from sweep.rank import rank
+from sweep.evaluation import evaluate
+from sweep.preparation import Prepared, prepare
+from sweep.ranking import rank
 from sweep.spec import load_spec
 from sweep.store import Slice, Store, encoded, newest
 from tests.sweep.conftest import SpecWriter, rows
@@ -37,11 +37,17 @@ def store(tmp_path: Path) -> Store:
     return Store(directory=tmp_path / "out")
 
 
+def folder(store: Store) -> Path:
+    """Where it lies on this disk."""
+    assert isinstance(store.directory, Path)
+    return store.directory
+
+
 def put(store: Store, prepared: Prepared, *parts: tuple[int, int]) -> None:
     provenance = json.dumps(prepared.provenance).encode()
     for start, stop in parts:
-        batch = evaluate(prepared.job, np.arange(start, stop))
-        store.place.write_bytes(Slice(start, stop).file_name, encoded(batch, provenance))
+        batch = evaluate(prepared.sweep, np.arange(start, stop))
+        store.folder.write_bytes(Slice(start, stop).file_name, encoded(batch, provenance))
 
 
 def test_what_is_missing_are_the_gaps(store: Store, prepared: Prepared) -> None:
@@ -55,14 +61,14 @@ def test_what_is_missing_are_the_gaps(store: Store, prepared: Prepared) -> None:
 def test_slices_of_another_size_that_overlap_are_left_out_then_dropped(store: Store, prepared: Prepared) -> None:
     put(store, prepared, (0, 50), (30, 60), (50, 80))
     assert store.slices() == [Slice(0, 50), Slice(50, 80)]
-    assert store.drop_damaged(prepared.job.identity) == []
-    assert sorted(path.name for path in store.directory.glob("*.parquet")) == sorted(path.name for path in store.files())
+    assert store.drop_damaged(prepared.sweep.identity) == []
+    assert sorted(path.name for path in folder(store).glob("*.parquet")) == sorted(path.name for path in store.files())
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise", "foreign", "short"])
 def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: Prepared, damage: str) -> None:
     put(store, prepared, (0, 50), (50, 80))
-    path = store.directory / Slice(50, 80).file_name
+    path = folder(store) / Slice(50, 80).file_name
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-20])
     elif damage == "empty":
@@ -71,23 +77,23 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
         path.write_bytes(b"\xff" * 4000)
     elif damage == "foreign":
         other = json.dumps({**prepared.provenance, "sweep": "another"}).encode()
-        store.place.write_bytes(path.name, encoded(evaluate(prepared.job, np.arange(50, 80)), other))
+        store.folder.write_bytes(path.name, encoded(evaluate(prepared.sweep, np.arange(50, 80)), other))
     else:
         put(store, prepared, (50, 79))
-        (store.directory / Slice(50, 79).file_name).rename(path)
-    assert store.drop_damaged(prepared.job.identity) == [path.name]
+        (folder(store) / Slice(50, 79).file_name).rename(path)
+    assert store.drop_damaged(prepared.sweep.identity) == [path.name]
     assert store.missing(80) == [Slice(50, 80)]
 
 
 def test_a_write_that_fails_leaves_nothing(store: Store, prepared: Prepared) -> None:
     name = Slice(0, 5).file_name
-    data = encoded(evaluate(prepared.job, np.arange(5)), b"{}")
+    data = encoded(evaluate(prepared.sweep, np.arange(5)), b"{}")
     with pytest.raises(OSError, match="No such file"):
-        (store.place / "gone").write_bytes(name, data)
-    (store.directory / name).mkdir()  # the rename fails, after the write
+        (store.folder / "gone").write_bytes(name, data)
+    (folder(store) / name).mkdir()  # the rename fails, after the write
     with pytest.raises(OSError, match="directory"):
-        store.place.write_bytes(name, data)
-    assert [path.name for path in store.directory.iterdir()] == [name]
+        store.folder.write_bytes(name, data)
+    assert [path.name for path in folder(store).iterdir()] == [name]
 
 
 def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Prepared) -> None:
@@ -121,9 +127,9 @@ def test_one_writer_at_a_time_and_a_dead_one_does_not_count(store: Store, prepar
 
 
 def test_leftovers_of_killed_writers_are_cleared(store: Store, prepared: Prepared) -> None:
-    (store.directory / ".part-000000000000-000000000005.parquet.123").write_bytes(b"half")
+    (folder(store) / ".part-000000000000-000000000005.parquet.123").write_bytes(b"half")
     with store.opened(prepared.provenance):
-        assert not list(store.directory.glob(".part-*"))
+        assert not list(folder(store).glob(".part-*"))
 
 
 def test_a_file_says_by_itself_what_it_was_made_from(store: Store, prepared: Prepared) -> None:
@@ -142,25 +148,25 @@ def test_other_people_s_files_are_never_touched(store: Store, prepared: Prepared
         put(store, prepared, (0, 5))
     others = ["part-00000-3fa85f64-c000.snappy.parquet", "part-mine.parquet", "notes.txt"]
     for name in others:
-        (store.directory / name).write_text("mine")
+        (folder(store) / name).write_text("mine")
     with store.opened(prepared.provenance, fresh=True):
-        store.drop_damaged(prepared.job.identity)
-    assert all((store.directory / name).read_text() == "mine" for name in others)
+        store.drop_damaged(prepared.sweep.identity)
+    assert all((folder(store) / name).read_text() == "mine" for name in others)
 
 
 def test_a_folder_of_parquet_files_that_is_no_sweep_s_is_refused(store: Store, prepared: Prepared) -> None:
-    (store.directory / "part-000000000000-000000000005.parquet").write_text("somebody's")
+    (folder(store) / "part-000000000000-000000000005.parquet").write_text("somebody's")
     for fresh in (False, True):
         with pytest.raises(SpecError, match="not a sweep's folder"), store.opened(prepared.provenance, fresh=fresh):
             pass
-    assert (store.directory / "part-000000000000-000000000005.parquet").read_text() == "somebody's"
+    assert (folder(store) / "part-000000000000-000000000005.parquet").read_text() == "somebody's"
 
 
 def test_fresh_recovers_from_a_damaged_manifest(store: Store, prepared: Prepared) -> None:
     with store.opened(prepared.provenance):
         put(store, prepared, (0, 5))
-    (store.directory / "sweep.json").write_text("{")
-    with pytest.raises(SpecError, match=r"is damaged .*--fresh` starts over"), store.opened(prepared.provenance):
+    (folder(store) / "sweep.json").write_text("{")
+    with pytest.raises(SpecError, match=r"is damaged .*start over with `sweep run --fresh`"), store.opened(prepared.provenance):
         pass
     with store.opened(prepared.provenance, fresh=True):
         assert store.slices() == []
@@ -170,7 +176,7 @@ def test_fresh_recovers_from_a_damaged_manifest(store: Store, prepared: Prepared
 def test_a_manifest_that_is_none_deletes_nothing(store: Store, prepared: Prepared, text: str) -> None:
     with store.opened(prepared.provenance):
         put(store, prepared, (0, 5))
-    (store.directory / "sweep.json").write_text(text)
+    (folder(store) / "sweep.json").write_text(text)
     with pytest.raises(SpecError, match="is damaged"), store.opened(prepared.provenance):
         pass
     assert store.slices() == [Slice(0, 5)]
@@ -185,17 +191,17 @@ def test_a_store_on_s3_is_filled_resumed_and_ranked_as_a_local_one(
     assert main("run", spec, "--workers", 2, "--out", out) == 0
     assert rows(out).equals(rows(tmp_path / "local"))
     store = Store(directory=out)
-    store.place.write_bytes(store.slices()[0].file_name, b"damaged")
-    store.place.delete(store.slices()[-1].file_name)
+    store.folder.write_bytes(store.slices()[0].file_name, b"damaged")
+    store.folder.delete(store.slices()[-1].file_name)
     assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
     assert rows(out).equals(rows(tmp_path / "local"))
-    assert newest(f"{bucket}/results").names() == store.place.names()
+    assert newest(f"{bucket}/results").names() == store.folder.names()
     found, expected = rank(out, top=50, where="tp > 1"), rank(tmp_path / "local", top=50, where="tp > 1")
     assert found == expected
     with pytest.raises(SpecError, match="holds results of another sweep"):
         store.check({**prepare(load_spec(spec), spec.parent).provenance, "sweep": "another"})
     for fresh in (False, True):  # nor is anything but a sweep's folder taken
-        (store.place / "others").write_bytes("theirs.parquet", b"")
+        (store.folder / "others").write_bytes("theirs.parquet", b"")
         with pytest.raises(SpecError, match="not a sweep's folder"):
             Store(directory=f"{out}/others").check({}, fresh=fresh)
 
@@ -206,6 +212,6 @@ def test_of_slices_that_overlap_those_are_taken_that_cover_the_most(store: Store
     assert store.missing(100) == []
     assert store.slices() in ([Slice(0, 40), Slice(40, 80), Slice(80, 100)], [Slice(0, 60), Slice(60, 100)])
     kept = store.slices()
-    assert store.drop_damaged(prepared.job.identity) == []
+    assert store.drop_damaged(prepared.sweep.identity) == []
     assert store.slices() == kept
-    assert len(list(store.directory.glob("part-*"))) == len(kept)  # type: ignore[union-attr]
+    assert len(list(folder(store).glob("part-*"))) == len(kept)

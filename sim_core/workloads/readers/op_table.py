@@ -79,7 +79,7 @@ def workload_from_op_table(
 
     Raises SpecError on a `repeat` that does not fit."""
     rows = len(text.name)
-    base = BasePlan(1, 1, 1, 1, all_gpus, 1, micro_batch or 1)
+    base = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=all_gpus, ga=1, micro_batch=micro_batch or 1)
     begin, end = _repeated(text, repeat)
     layers = repeat.times if repeat else 1
     width = bytes_per_element or DEFAULT_WIDTH
@@ -195,7 +195,16 @@ def _pieces(
 def _no_step() -> StepPieces:
     """No work once a step: the table holds no optimizer."""
     none: Ints = np.zeros(0, np.int64)
-    return StepPieces(none, none, np.zeros(0), none, none, none, np.zeros(0), none)
+    return StepPieces(
+        role=none,
+        phase=none,
+        compute_s=np.zeros(0),
+        compute_rule=none,
+        comm_kind=none,
+        comm_group=none,
+        comm_bytes=np.zeros(0),
+        comm_rule=none,
+    )
 
 
 def _notes(

@@ -95,7 +95,9 @@ def workload_from_simai(
 def _base(header: Header, micro_batch: int | None) -> BasePlan:
     """The header's plan. With one stage there is nothing to interleave: AICB writes layers per stage into `vpp` there."""
     vpp = header.vpp if header.pp > 1 else 1
-    return BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, micro_batch or 1)
+    return BasePlan(
+        tp=header.tp, pp=header.pp, vpp=vpp, ep=header.ep, all_gpus=header.all_gpus, ga=header.ga, micro_batch=micro_batch or 1
+    )
 
 
 def _notes(header: Header, micro_batch: int | None, layers: int) -> list[str]:

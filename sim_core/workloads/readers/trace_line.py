@@ -83,7 +83,11 @@ def fast_line(text: str) -> TraceLine | None:
     values[4] = values[4].strip()
     extra = None if newer[0] is None else dict(zip(NEWER_KEYS, newer, strict=True))
     split = _fast_parts(parts)
-    return None if split is None else TraceLine(prefix, int(number), name, tuple(values), extra, split)
+    return (
+        None
+        if split is None
+        else TraceLine(prefix=prefix, number=int(number), name=name, values=tuple(values), extra=extra, parts=split)
+    )
 
 
 def _fast_parts(text: str) -> list[Part] | None:
@@ -109,7 +113,7 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
         raise Unclosed(path, line, "the line is cut off in its description", found=shown(free[-40:] + ")"))
     parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))
     values = tuple(fields.pop(key, None) for key in KEYS)
-    return TraceLine(head[1], int(head[2]), head[3], values, fields or None, parts)
+    return TraceLine(prefix=head[1], number=int(head[2]), name=head[3], values=values, extra=fields or None, parts=parts)
 
 
 def _head(path: str, line: int, text: str) -> re.Match[str]:

@@ -57,15 +57,16 @@ class Builder:
         """Raises SpecError where the ranks wait for each other in a circle."""
         members = np.bincount(np.array(self.part, np.int64), minlength=len(self.cost_s)).astype(np.int64)
         program = RankProgram(
-            np.array(self.first, np.int64),
-            np.array(self.gap_s, np.float64),
-            np.array(self.work_s, np.float64),
-            np.array(self.first_part, np.int64),
-            np.array(self.part, np.int64),
-            members,
-            np.array(self.cost_s, np.float64),
+            first=np.array(self.first, np.int64),
+            gap_s=np.array(self.gap_s, np.float64),
+            work_s=np.array(self.work_s, np.float64),
+            first_part=np.array(self.first_part, np.int64),
+            part=np.array(self.part, np.int64),
+            members=members,
+            cost_s=np.array(self.cost_s, np.float64),
         )
-        times = RankTimes(*(np.zeros(len(self.told)) for _ in range(3)))
+        n = len(self.told)
+        times = RankTimes(start_s=np.zeros(n), end_s=np.zeros(n), wait_s=np.zeros(n))
         stuck = run_ranks(program, times)
         if stuck >= 0:
             row, stage, name = self.told[stuck]

@@ -81,13 +81,13 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     units = int(pieces.unit.max()) + 1
     messages = [o.bytes for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0]
     base = BasePlan(
-        layout.tp,
-        layout.pp,
-        layout.vpp,
-        layout.ep,
-        layout.tp * layout.pp * layout.dp,
-        layout.ga,
-        micro_batch or layout.micro_batch,
+        tp=layout.tp,
+        pp=layout.pp,
+        vpp=layout.vpp,
+        ep=layout.ep,
+        all_gpus=layout.tp * layout.pp * layout.dp,
+        ga=layout.ga,
+        micro_batch=micro_batch or layout.micro_batch,
     )
     arrays = Arrays(
         base=base,

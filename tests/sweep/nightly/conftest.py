@@ -17,10 +17,10 @@ import yaml
 
 from sim_core import hardware_yaml, read_hardware
 from sweep.executors.inline import InlineExecutor
-from sweep.nightly.night import Means, Outcome, run_night
+from sweep.folder import folder_at
+from sweep.nightly.night import Outcome, Runtime, run_night
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import load_nightly
-from sweep.place import place
 from tests.conftest import GPT7B
 from tests.sweep.conftest import SMALL
 
@@ -42,7 +42,7 @@ class Sandbox:
 
     @property
     def nights(self) -> Nights:
-        return Nights(root=place(self.root))
+        return Nights(root=folder_at(self.root))
 
     def write(self, **changes: Any) -> None:
         """The nightly file; None drops a key."""
@@ -68,16 +68,16 @@ class Sandbox:
     def mend_workload(self) -> None:
         shutil.copy(GPT7B, self.folder / "b.txt")
 
-    def night(self, *sets: str, hours: float = 24.0, **means: Any) -> Outcome:
+    def night(self, *sets: str, hours: float = 24.0, **runtime: Any) -> Outcome:
         """Run a night in this process, `hours` after the last."""
         self.time += timedelta(hours=hours)
         self.told.clear()
         given = {
             "executor": lambda writer, out: nullcontext(InlineExecutor()),
-            "tell": self.told.append,
+            "log": self.told.append,
             "now": lambda: self.time,
         }
-        return run_night(load_nightly(self.file, sets), self.folder, Means(**{**given, **means}))
+        return run_night(load_nightly(self.file, sets), self.folder, Runtime(**{**given, **runtime}))
 
     def record(self, outcome: Outcome) -> Night:
         return next(night for night in self.nights.read() if night.night == outcome.night)

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
+from sweep.folder import Folder, folder_at
 from sweep.nightly.lock import LEASE_S, Lease, locked
-from sweep.place import Place, place
 
-HOLD = "import sys; from sweep.nightly.lock import locked; from sweep.place import place\n" \
-       "with locked(place(sys.argv[1])): print('held', flush=True); sys.stdin.read()"  # fmt: skip
+HOLD = "import sys; from sweep.nightly.lock import locked; from sweep.folder import folder_at\n" \
+       "with locked(folder_at(sys.argv[1])): print('held', flush=True); sys.stdin.read()"  # fmt: skip
 
 
 @pytest.fixture(params=["local", "s3"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return place(tmp_path / "root" if request.param == "local" else f"{request.getfixturevalue('bucket')}/nightly")
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    return folder_at(tmp_path / "root" if request.param == "local" else f"{request.getfixturevalue('bucket')}/nightly")
 
 
-def holder(root: Place) -> subprocess.Popen[str]:
+def holder(root: Folder) -> subprocess.Popen[str]:
     """A process that holds the lock of `root`."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -35,21 +35,26 @@ def holder(root: Place) -> subprocess.Popen[str]:
     return process
 
 
-def test_two_at_once_exclude_each_other(root: Place) -> None:
+def briefly(seconds: float) -> None:
+    """A pause much shorter than the one asked for."""
+    threading.Event().wait(seconds)
+
+
+def test_two_at_once_exclude_each_other(root: Folder) -> None:
     process = holder(root)
-    with pytest.raises(SpecError, match="another nightly run is at work here"), locked(root):
+    with pytest.raises(SpecError, match="another nightly run is active here"), locked(root):
         pass
     process.communicate("")
     with locked(root) as still_ours:
         still_ours()
-        with pytest.raises(SpecError, match="another nightly run is at work here"), locked(root):
+        with pytest.raises(SpecError, match="another nightly run is active here"), locked(root):
             pass
     with locked(root):
         pass
 
 
 def test_a_dead_holder_keeps_nobody_out(tmp_path: Path) -> None:
-    root = place(tmp_path / "root")
+    root = folder_at(tmp_path / "root")
     process = holder(root)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -59,12 +64,12 @@ def test_a_dead_holder_keeps_nobody_out(tmp_path: Path) -> None:
 
 def test_a_dead_holder_s_lease_ends(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the store's own clock: an entry is dead when it is `lease_s` older than one that is written now."""
-    root = place(f"{bucket}/nightly")
+    root = folder_at(f"{bucket}/nightly")
     process = holder(root)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len((root / "lock").names()) == 1
-    with pytest.raises(SpecError, match=f"or was until less than {LEASE_S:.0f} s ago"), locked(root):
+    with pytest.raises(SpecError, match=f"or was less than {LEASE_S:.0f} s ago"), locked(root):
         pass
     lease = Lease(root / "lock", lease_s=-1.0)  # every entry but our own is too old
     lease._thread = threading.Thread()
@@ -75,7 +80,7 @@ def test_a_dead_holder_s_lease_ends(bucket: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_entry_is_as_old_as_the_store_says(tmp_path: Path) -> None:
-    folder = place(tmp_path)
+    folder = folder_at(tmp_path)
     other = tmp_path / "other.json"
     other.write_text('{"state": "held"}')
     now = other.stat().st_mtime
@@ -91,7 +96,7 @@ def test_an_entry_is_as_old_as_the_store_says(tmp_path: Path) -> None:
 
 def test_who_sees_a_claim_withdraws_and_tries_again(tmp_path: Path) -> None:
     """Neither of two that begin at the same moment may go on while it sees the other."""
-    folder, other = place(tmp_path), tmp_path / "other.json"
+    folder, other = folder_at(tmp_path), tmp_path / "other.json"
     other.write_text('{"state": "claimed"}')
     pauses: list[float] = []
     with pytest.raises(SpecError):
@@ -104,18 +109,18 @@ def test_who_sees_a_claim_withdraws_and_tries_again(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_could_not_be_kept_is_told(tmp_path: Path) -> None:
-    lease = Lease(place(tmp_path), lease_s=30.0)
-    lease.acquire(place(tmp_path))
+    lease = Lease(folder_at(tmp_path), lease_s=30.0)
+    lease.acquire(folder_at(tmp_path))
     lease.check()
     lease.alive_until -= 30.0
-    with pytest.raises(SpecError, match="could not be written for 30 s; another run may be at work here"):
+    with pytest.raises(SpecError, match="could not be written for 30 s; another run may be active here"):
         lease.check()
     lease.release()
 
 
 def test_a_holder_keeps_its_entry_alive(tmp_path: Path) -> None:
     """The entry is written again and again, until the lease is given back."""
-    lease = Lease(place(tmp_path), lease_s=0.04)
+    lease = Lease(folder_at(tmp_path), lease_s=0.04)
     written = threading.Event()
     plain = lease._write
 
@@ -125,7 +130,7 @@ def test_a_holder_keeps_its_entry_alive(tmp_path: Path) -> None:
             written.set()
 
     lease._write = noted  # type: ignore[method-assign]
-    lease.acquire(place(tmp_path))
+    lease.acquire(folder_at(tmp_path))
     assert written.wait(60)
     lease.release()
     assert not lease._thread.is_alive()
@@ -135,7 +140,7 @@ def test_a_holder_keeps_its_entry_alive(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_of_many_at_the_same_moment_at_most_one_holds_the_lease(tmp_path: Path, seed: int) -> None:
     """Threads that all try, with random delays between their steps; whoever holds it is alone."""
-    folder = place(tmp_path)
+    folder = folder_at(tmp_path)
     inside: list[int] = []
     most: list[int] = []
     guard = threading.Lock()
@@ -147,7 +152,7 @@ def test_of_many_at_the_same_moment_at_most_one_holds_the_lease(tmp_path: Path, 
         for _ in range(3):
             lease = Lease(folder)
             try:
-                lease.acquire(folder, pause=lambda s: threading.Event().wait(rng.random() * 0.01))
+                lease.acquire(folder, pause=lambda s: briefly(rng.random() * 0.01))
             except SpecError:
                 continue
             with guard:

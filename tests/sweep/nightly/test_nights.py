@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from sim_core import SpecError
 from sweep.compare.comparison import compare
+from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
-from sweep.job import prepare
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
-from sweep.run import run_sweep
+from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.conftest import rows
@@ -146,7 +146,7 @@ def test_plans_that_can_no_longer_run_are_a_regression(sandbox: Sandbox) -> None
     assert outcome.code == 1
     told = sandbox.record(outcome).sweeps[0].regressions
     assert [text for text in told if "plans can no longer run (out_of_memory" in text or "state" in text]
-    assert "gpus 64: the best plan of the baseline is infeasible now (threshold 3)" in told
+    assert "gpus 64: the best plan of the baseline is now infeasible (threshold 3)" in told
     sandbox.write_sweep("b", hardware={"preset": "H100-SXM", "memory": "1 kB"})
     sandbox.write(sweeps=["b.yaml"])
     assert "gpus 64: no plan can run any more" in sandbox.night().summary
@@ -204,23 +204,23 @@ def test_a_night_that_was_cut_off_is_gone_on_with(anywhere: Sandbox) -> None:
     first = anywhere.night()
     anywhere.change_network()
     with pytest.raises(Stop):
-        anywhere.night(tell=stop)
+        anywhere.night(log=stop)
     cut = anywhere.nights.read()[-1]
     assert cut.finished is None
     resumed = anywhere.night()
     assert resumed.night == cut.night
-    assert f"Night {cut.night} was cut off: going on with it." in anywhere.told
+    assert f"Night {cut.night} was interrupted: resuming it." in anywhere.told
     a, b = anywhere.record(resumed).sweeps
     assert (resumed.code, a.computed, b.computed, a.baseline) == (1, 0, 0, first.night)
 
     anywhere.change_network("5 GB/s")
     with pytest.raises(Stop):
-        anywhere.night(tell=stop)
+        anywhere.night(log=stop)
     left = anywhere.nights.read()[-1]
     assert (left.finished, left.sweeps[0].status) == (None, "done")
     anywhere.change_network("4.999 GB/s")
     outcome = anywhere.night()
-    assert f"Night {left.night} was cut off and its inputs have changed since: it is left as it is." in anywhere.told
+    assert f"Night {left.night} was interrupted and its inputs have changed since: it stays as it is." in anywhere.told
     assert anywhere.record(outcome).sweeps[0].baseline == resumed.night
     assert outcome.code == 1, "what the cut-off night found was told to nobody"
 
@@ -235,7 +235,7 @@ def test_a_kill_in_the_middle_of_a_night(sandbox: Sandbox, tmp_path: Path) -> No
     assert process.wait() == -signal.SIGKILL
     done = sandbox.call()
     assert done.returncode == 0, done.stderr
-    assert "was cut off: going on with it" in done.stdout
+    assert "was interrupted: resuming it" in done.stdout
     (night,) = sandbox.nights.read()
     a = night.sweeps[0]
     assert 0 < a.computed < a.rows == 12_800
@@ -253,7 +253,7 @@ def test_an_interrupted_night_says_how_it_goes_on(sandbox: Sandbox, tmp_path: Pa
     until(lambda: list((tmp_path / "root" / "results").glob("a-*/part-*.parquet")), process)
     process.send_signal(number)
     told, _ = process.communicate(timeout=60)
-    assert (process.returncode, told.splitlines()[-1]) == (128 + number, "Interrupted. The same command goes on from there.")
+    assert (process.returncode, told.splitlines()[-1]) == (128 + number, "Interrupted. Run the same command to resume.")
     assert sandbox.nights.read()[0].finished is None
 
 
@@ -282,9 +282,9 @@ def test_retention_deletes_what_its_rule_says(anywhere: Sandbox) -> None:
         outcomes.append(anywhere.night())
     kept = [night.night for night in anywhere.nights.read()]
     assert kept == [outcomes[k].night for k in (0, 2, 3)], "the newest two, and the baseline"
-    assert (anywhere.nights.root / "nights").folders() == kept
+    assert (anywhere.nights.root / "nights").subfolders() == kept
     results = {sweep.results for night in anywhere.nights.read() for sweep in night.sweeps}
-    assert set((anywhere.nights.root / "results").folders()) == results, "shared results stay, those of nobody go"
+    assert set((anywhere.nights.root / "results").subfolders()) == results, "shared results stay, those of nobody go"
     assert len(results) == 4
     for night in anywhere.nights.read():
         for sweep in night.sweeps:
@@ -350,7 +350,7 @@ def test_the_rule_of_retention(starts: list[int], keep: Keep, chosen: set[int], 
 def test_two_nightlies_do_not_share_a_root(sandbox: Sandbox) -> None:
     sandbox.night()
     sandbox.write(name="other")
-    with pytest.raises(SpecError, match="holds nights of 'test', not of 'other'; give each its own"):
+    with pytest.raises(SpecError, match="holds nights of 'test', not of 'other'; give each nightly file its own root"):
         sandbox.night()
 
 

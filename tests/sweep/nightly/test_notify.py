@@ -100,7 +100,7 @@ def test_a_refusal_is_not_tried_again(receiver: Receiver, code: int) -> None:
 
 def test_a_receiver_that_says_nothing_is_left_after_the_timeout(receiver: Receiver) -> None:
     receiver.answers = [0, 200]
-    notify = Notify(webhook=receiver.url, timeout="0.2 s")
+    notify = Notify.model_validate({"webhook": receiver.url, "timeout": "0.2 s"})
     assert deliver(notify, BODY, lambda s: None) is None
     assert receiver.received == [BODY]
     receiver.answers = [0]
@@ -136,9 +136,10 @@ def test_a_command_gets_the_body(tmp_path: Any) -> None:
 
 def test_a_command_that_fails_hangs_or_is_not_there() -> None:
     failing = Notify(command=command("import sys; sys.exit('no mail today')"), attempts=2)
-    assert deliver(failing, BODY, lambda s: None) == f"{sys.executable} ended with 1: no mail today (after 2 attempts)"
-    hanging = Notify(command=command("import threading; threading.Event().wait()"), timeout="0.5 s", attempts=1)
-    assert deliver(hanging, BODY) == f"{sys.executable} has not ended after 0.5 s (after 1 attempt)"
+    assert deliver(failing, BODY, lambda s: None) == f"{sys.executable} ended with code 1: no mail today (after 2 attempts)"
+    waits = command("import threading; threading.Event().wait()")
+    hanging = Notify.model_validate({"command": waits, "timeout": "0.5 s", "attempts": 1})
+    assert deliver(hanging, BODY) == f"{sys.executable} did not end within 0.5 s (after 1 attempt)"
     assert deliver(Notify(command=("/no/such/command",)), BODY) == "/no/such/command: No such file or directory"
 
 
@@ -172,7 +173,7 @@ def test_what_nobody_heard_is_a_failure_and_is_told_by_the_next_start(
     receiver.answers = [500]
     night = sandbox.night()
     assert night.code == 2
-    assert night.summary.endswith("; nobody was told: notify 1 (webhook): the receiver answered 500 (after 1 attempt)")
+    assert night.summary.endswith("; not notified: notify 1 (webhook): the receiver answered 500 (after 1 attempt)")
     assert sandbox.record(night).undelivered == ["notify 1 (webhook)"]
     assert (sandbox.record(night).code, "secret" in sandbox.record(night).model_dump_json()) == (1, False)
     again = sandbox.night()

@@ -118,7 +118,7 @@ def test_three_nights_as_jobs(sandbox: Sandbox, head: Head, tmp_path: Path) -> N
             os.kill(pid, signal.SIGKILL)
     second = head.submit(sandbox, "night-2")
     assert second.returncode == 1, second.stdout
-    assert "was cut off: going on with it" in second.stdout
+    assert "was interrupted: resuming it" in second.stdout
     night = sandbox.nights.read()[-1]
     a, b = night.sweeps
     assert (night.code, b.computed) == (1, 0)

@@ -1,0 +1,203 @@
+"""Plans from names and numbers, for people; and a check of any `Plans` at the door, so that no row is nonsense.
+
+>>> grid = plans(workload, tp=[1, 2], pp=4, dp=8, checkpointing="block:2")   # two plans
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.engine.schedule import SCHEDULES
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
+from sim_core.workloads.workload import Workload
+
+Ints = npt.NDArray[np.int64]
+Value = int | float | str | bool
+
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "schedule": SCHEDULES,
+    "fidelity": FIDELITIES,
+    "gradient_precision": PRECISIONS,
+}
+"""Columns that hold an index into words."""
+
+DEFAULTS: Final[Mapping[str, Value]] = {
+    "schedule": "1f1b",
+    "layer_split": "even",
+    "checkpointing": "file",
+    "overlap_tp": False,
+    "overlap_ep": False,
+    "overlap_grad": True,
+    "overlap_param": True,
+    "bucket_bytes": 0,
+    "fidelity": "event",
+    "gradient_precision": "recorded",
+    "straggler_stage": 0,
+    "straggler_factor": 1.0,
+    "device_speed": 1.0,
+    "dp_overlap_ratio": 0.0,
+    "tp_overlap_ratio": 0.0,
+    "ep_overlap_ratio": 0.0,
+    "pp_overlap_ratio": 1.0,
+}
+"""Values of what neither the user nor the workload's own plan sets; overlap_pp follows vpp."""
+
+
+class _Bounds(NamedTuple):
+    least: float
+    most: float
+
+
+_SIZE: Final = _Bounds(least=1, most=2.0**62)
+_SWITCH: Final = _Bounds(least=0, most=1)
+_FACTOR: Final = _Bounds(least=1e-9, most=1e9)
+_BOUNDS: Final[Mapping[str, _Bounds]] = {
+    **dict.fromkeys(("tp", "pp", "vpp", "ep", "all_gpus", "micro_batch", "layers"), _SIZE),
+    **dict.fromkeys(("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param"), _SWITCH),
+    **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
+    "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
+    **dict.fromkeys(("straggler_factor", "device_speed"), _FACTOR),
+    **{name: _Bounds(least=0, most=2.0**62) for name in ("ga", "bucket_bytes", "checkpoint_layers", "straggler_stage")},
+    **{name: _Bounds(least=0, most=len(words) - 1) for name, words in WORDS.items()},
+    "layer_split": _Bounds(least=0, most=len(SPLITS) - 1),
+    "checkpointing": _Bounds(least=0, most=len(CHECKPOINTING) - 1),
+}
+
+
+def check_plans(plans: Plans, variants: int) -> None:
+    """Raises SpecError where a column is of another length or kind, or a value out of its bounds; `variants`: of hardware."""
+    rows = len(plans.tp)
+    bounds = {**_BOUNDS, "hardware": _Bounds(least=0, most=variants - 1)}
+    for name, column in plans._asdict().items():
+        kind = np.float64 if name in FLOATS else np.int64
+        dimensions = 2 if name == "virtual_layers" else 1
+        if column.ndim != dimensions or column.dtype != kind or not column.flags.c_contiguous:
+            found = f"{column.ndim} dimensions of {column.dtype}"
+            raise SpecError(f"plans.{name}: found {found}, expected {dimensions} of {np.dtype(kind)}, contiguous")
+        if len(column) != rows:
+            raise SpecError(f"plans.{name}: found {len(column)} rows, expected {rows}, as plans.tp has")
+        if name == "virtual_layers" or not rows:
+            continue
+        least, most = bounds[name]
+        outside = ~((column >= least) & (column <= most))
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise SpecError(f"plans.{name}: found {column[row]} in row {row}, expected {least:g} to {most:g}")
+
+
+def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]]) -> Plans:
+    """Every combination of the values given, the first name slowest; what is not given is the workload's own plan.
+
+    A value is a number, a word (`schedule="gpipe"`, `checkpointing="block:2"`, `layer_split="balanced"` or a list of layers
+    per virtual stage), a switch, or a list of these. `dp` may stand for `all_gpus`, `global_batch` for `ga`; `hardware` is a
+    row of the HardwareTable. Raises SpecError.
+    """
+    known = [name for name in Plans._fields if name not in ("virtual_layers", "checkpoint_layers")]
+    for name in given:
+        if name not in (*known, "dp", "global_batch"):
+            raise SpecError(f"plans: unknown name {shown(name)}, {nearest(name, (*known, 'dp', 'global_batch'))}")
+    for one, other in (("dp", "all_gpus"), ("global_batch", "ga")):
+        if one in given and other in given:
+            raise SpecError(f"plans: {one} and {other} are both given, but one follows from the other")
+    values: dict[str, Any] = {**DEFAULTS, "hardware": 0, **workload.base._asdict(), "layers": workload.layers}
+    values |= {name: value for name, value in workload.recorded.items() if name in known} | given
+    axes = {name: _values(name, value) for name, value in values.items()}
+    ordered = [*(name for name in axes if name in given), *(name for name in axes if name not in given)]
+    rows = list(itertools.product(*(axes[name] for name in ordered)))
+    return _columns({name: [row[k] for row in rows] for k, name in enumerate(ordered)})
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    """The values of one name: a list of numbers is one value of `layer_split`, else several."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence | np.ndarray):
+        return [value]
+    if not len(value):
+        raise SpecError(f"plans: {name}: found an empty list, expected at least one value")
+    if name == "layer_split" and all(isinstance(item, int | np.integer) for item in value):
+        return [value]
+    return list(value)
+
+
+def _columns(rows: dict[str, list[Any]]) -> Plans:
+    count = len(rows["tp"])
+    coded: dict[str, Any] = {}
+    for name, values in rows.items():
+        if name == "checkpointing":
+            coded[name], coded["checkpoint_layers"] = checkpointing_codes([str(value) for value in values])
+        elif name == "layer_split":
+            coded[name], coded["virtual_layers"] = split_codes([split_text(value) for value in values])
+        elif name in WORDS:
+            coded[name] = np.array([_word(name, value) for value in values], np.int64)
+        else:
+            whole = name not in FLOATS
+            coded[name] = np.array([_number(name, value, whole) for value in values], np.int64 if whole else np.float64)
+    if "overlap_pp" not in coded:
+        coded["overlap_pp"] = (coded["vpp"] > 1).astype(np.int64)
+    if "dp" in coded:
+        coded["all_gpus"] = coded["dp"] * coded["tp"] * coded["pp"]
+    if "global_batch" in coded:
+        batch = np.maximum(coded["all_gpus"] // (coded["tp"] * coded["pp"]), 1) * coded["micro_batch"]
+        coded["ga"] = np.where(coded["global_batch"] % batch == 0, coded["global_batch"] // batch, 0)
+    built = Plans(**{name: coded[name] for name in Plans._fields})
+    check_plans(built, variants=int(built.hardware.max()) + 1 if count else 1)
+    return built
+
+
+def _word(name: str, value: object) -> int:
+    if value not in WORDS[name]:
+        raise SpecError(f"plans: {name}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
+    return WORDS[name].index(str(value))
+
+
+def _number(name: str, value: object, whole: bool) -> int | float:
+    if isinstance(value, bool | np.bool_) and name.startswith("overlap_"):
+        return int(value)
+    if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.integer | np.floating):
+        raise SpecError(f"plans: {name}: found {shown(value)}, expected a number")
+    if whole and value != int(value):
+        raise SpecError(f"plans: {name}: found {value}, expected a whole number")
+    return int(value) if whole else float(value)
+
+
+def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
+    """Index into CHECKPOINTING and the k of `every:k` and `block:k` (else 0), by label. Raises SpecError."""
+    kinds, spans = [], []
+    for label in labels:
+        word, colon, span = label.partition(":")
+        counted = word in ("every", "block")
+        if word not in CHECKPOINTING or counted != bool(colon) or (counted and not (span.isdecimal() and int(span) > 0)):
+            forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING]
+            raise SpecError(f"checkpointing: found {shown(label)}, {nearest(label, forms)}, K a whole number above 0")
+        kinds.append(CHECKPOINTING.index(word))
+        spans.append(int(span or 0))
+    return np.array(kinds, np.int64), np.array(spans, np.int64)
+
+
+def split_text(value: object) -> str:
+    """A split as text: a word of SPLITS, or numbers of layers with commas, `8,10,10,8`. Raises SpecError."""
+    words = SPLITS[:LISTED]
+    entries = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str) and value in words:
+        return value
+    if isinstance(entries, Sequence | np.ndarray) and len(entries) > 0:
+        texts = [str(entry).strip() for entry in entries if not isinstance(entry, bool)]
+        if len(texts) == len(entries) and all(text.isdecimal() and len(text) < 7 for text in texts):
+            return ",".join(str(int(text)) for text in texts)
+    hint = nearest(str(value), words)
+    raise SpecError(f"layer_split: found {shown(value)}, {hint}; or the layers of each virtual stage: [8, 10, 10, 8]")
+
+
+def split_codes(texts: Sequence[str]) -> tuple[Ints, Ints]:
+    """Index into SPLITS, [n], and the `virtual_layers` of a Plans, [n, width], by text as of `split_text`."""
+    lists = [() if text in SPLITS else tuple(map(int, text.split(","))) for text in texts]
+    virtual_layers = np.full((len(texts), max(map(len, lists), default=0)), -1, np.int64)
+    for row, layers in enumerate(lists):
+        virtual_layers[row, : len(layers)] = layers
+    codes = [LISTED if layers else SPLITS.index(text) for text, layers in zip(texts, lists, strict=True)]
+    return np.array(codes, np.int64), virtual_layers

@@ -1,0 +1,94 @@
+"""`sweep compare`: what changed between two results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sim_core import SpecError
+from sweep.compare.comparison import compare
+from sweep.compare.page import Entry, html_page, two_points
+from sweep.compare.report import Section, markdown, print_sections, sections
+from sweep.compare.result import Comparison, Point
+from sweep.folder import folder_at
+from sweep.nightly.nights import Nights, history_of
+from sweep.show.terminal import WIDE, form_of, own_console
+
+
+class ComparisonForm(StrEnum):
+    """Formats of a comparison."""
+
+    table = "table"
+    md = "md"
+    json = "json"
+    html = "html"
+
+
+def command(
+    old: Annotated[str, typer.Argument(help="Folder of results, a path or URI.")],
+    new: Annotated[str, typer.Argument(help="Folder of results to compare with OLD.")],
+    top: Annotated[int, typer.Option(min=1, help="Plans to list per kind of change.")] = 10,
+    by: Annotated[str | None, typer.Option(help="Column to rank plans by. Default: the new spec's.")] = None,
+    per: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare the best plan per value of this column; '' for no groups. Default: the new spec's."),
+    ] = None,
+    form: Annotated[
+        ComparisonForm | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for html).")] = None,
+    nights: Annotated[
+        str | None, typer.Option(help="Root of nightly sweeps that NEW belongs to: the page shows its last nights.")
+    ] = None,
+    last: Annotated[int, typer.Option(min=2, help="Nights to show on the page.")] = 30,
+) -> None:
+    """Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished."""
+    if form is None:
+        form = ComparisonForm(form_of(output, list(ComparisonForm), ComparisonForm.table))
+    if form is ComparisonForm.html and output is None:
+        raise SpecError("--format html needs --output FILE")
+    history = _history(nights, new, last) if nights else None
+    groups = None if per is None else [name for part in per for name in part.split(",") if name]
+    found = compare(old, new, top=top, by=by, per=groups)
+    parts = sections(found)
+    if form is not ComparisonForm.table:
+        _write(_text(found, parts, form, history or two_points(found)), output)
+    elif output is None:
+        print_sections(parts, own_console())
+    else:
+        with output.open("w", encoding="utf-8") as file:
+            print_sections(parts, Console(file=file, width=WIDE, markup=False))
+
+
+def _history(root: str, new: str, last: int) -> Sequence[Point]:
+    """The history of nights up to the last that has the result `new`. Raises SpecError if no night has it."""
+    known = Nights(root=folder_at(root)).read()
+    folder = new.rstrip("/").rpartition("/")[2]
+    for k in range(len(known), 0, -1):
+        for sweep in known[k - 1].sweeps:
+            if sweep.results == folder:
+                return history_of(known[:k], sweep.name)[-last:]
+    raise SpecError(f"--nights {root}: no night there has the result {folder}")
+
+
+def _text(found: Comparison, parts: list[Section], form: ComparisonForm, history: Sequence[Point]) -> str:
+    if form is ComparisonForm.json:
+        return json.dumps(found.as_data(), indent=1)
+    if form is ComparisonForm.md:
+        return markdown(parts)
+    entry = Entry(name=found.name, sections=tuple(parts), comparison=found, history=tuple(history))
+    return html_page(f"{found.name}: what changed", (), [entry])
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+    else:
+        output.write_text(text.rstrip("\n") + "\n", encoding="utf-8")

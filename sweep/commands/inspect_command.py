@@ -1,0 +1,34 @@
+"""`sweep inspect`: what workload files and rank traces hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim_core import TRACE, kind_of, read_traces, read_workload
+from sweep.commands.shared import FactSets, MicroBatch, print_warnings
+from sweep.one_plan import facts_of
+from sweep.show.inputs import print_workload
+from sweep.show.terminal import own_console
+from sweep.show.traces import print_job
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(help="Workload files; folders of rank traces.")],
+    micro_batch: MicroBatch = None,
+    sets: FactSets = None,
+) -> None:
+    """Print what a workload file holds: plan, layers, parameters, traffic, compute."""
+    console = own_console()
+    for path in files:
+        facts = facts_of(str(path), [*(sets or []), *([f"micro_batch={micro_batch}"] if micro_batch else [])])
+        if kind_of(str(path)) == TRACE:
+            job = read_traces(str(path), facts)
+            print_warnings(job.warnings, console)
+            print_job(str(path), job, console)
+            continue
+        workload, warnings = read_workload(str(path), facts)
+        print_warnings(warnings, console)
+        print_workload(str(path), workload, console)

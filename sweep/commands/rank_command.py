@@ -1,0 +1,99 @@
+"""`sweep rank`: the plans of a result in order."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+
+from sim_core import SpecError
+from sweep.commands.shared import RESULTS
+from sweep.fidelity import compare_fidelity
+from sweep.folder import Folder, folder_at
+from sweep.ranking import rank
+from sweep.show.results import print_disagreement, print_ranking
+from sweep.show.tables import rows_text
+from sweep.show.terminal import WIDE, form_of, own_console
+from sweep.store import newest
+
+
+class Form(StrEnum):
+    """Output formats of `rank`."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+def command(
+    directory: Annotated[
+        str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 per group.")] = None,
+    where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
+    per: Annotated[
+        list[str] | None, typer.Option(help="Rank within each value of this column; '' for one ranking. Default: the spec's.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated.")] = None,
+    descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
+    form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+    compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
+) -> None:
+    """Rank the plans of a sweep."""
+    folder = folder_at(directory) if directory else newest(RESULTS)
+    if form is None:
+        form = Form(form_of(output, list(Form), Form.table))
+    if compare:
+        if by or per or columns or descending is not None:
+            raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
+        _compare(folder, top, where, form, output)
+        return
+    ranking = rank(
+        folder,
+        by=by,
+        top=top,
+        where=where,
+        per=None if per is None else [name for part in per for name in part.split(",") if name],
+        columns=columns.split(",") if columns else (),
+        descending=descending,
+    )
+    if form is not Form.table:
+        _write_rows(ranking.rows, form, output)
+    elif output is None:
+        own_console().print(f"{folder}:")
+        print_ranking(ranking, own_console())
+    else:
+        with output.open("w", encoding="utf-8") as file:
+            print_ranking(ranking, Console(file=file, width=WIDE, markup=False))
+
+
+def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
+    """Rows as csv, json or parquet, with all digits."""
+    if form is Form.parquet:
+        if output is None:
+            raise SpecError("--format parquet needs --output FILE")
+        pq.write_table(rows, output)
+    elif output is None:
+        sys.stdout.write(rows_text(rows, form.value) + "\n")
+    else:
+        output.write_text(rows_text(rows, form.value) + "\n", encoding="utf-8")
+
+
+def _compare(folder: Folder, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
+    found = compare_fidelity(folder, top=top or 20, where=where)
+    if form is Form.table and output is None:
+        print_disagreement(found, own_console())
+    elif form is Form.table and output is not None:
+        with output.open("w", encoding="utf-8") as file:
+            print_disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
+    else:
+        _write_rows(found.rows, form, output)

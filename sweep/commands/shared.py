@@ -1,0 +1,35 @@
+"""What several commands share: exit codes, the default folder of results, an option, preparing a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from sim_core import SpecError
+from sweep.preparation import Prepared, prepare
+from sweep.spec import SweepSpec
+
+RESULTS: Final = Path("results")
+EXIT_FAILED_PLANS: Final = 3
+EXIT_NO_PLAN: Final = 4
+
+FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
+MicroBatch = Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="Micro-batch that the file was made with.")]
+
+
+def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
+    """Prepare the spec that was read from `path`. Raises SpecError that names the file."""
+    try:
+        return prepare(spec, path.parent)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def print_warnings(warnings: Sequence[str], console: Console) -> None:
+    """Print each warning on a line of its own."""
+    for warning in warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)

@@ -1,0 +1,42 @@
+"""`sweep simulate`: one plan of a workload file, and where its time goes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweep.commands.shared import EXIT_FAILED_PLANS, MicroBatch, print_warnings
+from sweep.one_plan import prepare_plan, row_of, simai_parts
+from sweep.show.results import print_plan, print_simai_parts
+from sweep.show.terminal import own_console
+
+
+class Fidelity(StrEnum):
+    """How a plan is simulated."""
+
+    event = "event"
+    simai = "simai"
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="Workload file.")],
+    hardware: Annotated[str, typer.Option(help="Preset or YAML file.")] = "H100-SXM",
+    fidelity: Annotated[Fidelity, typer.Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
+    micro_batch: MicroBatch = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the file's plan: tp=8, hardware.nic_bandwidth=...")
+    ] = None,
+) -> None:
+    """Simulate one plan (the file's own, unless changed) and print where its time goes."""
+    console = own_console()
+    prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, sets or [])
+    print_warnings(prepared.warnings, console)
+    if fidelity is Fidelity.simai:
+        print_simai_parts(simai_parts(prepared), console)
+    row = row_of(prepared)
+    print_plan(row, prepared.notes, console, parts=fidelity is Fidelity.event)
+    if row["status"] == "failed" or (row["status"] == "infeasible" and fidelity is Fidelity.event):
+        raise typer.Exit(EXIT_FAILED_PLANS)

@@ -1,0 +1,85 @@
+"""Positions -> Arrow batch: decode, check, simulate. This is all that a worker runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sim_core import (
+    FIRST_FAILURE,
+    METRICS,
+    REASON,
+    REASONS,
+    STATUSES,
+    Plans,
+    compiling_alone,
+    legality,
+    simulate,
+    slice_plans,
+)
+from sweep.columns import describe_rows, result_schema, words
+from sweep.constraints import satisfied
+from sweep.preparation import Sweep
+from sweep.space import permuted
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+WARM_UP_PLANS: Final = 64
+PROBE_PLANS: Final = 20_000
+
+
+def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
+    """One row per position. With `lost`, a reason code, legal plans are not simulated but failed for that reason."""
+    described, plans = describe_rows(sweep.space, positions)
+    excluded = ~satisfied(sweep.where, described)
+    legal = plans if not excluded.any() else slice_plans(plans, ~excluded)
+    reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
+    metrics = np.full((len(METRICS), len(positions)), np.nan)
+    state_bytes = np.full(len(positions), np.nan)
+    if lost is None:
+        reason[~excluded], metrics[:, ~excluded], state_bytes[~excluded] = simulate(sweep.workload, sweep.hardware, legal)
+    else:
+        checked, state_bytes[~excluded] = legality(sweep.workload, sweep.hardware, legal)
+        reason[~excluded] = np.where(checked == 0, lost, checked)
+    return _batch(sweep, described, plans, reason, dict(zip(METRICS, metrics, strict=True)) | {"state_bytes": state_bytes})
+
+
+def _batch(
+    sweep: Sweep, described: dict[str, pa.Array], plans: Plans, reason: Ints, values: dict[str, Floats]
+) -> pa.RecordBatch:
+    """The result's columns in the order of the schema; unknown values are null."""
+    status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
+    samples = described["global_batch"].to_numpy().astype(np.float64)
+    values["samples_per_s"] = samples / values["step_time_s"]
+    values["tokens_per_s"] = values["samples_per_s"] * (sweep.workload.sequence or np.nan)
+    values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples
+    arrays = dict(described)
+    arrays["status"] = words(status, STATUSES)
+    arrays["reason"] = words(reason, REASONS)
+    arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
+    schema = result_schema(sweep.space)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def warm_up(sweep: Sweep) -> float:
+    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds.
+
+    At least one plan must be legal, or nothing is compiled and every worker compiles for itself; so more are tried if needed.
+    """
+    begun = time.perf_counter()
+    with compiling_alone():
+        for plans in (WARM_UP_PLANS, PROBE_PLANS):
+            if "" in evaluate(sweep, spread(sweep, plans)).column("reason").to_pylist():
+                break
+    return time.perf_counter() - begun
+
+
+def spread(sweep: Sweep, plans: int) -> Ints:
+    """Up to `plans` positions drawn from the whole space, the same ones at every call."""
+    count = sweep.space.count
+    return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))

@@ -1,0 +1,196 @@
+"""A folder on any file system that `pyarrow.fs` supports (a path, s3://, gs://, hdfs://), with atomic writes.
+
+A write is atomic in one of three ways: on a local disk, a temporary file is synced and renamed; on an object store, which has
+no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sim_core import SpecError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SECRET = re.compile(r"(?<=://)[^/@]*@|(?<=[?&]secret_key=)[^&]*|(?<=[?&]access_key=)[^&]*")
+_OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder: the path or URI as the user gave it (`given`), and a path below it (`below`). Picklable.
+
+    A local path is made absolute at once, so that it names the same folder in a process with another working directory.
+    Options of a file system go into the URI's query (`s3://bucket/x?endpoint_override=host:9000&scheme=http`) or its usual
+    environment variables. Every method raises OSError with the folder in its message.
+    """
+
+    given: str
+    root: str
+    below: str = ""
+
+    def __str__(self) -> str:
+        """As given, with secrets masked."""
+        head, mark, query = _SECRET.sub("***", self.given).partition("?")
+        return f"{head.rstrip('/')}/{self.below}{mark}{query}" if self.below else head + mark + query
+
+    def __truediv__(self, name: str) -> Folder:
+        return replace(self, below=f"{self.below}/{name}" if self.below else name)
+
+    @property
+    def local(self) -> Path | None:
+        """Its path on this machine's file system; None on any other."""
+        return Path(self.root) / self.below if not _URI.match(self.root) else None
+
+    @property
+    def is_object_store(self) -> bool:
+        """Whether it is on an object store: no rename, no lock."""
+        return self.filesystem.type_name in _OBJECT_STORES
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        """The file system that it is on."""
+        return _opened(self.root)[0]
+
+    def path(self, name: str = "") -> str:
+        """The path of the folder, or of the file `name` in it, as the file system expects it."""
+        parts = (_opened(self.root)[1].rstrip("/"), self.below, name)
+        return "/".join(part for part in parts if part)
+
+    def make(self) -> None:
+        """Create the folder; on an object store there is nothing to create."""
+        if not self.is_object_store:
+            with self._naming_errors():
+                self.filesystem.create_dir(self.path())
+
+    def is_file(self) -> bool:
+        """Whether the path is a file."""
+        with self._naming_errors():
+            return bool(self.filesystem.get_file_info(self.path()).type == fs.FileType.File)
+
+    def read_bytes(self, name: str) -> bytes:
+        """The bytes of the file `name`. Raises FileNotFoundError."""
+        with self._naming_errors(name), self.filesystem.open_input_stream(self.path(name), compression=None) as stream:
+            return bytes(stream.read())
+
+    def write_bytes(self, name: str, data: bytes | pa.Buffer) -> None:
+        """Write the file `name`, or replace it, atomically."""
+        local = self.local
+        if local is not None:
+            _write_local(local, name, data)
+            return
+        with self._naming_errors(name):
+            if self.is_object_store:
+                self._put(self.path(name), data)
+                return
+            temporary = self.path(_temporary(name))
+            try:
+                self._put(temporary, data)
+                self.filesystem.move(temporary, self.path(name))
+            except BaseException:
+                if self.filesystem.get_file_info(temporary).type == fs.FileType.File:
+                    self.filesystem.delete_file(temporary)
+                raise
+
+    def _put(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Write all bytes at once, so that closing the stream can never publish a part of them."""
+        with self.filesystem.open_output_stream(path, compression=None, buffer_size=None) as stream:
+            stream.write(data)
+
+    def names(self) -> list[str]:
+        """Sorted names of the files in the folder; empty if it does not exist."""
+        return sorted(info.base_name for info in self._infos() if info.type == fs.FileType.File)
+
+    def subfolders(self) -> list[str]:
+        """Sorted names of the folders in it; empty if it does not exist."""
+        return sorted(info.base_name for info in self._infos() if info.type == fs.FileType.Directory)
+
+    def written_s(self, name: str) -> float | None:
+        """When the file `name` was last written, in seconds since 1970; None if it does not exist."""
+        with self._naming_errors(name):
+            info = self.filesystem.get_file_info(self.path(name))
+        return None if info.type != fs.FileType.File else float(info.mtime_ns) * 1e-9
+
+    def delete(self, name: str) -> None:
+        """Delete the file `name`. Raises FileNotFoundError."""
+        with self._naming_errors(name):
+            self.filesystem.delete_file(self.path(name))
+
+    def remove_if_empty(self) -> None:
+        """Delete the folder, or its marker on an object store, if nothing is in it."""
+        with self._naming_errors():
+            exists = self.filesystem.get_file_info(self.path()).type == fs.FileType.Directory
+            if exists and not self._infos():
+                self.filesystem.delete_dir(self.path())
+
+    def _infos(self) -> Sequence[Any]:
+        with self._naming_errors():
+            return list(self.filesystem.get_file_info(fs.FileSelector(self.path(), allow_not_found=True)))
+
+    @contextmanager
+    def _naming_errors(self, name: str = "") -> Iterator[None]:
+        """Turn every failure inside the block into an OSError that names the file."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            where = str(self / name) if name else str(self)
+            number = getattr(error, "errno", None)
+            text = os.strerror(number) if number else " ".join(str(error).split())
+            raise type(error)(number, text, where) if number else OSError(f"{where}: {text}") from None
+
+
+Location = Folder | Path | str
+"""The forms in which a caller may give a folder."""
+
+
+def folder_at(given: Location) -> Folder:
+    """The folder that a path or URI names, without looking it up. Raises SpecError on a URI that no file system accepts."""
+    if isinstance(given, Folder):
+        return given
+    text = str(given)
+    if not _URI.match(text):
+        return Folder(text, str(Path(text).absolute()))
+    try:
+        filesystem, path = _opened(text)
+        if not path:
+            raise ValueError("names no folder")
+    except (OSError, ValueError, pa.ArrowException) as error:
+        masked = _SECRET.sub("***", text)
+        raise SpecError(f"{masked}: {' '.join(str(error).split())}; expected a folder or a URI of s3, gs, hdfs, file") from None
+    return Folder(text, path if filesystem.type_name == "local" else text)
+
+
+@cache
+def _opened(root: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a root, and the path on it; opened once per process for all folders below the root."""
+    if not _URI.match(root):
+        return fs.LocalFileSystem(), root
+    filesystem, path = fs.FileSystem.from_uri(root)
+    return filesystem, path
+
+
+def _temporary(name: str) -> str:
+    """A unique temporary name, whichever machine writes it."""
+    return f".{name}.{uuid.uuid4().hex[:12]}"
+
+
+def _write_local(folder: Path, name: str, data: bytes | pa.Buffer) -> None:
+    temporary = folder / _temporary(name)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,142 @@
+"""From a spec to a sweep: read the files it names, check whatever can be checked before the run, compute the identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim_core import (
+    HARDWARE_KEYS,
+    Hardware,
+    HardwareTable,
+    SpecError,
+    Workload,
+    hardware_table,
+    read_hardware,
+    read_workload,
+    short,
+    source_hash,
+)
+from sweep.columns import describe_rows, result_column, result_schema
+from sweep.constraints import check_constraints
+from sweep.fingerprint import fingerprint_of
+from sweep.space import Space, build_space
+from sweep.spec import SweepSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Everything a worker needs besides a range of positions. Immutable and picklable."""
+
+    workload: Workload
+    hardware: HardwareTable
+    space: Space
+    where: tuple[str, ...]
+    identity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A sweep with its warnings, notes and provenance for the user."""
+
+    sweep: Sweep
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    provenance: dict[str, Any]
+
+    def without_sample(self) -> Prepared:
+        """The same sweep over every plan of the space, so that positions are plan numbers."""
+        space = replace(self.sweep.space, sample=None)
+        return replace(self, sweep=replace(self.sweep, space=space))
+
+
+def prepare(spec: SweepSpec, base: Path) -> Prepared:
+    """Read the files that the spec names, relative to `base`, and build the sweep. Raises SimError, OSError."""
+    given = spec.workload
+    path = base / given.path
+    try:
+        workload, warnings = read_workload(str(path), given.facts())
+    except (OSError, ValueError) as error:
+        raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
+    measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
+    space, variants = build_space(spec, workload, base)
+    table = hardware_table(variants, measured_on, workload.dtype)
+    notes = [
+        *workload.notes,
+        "memory: only the model's state is checked (state_bytes); activations are not in the workload",
+    ]
+    if measured_on is None:
+        notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if spec.sample and spec.sample.n > space.size:
+        notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
+    changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
+    if changed:
+        notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
+    notes += _not_given(variants)
+    if workload.sequence is None:
+        notes.append("tokens_per_s is unknown (set workload.sequence)")
+    identity = _identity(spec, workload, variants, table, space)
+    sweep = Sweep(
+        workload=workload,
+        hardware=table,
+        space=space,
+        where=spec.where,
+        identity=identity,
+    )
+    check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
+    _check_ranking(spec, sweep)
+    provenance = {
+        "sweep": identity,
+        "name": spec.name,
+        "spec": json.loads(spec.model_dump_json()),
+        "workload": workload.content,
+        "model": source_hash(),
+        "inputs": fingerprint_of(spec, base, workload, variants, measured_on),
+        "plans": space.size,
+        "rows": space.count,
+        "hardware": [variant.model_dump() for variant in variants[:64]],
+        "notes": notes,
+        "held": list(space.defaults),
+    }
+    return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _not_given(variants: list[Hardware]) -> list[str]:
+    """A note for each hardware file of an earlier version, which does not have all numbers."""
+    notes = []
+    for variant in {variant.name: variant for variant in variants}.values():
+        taken = [f"{key} {short(value, HARDWARE_KEYS[key][1])}" for key, value in variant.not_given().items()]
+        if taken:
+            notes.append(f"hardware {variant.name}: not given, taken as {', '.join(taken)}")
+    return notes
+
+
+def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space) -> str:
+    """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, model; not paths."""
+    digest = hashlib.sha256()
+    plain = spec.model_dump(mode="json")
+    chosen = {key: plain[key] for key in ("axes", "where", "sample")}
+    digest.update(json.dumps(chosen).encode())
+    digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
+    digest.update(json.dumps([variant.name for variant in variants]).encode())
+    for column in table:
+        digest.update(column.tobytes())
+    digest.update(f"{workload.content} {source_hash()}".encode())
+    return digest.hexdigest()
+
+
+def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
+    """Raise SpecError if `objectives` or `per` name a column that the result will not have."""
+    for key, names in (("objectives", [objective.column for objective in spec.objectives]), ("per", spec.per)):
+        for name in names:
+            try:
+                found = result_column(name, result_schema(sweep.space).names)
+            except SpecError as error:
+                raise SpecError(f"{key}: {error}") from None
+            if found == "tokens_per_s" and sweep.workload.sequence is None:
+                raise SpecError(f"{key}: tokens_per_s needs workload.sequence, the tokens per sample")

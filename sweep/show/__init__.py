@@ -1,0 +1,1 @@
+"""What is printed and drawn: tables, screens, progress, timelines, and the terminal itself."""

@@ -1,0 +1,92 @@
+"""Screens of inputs: what a workload file holds, the numbers of a hardware preset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from sim_core import HARDWARE_KEYS, Hardware, Summary, Workload, short, summarize
+from sweep.show.tables import print_table
+
+MOST_PIECES: Final = 12
+
+
+def print_workload(path: str, workload: Workload, console: Console) -> None:
+    """Print what a workload file holds."""
+    summary, base = summarize(workload), workload.base
+    dp = base.all_gpus // (base.tp * base.pp)
+    console.print(f"{path}: {workload.kind} workload")
+    console.print(
+        f"  plan          tp {base.tp}, pp {base.pp}, vpp {base.vpp}, ep {base.ep}, dp {dp}, {base.all_gpus} GPUs, "
+        f"micro-batch {base.micro_batch}, ga {base.ga}",
+    )
+    console.print(f"  layers        {workload.layers}, {summary.layers_per_stage:g} per stage")
+    for what, count in (
+        ("parameters", summary.parameters_per_rank),
+        ("expert par.", summary.expert_parameters_per_rank),
+    ):
+        if count:
+            console.print(
+                f"  {what:13} {short(count, '')} per rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks",
+            )
+    _compute(summary, base.ga, console)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("group", "collective", "per", "number", "bytes"):
+        table.add_column(title, justify="right" if title in ("number", "bytes") else "left", no_wrap=True)
+    for row in summary.traffic:
+        table.add_row(
+            row.group,
+            row.collective,
+            "step" if row.per_step else "micro-batch",
+            f"{row.count:g}",
+            short(row.bytes, "B"),
+        )
+    if summary.traffic:
+        print_table(table, console)
+    for note in workload.notes:
+        console.print(f"  note: {note}", soft_wrap=True)
+
+
+def _compute(summary: Summary, ga: int, console: Console) -> None:
+    """Print the compute of a micro-batch, and the share of each kind of record in it."""
+    total_s = summary.forward_s + summary.backward_s
+    console.print(
+        f"  compute       {short(total_s, 's')} per micro-batch (forward {short(summary.forward_s, 's')}, backward "
+        f"{short(summary.backward_s, 's')}), x {ga} + {short(summary.step_compute_s, 's')} once per step",
+    )
+    largest = sorted(summary.pieces, key=lambda piece: -(piece[2] + piece[3]))[:MOST_PIECES]
+    for name, count, forward_s, backward_s in (piece for piece in summary.pieces if piece in largest):
+        share = (forward_s + backward_s) / total_s if total_s else 0.0
+        console.print(f"    {name:20} x {count:<6g} {share:6.1%} of the compute")
+
+
+def print_hardware(one: Hardware, console: Console) -> None:
+    """Print the numbers of one hardware with their sources."""
+    console.print(f"{one.name}")
+    for key, (section, unit) in HARDWARE_KEYS.items():
+        number = getattr(getattr(one, section), key)
+        console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", soft_wrap=True)
+
+
+def print_presets(presets: Sequence[Hardware], console: Console) -> None:
+    """Print the main numbers of the presets in a table."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = (
+        "peak_flops_bf16",
+        "memory",
+        "memory_bandwidth",
+        "gpus_per_node",
+        "nvlink_bandwidth",
+        "nics_per_node",
+        "nic_bandwidth",
+    )
+    for title in ("preset", *columns):
+        table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
+    for preset in presets:
+        table.add_row(preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns))
+    print_table(table, console)
+    console.print("Bandwidths are per GPU or NIC and direction. `sweep hardware NAME` shows all numbers with their sources.")

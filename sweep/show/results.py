@@ -1,0 +1,119 @@
+"""Screens of results: a ranking, counts by reason, one plan, where two fidelities disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from sim_core import EXPLANATIONS, PARTS, short
+from sweep.fidelity import Disagreement
+from sweep.ranking import Ranking
+from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
+
+
+def print_ranking(ranking: Ranking, console: Console) -> None:
+    """Print a ranking (plan columns, result, parts of the step in percent), then what it leaves out."""
+    rows = ranking.rows
+    parts = [name for name in PARTS if name in rows.column_names]
+    in_percent = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
+    live = [name for name in parts if not in_percent or any(value for value in rows[name].to_pylist())]
+    plain = [name for name in rows.column_names if not (in_percent and name in parts)]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in plain:
+        table.add_column(SHORT_COLUMN.get(name, name), justify="right", no_wrap=True)
+    for name in live if in_percent else []:
+        table.add_column(f"{SHORT_PART[name]}%", justify="right", no_wrap=True)
+    for row in rows.to_pylist():
+        cells = [cell(name, row[name]) for name in plain]
+        cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if in_percent else []
+        table.add_row(*cells)
+    if ranking.missing:
+        computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
+        console.print(f"Incomplete: {computed}; the same `sweep run` computes the rest.")
+    if rows.num_rows:
+        print_table(table, console)
+    else:
+        console.print("No plan to rank.")
+    direction = "highest" if ranking.descending else "lowest"
+    console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
+    if ranking.mixed_batches:
+        console.print(
+            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",
+            soft_wrap=True,
+        )
+    for note in ranking.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    if ranking.held and ranking.ranked:
+        console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), soft_wrap=True)
+    left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
+    if left_out:
+        print_reasons(left_out, console, "Not ranked")
+
+
+def print_reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
+    """Print counts by reason, most frequent first, each with its meaning."""
+    console.print(f"{title}:")
+    width = max(len(f"{n:,}") for n in counts.values())
+    for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        meaning = EXPLANATIONS.get(reason, "the condition given to `rank` is false" if reason == "where" else "")
+        console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", soft_wrap=True)
+
+
+def print_simai_parts(parts: Mapping[str, float], console: Console) -> None:
+    """Print what SimAI-Analytical prints for a plan, in microseconds; `parts` are in nanoseconds."""
+    compute = sum(parts[name] for name in ("compute_forward", "compute_backward", "recompute", "step_compute"))
+    exposed = sum(parts[name] for name in ("tp_exposed", "ep_exposed", "dp_exposed"))
+    total = compute + exposed + parts["bubble"] + parts["pipeline"]
+    lines = {
+        "DP communication": parts["dp"],
+        "DP_EP communication": parts["dp_ep"],
+        "TP communication": parts["tp"],
+        "EP communication": parts["ep"],
+        "PP communication": parts["pipeline"],
+        "exposed communication": exposed,
+        "bubble": parts["bubble"],
+        "compute": compute,
+        "total": total,
+    }
+    console.print("SimAI-Analytical's cost model, us and share of the total:")
+    for name, nanoseconds in lines.items():
+        console.print(f"  {name:22} {nanoseconds / 1000:>14.0f}  {nanoseconds / total if total else 0:>6.1%}")
+
+
+def print_plan(row: Mapping[str, Any], notes: Sequence[str], console: Console, *, parts: bool) -> None:
+    """Print one result row: the plan, its status and, with `parts`, the parts of its step."""
+    plan = ["tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware"]
+    console.print("plan: " + ", ".join(f"{name} {row[name]}" for name in plan), soft_wrap=True)
+    if row["status"] != "ok":
+        console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", soft_wrap=True)
+    elif parts:
+        console.print(f"step time {short(row['step_time_s'], 's')}, the mean over the stages of")
+        for name in PARTS:
+            hidden = f"of {short(row[total], 's')}" if (total := name.replace("exposed", "total")) != name else ""
+            console.print(
+                f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}",
+            )
+    for note in notes:
+        console.print(f"  note: {note}", soft_wrap=True)
+
+
+def print_disagreement(found: Disagreement, console: Console) -> None:
+    """Print how far the fidelities agree, and the plans they disagree on most."""
+    correlation = "undefined, all plans tie" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
+    console.print(
+        f"{found.pairs:,} plans in both fidelities. simai / event: median {found.median:.3f}, 5 to 95 % {found.low:.3f} to "
+        f"{found.high:.3f}. Rank correlation {correlation}; {found.best_in_common} plans are in the best {found.best} of both.",
+        soft_wrap=True,
+    )
+    console.print("Largest differences; parts are simai - event:")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = [name for name in found.rows.column_names if name not in PARTS or any(found.rows[name].to_pylist())]
+    for name in names:
+        table.add_column(SHORT_PART.get(name, SHORT_COLUMN.get(name, name)), justify="right", no_wrap=True)
+    for row in found.rows.to_pylist():
+        table.add_row(*(cell(name, row[name]) for name in names))
+    print_table(table, console)

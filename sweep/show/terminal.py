@@ -1,0 +1,58 @@
+"""The terminal that a command runs in: its width, its output format, and SIGTERM handled as Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+from rich.console import Console
+
+from sim_core import SpecError
+
+WIDE: Final = 250
+EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM: ends a run as Ctrl-C does."""
+
+
+def own_console() -> Console:
+    """A console as wide as the terminal; in a log or a pipe, wide enough that no row wraps."""
+    console = Console(markup=False)
+    return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
+
+
+def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
+    """The format that the suffix of `output` names; `table` if it has none, or `.txt`. Raises SpecError."""
+    suffix = output.suffix.removeprefix(".") if output else ""
+    if suffix in ("", "txt"):
+        return table
+    if suffix not in forms:
+        known = ", ".join(f".{form}" for form in forms if form != table)
+        raise SpecError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
+    return suffix
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Make SIGTERM raise `Terminated` inside the block."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def exit_code(stop: BaseException) -> int:
+    """Exit code of a command that Ctrl-C or SIGTERM ended."""
+    return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated

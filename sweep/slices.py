@@ -1,0 +1,172 @@
+"""Slices as work: the task of simulating one, how an attempt can end, and the queue that sizes, retries and halves them."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from sim_core import REASON, SimError, SpecError
+from sweep.evaluation import evaluate, warm_up
+from sweep.folder import Location, folder_at
+from sweep.preparation import Sweep
+from sweep.store import Slice, encoded
+
+FIRST_ROWS: Final = 4096
+MIN_ROWS: Final = 1024
+MAX_ROWS: Final = 65_536
+TARGET_S: Final = 1.0
+"""A slice should take about this long: handing it out costs little, and little is lost with a worker."""
+LIMIT_S: Final = 120.0
+"""Default time limit: a slice that takes longer counts as hanging. Its process is ended and the plan at fault is found."""
+START_S: Final = 300.0
+"""Time for a worker to start, and to compile the engine if no process has yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """Report of a finished slice, whose rows are in the store."""
+
+    part: Slice
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Why an attempt failed: a reason code, and a text for the log."""
+
+    reason: str
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceTask:
+    """Simulate a slice and store it. Picklable, so that any process can run it."""
+
+    sweep: Sweep
+    directory: Location
+    provenance: bytes
+
+    def __call__(self, part: Slice) -> Receipt:
+        """Raises OSError if the store cannot be written."""
+        begun = time.perf_counter()
+        self.store(part, self.encode(part))
+        return Receipt(part=part, seconds=time.perf_counter() - begun)
+
+    def warm_up(self) -> None:
+        """Load the engine into this process, so that no slice's time includes it."""
+        warm_up(self.sweep)
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        """Simulate a slice; returns its file, to be stored."""
+        return encoded(evaluate(self.sweep, np.arange(part.start, part.stop)), self.provenance)
+
+    def store(self, part: Slice, data: pa.Buffer) -> None:
+        """Raises OSError."""
+        folder_at(self.directory).write_bytes(part.file_name, data)
+
+    def give_up(self, part: Slice, reason: str) -> Receipt:
+        """Store a slice that failed at every attempt: its legal plans become `failed`, with `reason`."""
+        begun = time.perf_counter()
+        batch = evaluate(self.sweep, np.arange(part.start, part.stop), REASON[reason])
+        self.store(part, encoded(batch, self.provenance))
+        return Receipt(part=part, seconds=time.perf_counter() - begun)
+
+
+Done = TypeVar("Done")
+
+
+def attempt(action: Callable[[], Done]) -> Done | Loss | OSError | SimError:
+    """The outcome of an action on a slice, as a value that any process can send: a result, a loss or an error of the run.
+
+    OSError (a full disk) and SimError (a bad input) are errors of the run, whatever the plan. Any other exception is a loss,
+    and the queue narrows it down to the plan at fault.
+    """
+    try:
+        return action()
+    except OSError as error:
+        return OSError(error.errno, error.strerror or str(error), error.filename)
+    except SimError as error:
+        return SpecError(str(error))
+    except MemoryError:
+        return Loss(reason="out_of_memory")
+    except Exception:  # noqa: BLE001 (whatever a plan raises is a loss)
+        return Loss(reason="simulation_raised", text=traceback.format_exc(limit=-3))
+
+
+@dataclass(kw_only=True)
+class SliceQueue:
+    """Slices to be done. `take` cuts the next from the gaps; `lost` returns one, first whole, then halved."""
+
+    gaps: deque[Slice]
+    workers: int
+    returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices, each with its number of losses
+    rows_per_s: float | None = None
+
+    def take(self) -> tuple[Slice, int] | None:
+        """The next slice and the number of its losses so far; None when all are handed out."""
+        if self.returned:
+            return self.returned.popleft()
+        if not self.gaps:
+            return None
+        rows = self._rows()
+        gap = self.gaps.popleft()
+        rows = min(rows, gap.rows)
+        if gap.rows > rows:
+            self.gaps.appendleft(Slice(gap.start + rows, gap.stop))
+        return Slice(gap.start, gap.start + rows), 0
+
+    def _rows(self) -> int:
+        rows = FIRST_ROWS if self.rows_per_s is None else int(self.rows_per_s * TARGET_S)
+        left = sum(gap.rows for gap in self.gaps) // (
+            2 * self.workers
+        )  # smaller towards the end, so that all workers finish together
+        return max(MIN_ROWS, min(rows, left, MAX_ROWS))
+
+    def finished(self, receipt: Receipt) -> None:
+        """Update the speed of a worker, smoothed over slices."""
+        rate = receipt.part.rows / max(receipt.seconds, 1e-6)
+        self.rows_per_s = rate if self.rows_per_s is None else 0.5 * self.rows_per_s + 0.5 * rate
+
+    def lost(self, part: Slice, losses: int) -> bool:
+        """Take back a slice that was lost. False if it is one plan, lost for the second time: give it up.
+
+        After its first loss a slice runs again, because the cause may be outside (a killed process). After the second it is
+        halved: log2(rows) more losses isolate the plan at fault, and no other plan is given up.
+        """
+        losses += 1
+        if losses == 1:
+            self.returned.append((part, losses))
+        elif part.rows > 1:
+            middle = (part.start + part.stop) // 2
+            self.returned.append((Slice(part.start, middle), 1))
+            self.returned.append((Slice(middle, part.stop), 1))
+        else:
+            return False
+        return True
+
+
+def resolve(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
+    """Act on the outcome of a slice's `attempt`: returns a receipt if it is done, raises an error of the run.
+
+    Only the death of a process (`worker_lost`) may have an outside cause. The slice itself causes every other loss, so it is
+    halved at once.
+    """
+    part, losses = taken
+    if isinstance(answer, Receipt):
+        queue.finished(answer)
+        return answer
+    if isinstance(answer, OSError | SimError):
+        raise answer
+    loss = answer if isinstance(answer, Loss) else Loss(reason="worker_lost")
+    if loss.text:
+        sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {loss.text}\n")
+    again = queue.lost(part, losses if loss.reason == "worker_lost" else max(losses, 1))
+    return None if again else task.give_up(part, loss.reason)

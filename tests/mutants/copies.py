@@ -1,0 +1,78 @@
+"""Copies of the checkout, in which faults are planted and tests run: the checkout itself is never changed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+NOT_COPIED = (".*", "__pycache__", "*.egg-info", "results", "build", "dist")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The checkout, somewhere else: sources, tests and what they read."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path) -> Copy:
+        """Copy the checkout to `root`, which must not exist."""
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        # code compiled from other sources must never answer: checked by content, not by time and size
+        compile_all = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "sim_core", "sweep"]
+        subprocess.run([sys.executable, *compile_all], cwd=root, check=True)
+        return cls(root)
+
+    @contextmanager
+    def changed(self, file: str, source: str) -> Iterator[None]:
+        """One file with another source."""
+        path = self.root / file
+        original = path.read_bytes()
+        path.write_text(source, encoding="utf-8")
+        try:
+            yield
+        finally:
+            path.write_bytes(original)
+
+    def run(
+        self, arguments: Sequence[str], settings: Mapping[str, str], limit_s: float, memory_bytes: int | None = None
+    ) -> tuple[int | None, str]:
+        """Run Python in the copy, on its sources: (exit code, output), None after `limit_s` seconds."""
+        environment = {**os.environ, **settings, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        output = self.root / ".output"
+        with output.open("w+b") as file:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            if memory_bytes is not None:
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+            code = None
+            try:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(limit_s)
+            finally:
+                _end(process)
+            file.seek(0)
+            return code, file.read().decode("utf-8", "replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

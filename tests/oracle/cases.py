@@ -1,0 +1,362 @@
+"""Random workloads, machines and legal plans, small enough for the oracle, with every feature that a workload can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core import BasePlan, Hardware, HardwareTable, Plans, Workload, hardware_table, read_hardware
+from sim_core.workloads.workload import (
+    AFTER_GRADIENTS,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    DP,
+    DP_EP,
+    EMBEDDING,
+    EP,
+    GATHER_PARAMETERS,
+    NO_COMM,
+    REDUCE_GRADIENTS,
+    REDUCE_SCATTER,
+    SEND_RECEIVE,
+    TP,
+    Arrays,
+    Pieces,
+    StepPieces,
+    layers_by_unit,
+)
+from tests.conftest import make_plans
+from tests.oracle.step import BLOCK, EVERY, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
+
+Ints = npt.NDArray[np.int64]
+
+FIXED, ACTIVATION, SHARDED_ACTIVATION, VOCABULARY = 0, 2, 3, 6
+NODES = (2, 4, 7, 8)
+MAX_RANKS = 400
+MAX_BLOCKS = 300
+
+ONE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
+
+
+def size(rng: np.random.Generator, low: float, high: float) -> float:
+    """Log-uniform, a whole number."""
+    return float(np.round(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+
+def flip(rng: np.random.Generator) -> bool:
+    """A coin."""
+    return bool(rng.integers(2))
+
+
+def pick(rng: np.random.Generator, *values: int) -> int:
+    """One of some."""
+    return int(rng.choice(values))
+
+
+def one_layer(kind: int = NO_COMM, group: int = TP, message: float = 0.0) -> Pieces:
+    """One piece: a second forward, with one collective; backward a message of a byte on TP, so that tp > 1 is legal."""
+    return Pieces(
+        unit=np.zeros(1, np.int64),
+        compute_s=np.array([[1.0, 0.0, 0.0]]),
+        comm_kind=np.array([[kind, ALL_REDUCE, NO_COMM]]),
+        comm_group=np.array([[group, TP, TP]]),
+        comm_bytes=np.array([[message, 1.0, 0.0]]),
+        comm_rule=np.array([[FIXED, FIXED, FIXED]]),
+        rerun=np.zeros(1),
+        attention_core=np.zeros(1, np.bool_),
+        gradient_bytes=np.zeros(1),
+    )
+
+
+def pieces_of(rng: np.random.Generator, units: int, experts: bool, layered: bool) -> Pieces:
+    """One to three pieces a unit, with collectives of all kinds on all groups of a layer."""
+    unit = np.sort(np.concatenate([np.full(rng.integers(1, 4), u) for u in range(units)]).astype(np.int64))
+    n = len(unit)
+    kind, group, rule = (np.zeros((n, 3), np.int64) for _ in range(3))
+    sizes = np.zeros((n, 3))
+    choices = [(k, TP, ACTIVATION) for k in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)]
+    choices += [(SEND_RECEIVE, TP, SHARDED_ACTIVATION), (ALL_REDUCE, DP, VOCABULARY)]
+    choices += 3 * [(ALL_TO_ALL, EP, SHARDED_ACTIVATION), (ALL_GATHER, DP_EP, FIXED)] if experts else []
+    for k in range(n):
+        for phase in range(3):
+            if rng.random() < 0.6 or (k == 0 and phase == 0):  # plans with tp > 1 need a message on TP
+                chosen = choices[0 if k == 0 and phase == 0 else rng.integers(len(choices))]
+                kind[k, phase], group[k, phase], rule[k, phase] = chosen
+                sizes[k, phase] = size(rng, 1e3, 6e7)
+    return Pieces(
+        unit=unit,
+        compute_s=np.array([[size(rng, 2e4, 4e6) / 1e9 for _ in range(3)] for _ in range(n)]),
+        comm_kind=kind,
+        comm_group=group,
+        comm_bytes=sizes,
+        comm_rule=rule,
+        rerun=rng.choice([0.0, 1.0, 2.0], n),
+        attention_core=rng.random(n) < 0.4,
+        gradient_bytes=np.round(rng.uniform(1e5, 4e7, n)) * (rng.random(n) < 0.7) if layered else np.zeros(n),
+    )
+
+
+class Once(NamedTuple):
+    """A step piece."""
+
+    role: int
+    kind: int
+    group: int
+    message: float
+    rule: int
+    compute_s: float = 0.0
+    compute_rule: int = FIXED
+
+
+def step_pieces(rows: list[Once]) -> StepPieces:
+    """What happens once a step, as columns."""
+
+    def whole(values: list[int]) -> Ints:
+        return np.array(values, np.int64)
+
+    return StepPieces(
+        role=whole([row.role for row in rows]),
+        phase=whole([0 for row in rows]),
+        compute_s=np.array([row.compute_s for row in rows], np.float64),
+        compute_rule=whole([row.compute_rule for row in rows]),
+        comm_kind=whole([row.kind for row in rows]),
+        comm_group=whole([row.group for row in rows]),
+        comm_bytes=np.array([row.message for row in rows], np.float64),
+        comm_rule=whole([row.rule for row in rows]),
+    )
+
+
+def step_of(rng: np.random.Generator, experts: bool, layered: bool) -> StepPieces:
+    """Gathers and reductions of dense and expert parameters, and what follows the gradients."""
+    sharded = not layered and rng.random() < 0.6
+    rows = []
+    for group, rule in ((DP, PARAMETERS), (DP_EP, EXPERT_PARAMETERS))[: 2 if experts else 1]:
+        message = size(rng, 1e7, 2e9)
+        if not layered:
+            rows.append(Once(REDUCE_GRADIENTS, REDUCE_SCATTER if sharded else ALL_REDUCE, group, message, rule))
+        if sharded:
+            rows.append(Once(GATHER_PARAMETERS, ALL_GATHER, group, message / 2, rule))
+        rows.append(Once(AFTER_GRADIENTS, NO_COMM, TP, 0.0, FIXED, size(rng, 1e3, 3e4) / 1e6, rule))
+    rows.append(Once(AFTER_GRADIENTS, ALL_REDUCE, EMBEDDING, size(rng, 1e6, 1e9), VOCABULARY, size(rng, 1e3, 3e4) / 1e6))
+    if experts:
+        rows.append(Once(AFTER_GRADIENTS, ALL_REDUCE, EP, size(rng, 1e3, 1e8), EXPERT_PARAMETERS))
+    if flip(rng):
+        rows.append(Once(AFTER_GRADIENTS, ALL_REDUCE, TP, size(rng, 1e3, 1e8), PARAMETERS))
+    return step_pieces([rows[k] for k in rng.permutation(len(rows))])
+
+
+def workload_of(
+    pieces: Pieces,
+    step: StepPieces,
+    unit_of_layer: list[int],
+    *,
+    base: BasePlan = ONE,
+    first_unit: int = -1,
+    last_unit: int = -1,
+    experts: int | None = None,
+    layered: bool = False,
+    p2p_bytes: float = 4e6,
+    p2p_rule: int = ACTIVATION,
+    gradient_width: float = 4.0,
+    dtype: str = "bf16",
+    state_width: tuple[float, float] = (6.0, 12.0),
+) -> Workload:
+    """A workload of these columns."""
+    units = int(pieces.unit.max()) + 1
+    alike = len(set(unit_of_layer)) == 1
+    return Workload(
+        kind="synthetic",
+        base=base,
+        layers=len(unit_of_layer),
+        names=tuple(f"piece {k}" for k in range(len(pieces.unit))),
+        arrays=Arrays(
+            base=base,
+            pieces=pieces,
+            step=step,
+            unit_layers=layers_by_unit(np.array(unit_of_layer), units),
+            first_unit=first_unit,
+            last_unit=last_unit,
+            p2p_bytes=p2p_bytes,
+            p2p_rule=p2p_rule,
+            pp_comm_bytes=0.0,
+            micro_batches=float(base.ga),
+            layer_unit=unit_of_layer[0] if alike else -1,
+            gradient_width=gradient_width,
+            layered_gradients=layered,
+        ),
+        sequence=None,
+        measured_on=None,
+        has_experts=experts is not None,
+        experts=experts,
+        dtype=dtype,
+        state_width=state_width,
+        notes=(),
+    )
+
+
+def random_workload(rng: np.random.Generator) -> Workload:
+    """Layers of one to three kinds, with or without something before and after them, experts, gradients with the pieces."""
+    experts = int(rng.choice([8, 12])) if flip(rng) else None
+    layered = rng.random() < 0.3
+    kinds = pick(rng, 1, 1, 2, 3)
+    units = kinds + 2
+    layers = int(rng.integers(kinds, 15))
+    unit_of_layer = [*range(kinds), *rng.integers(0, kinds, layers - kinds).tolist()]
+    tp, pp, ep = pick(rng, 1, 2, 4), pick(rng, 1, 2, 4), pick(rng, 1, 2) if experts else 1
+    base = BasePlan(tp=tp, pp=pp, vpp=1, ep=ep, all_gpus=tp * pp * 8, ga=pick(rng, 1, 4), micro_batch=pick(rng, 1, 2))
+    return workload_of(
+        pieces_of(rng, units, experts is not None and rng.random() < 0.7, layered),
+        step_of(rng, experts is not None, layered),
+        [int(u) for u in rng.permutation(unit_of_layer)],
+        base=base,
+        first_unit=kinds if rng.random() < 0.6 else -1,
+        last_unit=kinds + 1 if rng.random() < 0.6 else -1,
+        experts=experts,
+        layered=layered,
+        p2p_bytes=size(rng, 1e5, 6e7),
+        p2p_rule=pick(rng, ACTIVATION, SHARDED_ACTIVATION),
+        gradient_width=float(pick(rng, 2, 4)),
+        dtype="bf16" if flip(rng) else "fp32",
+        state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
+    )
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Some hardware, and what compute was measured on."""
+
+    variants: tuple[Hardware, ...]
+    measured_on: Hardware | None
+    table: HardwareTable
+
+
+def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5e11) -> Machines:
+    """Machines that differ in everything, memory too; NVLink is the faster network on all."""
+    variants = []
+    for _ in range(3):
+        values = {
+            "gpus_per_node": int(rng.choice(NODES)),
+            "nics_per_node": pick(rng, 1, 2, 4, 8),
+            "nvlink_bandwidth": f"{size(rng, 1e11, 9e11)} B/s",
+            "nvlink_efficiency": round(float(rng.uniform(0.5, 1)), 3),
+            "nvlink_latency": f"{rng.uniform(0.1, 2):.3f} us",
+            "nic_bandwidth": f"{size(rng, 1e9, 1.2e10)} B/s",
+            "nic_efficiency": round(float(rng.uniform(0.5, 1)), 3),
+            "nic_latency": f"{rng.uniform(3, 12):.3f} us",
+            "memory": f"{size(rng, 2e9, most_memory)} B",
+            "peak_flops_bf16": f"{size(rng, 1e14, 2e15)} FLOP/s",
+            "peak_flops_fp32": f"{size(rng, 1e13, 2e14)} FLOP/s",
+        }
+        variants.append(read_hardware("H100-SXM").with_values(values))
+    measured_on = read_hardware("A100-80G-SXM") if flip(rng) else None
+    return Machines(tuple(variants), measured_on, hardware_table(variants, measured_on, dtype))
+
+
+def legal(workload: Workload, plan: Plan) -> bool:
+    """Whether a plan may run, memory aside, and is small enough for the oracle (docs: sim_core EXPLANATIONS)."""
+    chunks = plan.pp * plan.vpp
+    slots = plan.layers + (0, 0, 1, 1, 2)[plan.layer_split]  # what counts as a layer: embedding, loss
+    dense, of_experts = workload.gradients_known
+    rules = (
+        plan.dp % plan.ep == 0,
+        plan.vpp == 1 or (plan.pp > 1 and plan.schedule == 1 and plan.ga % plan.pp == 0 and plan.overlap_pp == 1),
+        chunks <= slots,
+        plan.layers == workload.layers or workload.arrays.layer_unit >= 0,
+        plan.layer_split == 1 or slots % chunks == 0,
+        plan.tp == 1 or workload.has_tp_messages,
+        plan.pp == 1 or workload.arrays.p2p_bytes > 0,
+        plan.ep == 1 or (workload.has_experts and plan.ep <= (workload.experts or plan.ep)),
+        plan.dp == 1 or dense,
+        plan.dp == plan.ep or of_experts or not workload.has_experts,
+        plan.checkpointing != SELECTIVE or workload.has_attention_core,
+        plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= -(-slots // chunks),
+        plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,
+        plan.all_gpus <= MAX_RANKS,
+        2 * chunks * plan.ga <= MAX_BLOCKS,
+    )
+    return all(rules)
+
+
+def random_plans(rng: np.random.Generator, workload: Workload, machines: int) -> Iterator[Plan]:
+    """Legal plans without end."""
+    step = workload.arrays.step
+    reduced = float(step.comm_bytes[step.role == REDUCE_GRADIENTS].max(initial=2e8)) * workload.base.pp
+    while True:
+        tp, pp, ep = pick(rng, 1, 1, 2, 3, 4, 8), int(rng.integers(1, 7)), pick(rng, 1, 2, 3, 4, 8)
+        vpp = pick(rng, 1, 2, 3) if pp > 1 else 1
+        dp = ep * int(rng.integers(1, 7))
+        plan = Plan(
+            tp=tp,
+            pp=pp,
+            vpp=vpp,
+            ep=ep,
+            all_gpus=tp * pp * dp,
+            micro_batch=pick(rng, 1, 2, 3),
+            ga=int(rng.integers(1, 9)) * (pp if vpp > 1 else 1),
+            schedule=1 if vpp > 1 else pick(rng, 0, 1),
+            layer_split=pick(rng, 0, 1, 1, 2, 3, 4),
+            checkpointing=int(rng.integers(6)),
+            checkpoint_layers=int(rng.integers(1, 4)),
+            overlap_tp=pick(rng, 0, 1),
+            overlap_ep=pick(rng, 0, 1),
+            overlap_pp=1 if vpp > 1 else pick(rng, 0, 1),
+            overlap_grad=pick(rng, 0, 1),
+            overlap_param=pick(rng, 0, 1),
+            bucket_bytes=0 if flip(rng) else int(size(rng, reduced / 12, 2 * reduced)),
+            hardware=int(rng.integers(machines)),
+            layers=workload.layers if rng.random() < 0.7 else workload.layers + int(rng.integers(-2, 4)),
+            straggler_stage=int(rng.integers(pp)),
+            gradient_precision=pick(rng, 0, 0, 1, 2),
+            straggler_factor=pick(rng, 1, 1, 2) * 0.75 + 0.25,
+            device_speed=pick(rng, 2, 2, 3) / 2,
+        )
+        if legal(workload, plan):
+            yield plan
+
+
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 4),
+    "pp": (1, 2, 3),
+    "vpp": (1, 2),
+    "ep": (1, 2),
+    "micro_batch": (1, 2),
+    "ga": (2, 4, 6),
+    "schedule": (0, 1),
+    "layer_split": (0, 1, 2, 3, 4),
+    "checkpointing": (0, 1, 2, 3, 4, 5),
+    "checkpoint_layers": (1, 2),
+    "overlap_tp": (0, 1),
+    "overlap_ep": (0, 1),
+    "overlap_pp": (0, 1),
+    "overlap_grad": (0, 1),
+    "overlap_param": (0, 1),
+    "bucket_bytes": (0, 10_000_000, 100_000_000),
+    "hardware": (0, 1, 2),
+    "straggler_stage": (0, 1),
+    "gradient_precision": (0, 1, 2),
+    "straggler_factor": (1.0, 1.5),
+    "device_speed": (1.0, 1.5),
+}
+"""Values that a twin may have instead."""
+
+
+def twins(workload: Workload, plan: Plan) -> list[Plan]:
+    """A plan and all legal ones that differ from it in one column (with its replicas, or with its GPUs)."""
+    found = [plan]
+    for name, values in OTHERS.items():
+        for value in values:
+            one = replace(plan, **{name: value})
+            whole = replace(one, all_gpus=one.tp * one.pp * plan.dp)
+            found += [twin for twin in (one, whole) if twin not in found and twin.all_gpus % (twin.tp * twin.pp) == 0]
+    found += [replace(plan, layers=plan.layers + 1), replace(plan, all_gpus=2 * plan.all_gpus)]
+    return [twin for twin in found if legal(workload, twin)]
+
+
+def columns(plans: list[Plan]) -> Plans:
+    """The same as columns."""
+    return make_plans(**{f.name: [getattr(plan, f.name) for plan in plans] for f in fields(Plan)})

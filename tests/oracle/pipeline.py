@@ -1,0 +1,138 @@
+"""When each block of a pipeline runs: orders of the schedules, then block after block in the order of their dependencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import NamedTuple
+
+FORWARD, BACKWARD = 0, 1
+GPIPE, ONE_F_ONE_B = 0, 1
+
+
+class Block(NamedTuple):
+    """One micro-batch through one virtual stage, one way."""
+
+    stage: int
+    way: int
+    chunk: int
+    micro_batch: int
+
+
+def order(schedule: int, stage: int, pp: int, vpp: int, ga: int) -> list[Block]:
+    """The blocks of a stage in the order in which it runs them.
+
+    GPipe (Huang et al. 2019): all forwards, all backwards. 1F1B (Narayanan et al. 2021, section 2.2): warm-up forwards, one
+    forward and one backward in turn, the rest; interleaved in groups of pp micro-batches a chunk.
+    """
+    group = pp if vpp > 1 else ga
+    turns = [(chunk, first + k) for first in range(0, ga, group) for chunk in range(vpp) for k in range(group)]
+    forwards = [Block(stage, FORWARD, chunk, micro_batch) for chunk, micro_batch in turns]
+    backwards = [Block(stage, BACKWARD, vpp - 1 - chunk, micro_batch) for chunk, micro_batch in turns]
+    if schedule == GPIPE:
+        return forwards + backwards
+    warm_up = pp - 1 - stage if vpp == 1 else 2 * (pp - 1 - stage) + (vpp - 1) * pp
+    warm_up = min(warm_up, len(turns))
+    blocks = forwards[:warm_up]
+    for k in range(len(turns) - warm_up):
+        blocks += [forwards[warm_up + k], backwards[k]]
+    return blocks + backwards[len(turns) - warm_up :]
+
+
+@dataclass
+class Stage:
+    """How a stage spent its time, in seconds."""
+
+    end: float = 0.0
+    in_messages: float = 0.0
+    held_up_by_messages: float = 0.0
+    idle: float = 0.0
+    gated: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline to run, all in seconds. `duration[way][stage][chunk]`; `into[way][stage]`, the message into a stage;
+    `gate[stage][chunk]`, the earliest start and end of the first forward."""
+
+    schedule: int
+    pp: int
+    vpp: int
+    ga: int
+    duration: list[list[list[float]]]
+    into: list[list[float]]
+    gate: list[list[tuple[float, float]]]
+    background: bool
+
+    def neighbour(self, block: Block, step: int) -> Block | None:
+        """The block that the same micro-batch runs `step` blocks later on its way."""
+        virtual = block.chunk * self.pp + block.stage + (step if block.way == FORWARD else -step)
+        if not 0 <= virtual < self.pp * self.vpp:
+            return None
+        return Block(virtual % self.pp, block.way, virtual // self.pp, block.micro_batch)
+
+    def run(self) -> tuple[list[Stage], dict[Block, float]]:
+        """The stages, and the end of each block.
+
+        In the background a message leaves at the end of its block. Blocking, a stage posts what it sends and what it receives
+        next between two blocks and goes on when both are through; a message is through `into` seconds after both ends posted.
+        """
+        orders = [order(self.schedule, stage, self.pp, self.vpp, self.ga) for stage in range(self.pp)]
+        before = {b: (row[k - 1] if k else None) for row in orders for k, b in enumerate(row)}
+        turns: list[tuple[int, Block | None, Block | None]] = [(b.stage, before[b], b) for b in before]
+        turns += [(stage, row[-1], None) for stage, row in enumerate(orders)]
+        waits_for = {turn: self._needs(turn, before) for turn in turns}
+        turn_of = {block: (stage, last, block) for stage, last, block in turns if block}
+        graph = {turn: {turn_of[block] for block in needed} for turn, needed in waits_for.items()}
+        stages = [Stage() for _ in range(self.pp)]
+        end: dict[Block, float] = {}
+        for turn in TopologicalSorter(graph).static_order():
+            self._take(turn, before, end, stages[turn[0]])
+        return stages, end
+
+    def _needs(self, turn: tuple[int, Block | None, Block | None], before: dict[Block, Block | None]) -> list[Block]:
+        """The blocks that must have ended before a turn (from a stage's last block to its next) can."""
+        _, last, block = turn
+        needed = [last, self.neighbour(block, -1) if block else None]
+        target = self.neighbour(last, 1) if last and not self.background else None
+        needed.append(before[target] if target else None)
+        return [found for found in needed if found]
+
+    def _take(
+        self,
+        turn: tuple[int, Block | None, Block | None],
+        before: dict[Block, Block | None],
+        end: dict[Block, float],
+        stage: Stage,
+    ) -> None:
+        """Run one turn: messages, then the block."""
+        _, last, block = turn
+
+        def ended(found: Block | None) -> float:
+            return end[found] if found else 0.0
+
+        free = ended(last)
+        through, longest = free, 0.0
+        source = self.neighbour(block, -1) if block else None
+        if block and source:
+            cost = self.into[block.way][block.stage]
+            posted = ended(source) if self.background else max(ended(source), free)
+            through, longest = max(through, posted + cost), max(longest, cost)
+        target = self.neighbour(last, 1) if last and not self.background else None
+        if target:
+            cost = self.into[target.way][target.stage]
+            through, longest = max(through, max(free, ended(before[target])) + cost), max(longest, cost)
+        waited = through - free
+        stage.in_messages += longest
+        stage.held_up_by_messages += min(waited, longest)
+        stage.idle += max(waited - longest, 0.0)
+        stage.end = through
+        if block:
+            duration = self.duration[block.way][block.stage][block.chunk]
+            done = through + duration
+            if block.way == FORWARD and block.micro_batch == 0:
+                starts, ends = self.gate[block.stage][block.chunk]
+                gated = max(max(through, starts) + duration, ends)
+                stage.gated += gated - done
+                done = gated
+            end[block] = stage.end = done

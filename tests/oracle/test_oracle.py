@@ -1,0 +1,201 @@
+"""The product against the oracle: whole steps, part by part, of random plans of random workloads and of the examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from functools import cache
+
+import numpy as np
+import pytest
+
+from sim_core import (
+    METRICS,
+    REASON,
+    Facts,
+    Hardware,
+    Repeat,
+    Workload,
+    hardware_table,
+    read_hardware,
+    read_workload,
+    simulate,
+    trace,
+)
+from sim_core.costing.collectives import collective_s, send_s
+from sim_core.hardware.table import device_at
+from sim_core.planning import placement
+from sim_core.workloads.workload import ALL_TO_ALL, EP
+from tests.conftest import EXAMPLES, PLAIN, make_plans
+from tests.oracle.cases import (
+    Machines,
+    columns,
+    one_layer,
+    random_machines,
+    random_plans,
+    random_workload,
+    step_pieces,
+    twins,
+    workload_of,
+)
+from tests.oracle.groups import Placement
+from tests.oracle.step import Network, Oracle, Plan
+
+RELATIVE = 1e-9
+
+
+def network(hardware: Hardware) -> Network:
+    """The project's seconds of one collective or send, on a placement that the oracle found."""
+    device = device_at(hardware_table([hardware], None), 0)
+    links = device.links
+
+    def collective(kind: int, size: float, where: Placement) -> float:
+        at = placement.Placement(ranks=sum(where), nodes=len(where), fewest=where[0], most=where[-1])
+        return float(collective_s(kind, size, at, links))
+
+    def send(size: float, between_nodes: bool) -> float:
+        return float(send_s(size, between_nodes, links))
+
+    return Network(gpus_per_node=int(device.gpus_per_node), collective=collective, send=send)
+
+
+@cache
+def layer_counts(pp: int, vpp: int, layer_split: int, layers: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of each [stage][chunk] in the product, told by the seconds of its blocks where a layer takes one."""
+    ruler = workload_of(one_layer(), step_pieces([]), [0] * layers)
+    table = hardware_table([read_hardware("H100-SXM")], None)
+    plans = make_plans(ruler, tp=1, pp=pp, vpp=vpp, all_gpus=pp, ga=pp, layer_split=layer_split)
+    events = trace(ruler, table, plans)
+    first = (events.micro_batch == 0) & (events.backward == 0)
+    counts = np.zeros((pp, vpp), np.int64)
+    counts[events.stage[first], events.chunk[first]] = np.rint((events.end_s - events.start_s)[first])
+    return tuple(map(tuple, counts.tolist()))
+
+
+def layers_held(plan: Plan) -> list[list[range]]:
+    """Numbers of the layers of each [stage][chunk]: chunk after chunk, in each stage after stage (Megatron's interleaving)."""
+    counts = layer_counts(plan.pp, plan.vpp, plan.layer_split, plan.layers)
+    held = [[range(0)] * plan.vpp for _ in range(plan.pp)]
+    first = 0
+    for chunk in range(plan.vpp):
+        for stage in range(plan.pp):
+            held[stage][chunk] = range(first, first + counts[stage][chunk])
+            first += counts[stage][chunk]
+    assert first == plan.layers
+    return held
+
+
+def oracle(workload: Workload, machines: Machines, plan: Plan) -> Oracle:
+    """The oracle of one plan."""
+    hardware = machines.variants[plan.hardware]
+    return Oracle(
+        workload=workload,
+        plan=plan,
+        hardware=hardware,
+        measured_on=machines.measured_on,
+        network=network(hardware),
+        held=layers_held(plan),
+    )
+
+
+def agree(workload: Workload, machines: Machines, plans: list[Plan]) -> int:
+    """Assert that product and oracle agree on every column of every plan; returns how many fit into memory."""
+    results = simulate(workload, machines.table, columns(plans))
+    fit = 0
+    for k, plan in enumerate(plans):
+        expected = oracle(workload, machines, plan)
+        state = expected.state_bytes()
+        assert results.state_bytes[k] == pytest.approx(state, rel=RELATIVE, nan_ok=True), plan
+        if state > machines.variants[plan.hardware].value("memory"):
+            assert results.reason[k] == REASON["model_state_exceeds_memory"], plan
+            continue
+        assert results.reason[k] == 0, plan
+        fit += 1
+        metrics = expected.metrics()
+        step_s = metrics["step_time_s"]
+        found = dict(zip(METRICS, results.metrics[:, k].tolist(), strict=True))
+        wrong = {
+            name: (found[name], value)
+            for name, value in metrics.items()
+            if not math.isclose(found[name], value, rel_tol=RELATIVE, abs_tol=RELATIVE * step_s)
+        }
+        assert not wrong, f"{plan}: {wrong}"
+        assert metrics.keys() == found.keys()
+    return fit
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_plans_of_random_workloads(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    workload = random_workload(rng)
+    machines = random_machines(rng, workload.dtype)
+    draw = random_plans(rng, workload, len(machines.variants))
+    agree(workload, machines, [next(draw) for _ in range(12)])
+
+
+@pytest.mark.parametrize("seed", range(200, 225))
+def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
+    """Simulated together, so that whatever plans share in tables must not hide the column."""
+    rng = np.random.default_rng(seed)
+    workload = random_workload(rng)
+    machines = random_machines(rng, workload.dtype, most_memory=1e13)
+    plan = next(random_plans(rng, workload, len(machines.variants)))
+    agree(workload, machines, [*twins(workload, plan), plan])
+
+
+GPT2_LAYER = Repeat(first="transformer_h_0_ln_1_grad", last="add_15", times=36)
+INPUTS = {
+    "gpt7b_tp4_dp128.simai.txt": Facts(micro_batch=1),
+    "llama405b_tp8_pp16.simai.txt": Facts(micro_batch=1),
+    "gpt2_large_layer0.optable.tsv": Facts(micro_batch=16, bytes_per_element=4, repeat=GPT2_LAYER),
+    "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt": Facts(layers=12),
+    "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt": Facts(),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_random_plans_of_the_examples(name: str) -> None:
+    workload, _ = read_workload(str(EXAMPLES / "workloads" / name), INPUTS[name])
+    rng = np.random.default_rng(len(name))
+    machines = random_machines(rng, workload.dtype, most_memory=1e15)
+    draw = random_plans(rng, workload, len(machines.variants))
+    assert agree(workload, machines, [next(draw) for _ in range(30)]) >= 10
+
+
+def test_every_input_is_compared() -> None:
+    assert {path.name for path in (EXAMPLES / "workloads").iterdir()} == set(INPUTS)
+
+
+def on_one_machine(gpus_per_node: int) -> Machines:
+    """H100s in nodes of another size."""
+    hardware = read_hardware("H100-SXM").with_values({"gpus_per_node": gpus_per_node})
+    return Machines((hardware,), None, hardware_table([hardware], None))
+
+
+def plain(**changes: int) -> Plan:
+    """A plan without anything."""
+    return Plan(**{**{f.name: int(PLAIN[f.name]) for f in fields(Plan)}, "tp": 1, "all_gpus": 1, **changes})
+
+
+UNEVEN = [(7, 1, 8, 40), (7, 1, 6, 12), (7, 1, 12, 60), (7, 2, 4, 28), (8, 3, 4, 4), (8, 1, 6, 42)]
+
+
+@pytest.mark.parametrize(("gpus_per_node", "tp", "ep", "dp"), UNEVEN)
+def test_the_slowest_of_the_expert_groups_holds_up_all(gpus_per_node: int, tp: int, ep: int, dp: int) -> None:
+    workload = workload_of(one_layer(ALL_TO_ALL, EP, 1e5), step_pieces([]), [0, 0], experts=ep)
+    agree(workload, on_one_machine(gpus_per_node), [plain(tp=tp, ep=ep, all_gpus=tp * dp, layers=2)])
+
+
+def spreads(pp: int, vpp: int, layers: int) -> tuple[int, int]:
+    """Most less fewest layers, of stages and of chunks."""
+    counts = np.array(layer_counts(pp, vpp, 1, layers))
+    assert counts.sum() == layers
+    return int(np.ptp(counts.sum(axis=1))), int(np.ptp(counts))
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 3, 4])
+def test_layers_are_shared_out_fairly(vpp: int) -> None:
+    """Stages and chunks differ by at most one layer: 36 layers on 9 x 3 give every stage 4."""
+    cases = [(pp, layers) for pp in range(2, 13) for layers in (pp * vpp, pp * vpp + 1, 36, 61, 128) if layers >= pp * vpp]
+    unfair = {(pp, layers): found for pp, layers in cases if max(found := spreads(pp, vpp, layers)) > 1}
+    assert not unfair

@@ -1,0 +1,105 @@
+"""Plans from names and numbers, and the check of plans at the door."""
+
+from __future__ import annotations
+
+import doctest
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim_core import METRICS, HardwareTable, SpecError, Workload, plans, simulate, trace
+from tests.conftest import ROOT, make_plans
+
+
+def test_lists_are_axes_and_the_rest_is_the_workload_s_own_plan(gpt7b: Workload) -> None:
+    grid = plans(gpt7b, tp=[1, 2], pp=[2, 4, 6], dp=8, checkpointing="block:2", layer_split="balanced")
+    assert grid.tp.tolist() == [1, 1, 1, 2, 2, 2]
+    assert grid.pp.tolist() == [2, 4, 6, 2, 4, 6]
+    assert (grid.all_gpus == grid.tp * grid.pp * 8).all()
+    assert set(grid.checkpoint_layers.tolist()) == {2}
+    assert set(grid.micro_batch.tolist()) == {gpt7b.base.micro_batch}
+    assert set(grid.overlap_pp.tolist()) == {0}
+    own = plans(gpt7b)
+    assert tuple(getattr(own, name)[0] for name in gpt7b.base._fields) == gpt7b.base
+
+
+def test_a_global_batch_gives_the_micro_batches(gpt7b: Workload, h100: HardwareTable) -> None:
+    grid = plans(gpt7b, dp=[16, 3], global_batch=64, micro_batch=2)
+    assert grid.ga.tolist() == [2, 0]
+    assert simulate(gpt7b, h100, grid).named()["reason"].tolist() == ["", "global_batch_not_divisible"]
+
+
+def test_a_list_of_layers_is_one_value(gpt7b: Workload) -> None:
+    assert plans(gpt7b, pp=2, layer_split=[20, 16]).virtual_layers.tolist() == [[20, 16]]
+    grid = plans(gpt7b, pp=2, layer_split=["even", [20, 16]])
+    assert grid.virtual_layers.tolist() == [[-1, -1], [20, 16]]
+
+
+def test_results_have_names(gpt7b: Workload, h100: HardwareTable) -> None:
+    results = simulate(gpt7b, h100, plans(gpt7b, tp=[4, 64], all_gpus=512))
+    named = results.named()
+    assert list(named) == ["reason", *METRICS, "state_bytes"]
+    assert named["reason"].tolist() == ["", ""]
+    assert named["step_time_s"].tolist() == results.metrics[-1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tpp": 2}, "plans: unknown name 'tpp', nearest valid: tp, pp, vpp"),
+        ({"tp": []}, "plans: tp: found an empty list, expected at least one value"),
+        ({"tp": 1.5}, "plans: tp: found 1.5, expected a whole number"),
+        ({"tp": "four"}, "plans: tp: found 'four', expected a number"),
+        ({"tp": True}, "plans: tp: found 'True', expected a number"),
+        ({"schedule": "1f1"}, "plans: schedule: found '1f1', nearest valid: 1f1b"),
+        ({"checkpointing": "block"}, "checkpointing: found 'block', nearest valid: block:K, K a whole number above 0"),
+        ({"layer_split": "evn"}, "layer_split: found 'evn', nearest valid: even; or the layers of each virtual stage"),
+        ({"dp": 8, "all_gpus": 64}, "plans: dp and all_gpus are both given, but one follows from the other"),
+        ({"device_speed": -1}, "plans.device_speed: found -1.0 in row 0, expected 1e-09 to 1e+09"),
+        ({"micro_batch": [1, 0]}, "plans.micro_batch: found 0 in row 1, expected 1 to"),
+    ],
+)
+def test_faults_are_one_line(gpt7b: Workload, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        plans(gpt7b, **given)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("schedule", 7), ("ga", -3), ("vpp", 0), ("hardware", -1), ("hardware", 1), ("tp", 0), ("fidelity", 2),
+        ("layer_split", 6), ("checkpointing", -1), ("overlap_tp", 2), ("gradient_precision", 3), ("straggler_stage", -1),
+        ("device_speed", -1.0), ("device_speed", float("nan")), ("pp_overlap_ratio", 0.0), ("straggler_factor", float("inf")),
+        ("bucket_bytes", -1), ("checkpoint_layers", -1), ("layers", 0),
+    ],
+)  # fmt: skip
+def test_a_column_out_of_its_bounds_is_refused(gpt7b: Workload, h100: HardwareTable, column: str, value: float) -> None:
+    with pytest.raises(SpecError, match=rf"plans\.{column}: found"):
+        simulate(gpt7b, h100, make_plans(gpt7b, **{column: value}))
+
+
+def test_columns_that_do_not_fit_each_other_are_refused(gpt7b: Workload, h100: HardwareTable) -> None:
+    good = make_plans(gpt7b, tp=[1, 2, 4])
+    with pytest.raises(SpecError, match=r"plans\.ga: found 1 rows, expected 3"):
+        simulate(gpt7b, h100, good._replace(ga=np.ones(1, np.int64)))
+    with pytest.raises(SpecError, match=r"plans\.ga: found 1 dimensions of float64, expected 1 of int64"):
+        simulate(gpt7b, h100, good._replace(ga=np.ones(3)))  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"plans\.ga: found 2 dimensions"):
+        simulate(gpt7b, h100, good._replace(ga=np.ones((3, 1), np.int64)))
+
+
+def test_the_events_of_an_illegal_plan_are_refused(gpt7b: Workload, h100: HardwareTable) -> None:
+    with pytest.raises(SpecError, match="trace: gpus_not_divisible: tp \\* pp does not divide all_gpus"):
+        trace(gpt7b, h100, make_plans(gpt7b, tp=3))
+    with pytest.raises(SpecError, match="trace: found row 1, expected 0 to 0"):
+        trace(gpt7b, h100, make_plans(gpt7b), row=1)
+
+
+def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found = doctest.testfile(str(ROOT / "docs" / "notebook.md"), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 5
+    assert found.failed == 0

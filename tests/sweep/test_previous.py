@@ -1,0 +1,74 @@
+"""Results of the previous version: ranked, compared, a baseline of a night; not mixed with rows of this version.
+
+`previous/` was made by version 0.1.0 (before the modules of sweep were renamed) with `sweep nightly nightly.yaml`: a spec of
+96 plans, the record of one night, its result. Reports and locks are left out, and so is the workload, which is an example.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim_core import SpecError
+from sweep.compare.comparison import compare
+from sweep.preparation import prepare
+from sweep.ranking import rank
+from sweep.spec import load_spec
+from sweep.store import Store
+from tests.conftest import GPT7B
+
+NIGHT = "20261121T163516Z-0f1b3b88"
+RESULT = "root/results/small-a5d1cdb4"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of the previous version, with their workload."""
+    shutil.copytree(Path(__file__).parent / "previous", tmp_path / "previous")
+    shutil.copy(GPT7B, tmp_path / "previous" / "w.txt")
+    return tmp_path / "previous"
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `sweep` to its end."""
+    call = [sys.executable, "-m", "sweep", *map(str, arguments)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_it_is_ranked(folder: Path) -> None:
+    found = rank(folder / RESULT)
+    assert (found.total, found.missing, found.by) == (96, 0, "gpu_s_per_sample")
+    assert found.rows["all_gpus"].to_pylist() == [64, 128], "the best plan of each group of its spec"
+    assert all(row["step_time_s"] > 0 for row in found.rows.to_pylist())
+
+
+def test_it_is_compared_with_a_result_of_this_version(folder: Path, tmp_path: Path) -> None:
+    assert command("run", folder / "small.yaml", "--workers", 0, "--top", 0, "--out", tmp_path / "new").returncode == 0
+    found = compare(folder / RESULT, tmp_path / "new")
+    assert (found.matched, found.old_rows, found.new_rows) == (96, 96, 96)
+    assert {change.kind for change in found.inputs} <= {"model", "default"}, "no spec, file or hardware changed"
+    assert all(group.old and group.new for group in found.groups)
+
+
+def test_its_night_is_the_baseline_of_the_next(folder: Path) -> None:
+    done = command("nightly", folder / "nightly.yaml", "--set", "thresholds={best: null, median_step: null, infeasible: null}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = (path for path in (folder / "root" / "nights").glob("*/night.json") if path.parent.name != NIGHT)
+    (sweep,) = json.loads(record.read_text())["sweeps"]
+    assert (sweep["status"], sweep["baseline"], sweep["rows"]) == ("done", NIGHT, 96)
+
+
+def test_rows_of_another_version_are_not_added_to_it(folder: Path) -> None:
+    """One line says what to do. A change of sim_core gives a sweep another identity; here it is given by hand."""
+    provenance = prepare(load_spec(folder / "small.yaml"), folder).provenance | {"sweep": "other", "model": "other"}
+    with pytest.raises(
+        SpecError, match="holds results of another version of the simulator; choose another --out, or start over with --fresh"
+    ):
+        Store(directory=folder / RESULT).check(provenance)

@@ -1,0 +1,202 @@
+"""Ranking against sorting in Python; ties, groups, conditions, formats, and what is said of the rest."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from sim_core import PARTS, SpecError
+from sweep.execution import run_sweep
+from sweep.executors.inline import InlineExecutor
+from sweep.preparation import prepare
+from sweep.ranking import rank
+from sweep.spec import load_spec
+from sweep.store import Store
+from tests.conftest import EXAMPLES
+from tests.sweep.commands import sweep
+from tests.sweep.conftest import rows
+
+ROWS = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A sample of the GPT-7B example."""
+    out = tmp_path_factory.mktemp("results")
+    spec = EXAMPLES / "gpt7b.yaml"
+    prepared = prepare(load_spec(spec, ["sample.n=6000"]), spec.parent)
+    run_sweep(prepared, Store(directory=out), InlineExecutor())
+    yield out
+
+
+@pytest.fixture(scope="module")
+def table(results: Path) -> ROWS:
+    return list(rows(results).to_pylist())
+
+
+def plans(found: Any) -> list[int]:
+    return list(found.rows["plan"].to_pylist())
+
+
+def test_the_best_come_first_and_ties_go_to_the_lower_number(results: Path, table: ROWS) -> None:
+    ok = [row for row in table if row["status"] == "ok"]
+    expected = [row["plan"] for row in sorted(ok, key=lambda row: (row["step_time_s"], row["plan"]))]
+    assert plans(rank(results, by="step_time", top=50, per=[])) == expected[:50]
+    highest = [row["plan"] for row in sorted(ok, key=lambda row: (-row["samples_per_s"], row["plan"]))]
+    assert plans(rank(results, by="samples_per_s", top=50, per=[])) == highest[:50]
+    tied = [row["plan"] for row in sorted(ok, key=lambda row: (row["pp"], row["plan"]))]
+    assert plans(rank(results, by="pp", top=200, per=[])) == tied[:200]
+
+
+def test_the_spec_s_objective_and_groups_are_the_default(results: Path, table: ROWS) -> None:
+    found = rank(results)
+    assert (found.by, found.descending) == ("gpu_s_per_sample", False)
+    sizes = sorted({row["all_gpus"] for row in table if row["status"] == "ok"})
+    assert found.rows["all_gpus"].to_pylist() == sizes  # the best of each
+
+
+def test_groups_and_conditions(results: Path, table: ROWS) -> None:
+    kept = [r for r in table if r["status"] == "ok" and r["all_gpus"] <= 512 and r["checkpointing"] == "none"]
+    kept.sort(key=lambda r: (r["all_gpus"], r["step_time_s"], r["plan"]))
+    expected = [r["plan"] for _, group in groupby(kept, lambda r: r["all_gpus"]) for r in list(group)[:3]]
+    found = rank(results, by="step_time", top=3, per=["all_gpus"], where="all_gpus <= 512 and checkpointing = 'none'")
+    assert plans(found) == expected
+    assert found.rows["rank"].to_pylist() == [1, 2, 3] * (len(expected) // 3)
+
+
+def test_every_row_is_ranked_or_told_why_not(results: Path, table: ROWS) -> None:
+    found = rank(results, where="tp > 1")
+    assert found.total == len(table) == found.ranked + found.filtered + sum(found.reasons.values())
+    assert found.reasons == dict(Counter(row["reason"] for row in table if row["status"] != "ok"))
+    assert found.filtered == sum(row["status"] == "ok" and row["tp"] == 1 for row in table)
+    assert found.held["hardware"] == "H100-SXM"
+    assert "tp" in found.varying
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": "stp_time"}, "unknown column 'stp_time', nearest valid: step_time_s"),
+        ({"per": ["gpuz"]}, "unknown column 'gpuz', nearest valid: all_gpus"),
+        ({"columns": ["tpp"]}, "unknown column 'tpp', nearest valid: tp"),
+        ({"where": "all_gpu < 3"}, "--where 'all_gpu < 3': unknown column 'all_gpu', nearest valid: all_gpus"),
+        ({"where": "tp +"}, "--where 'tp +': Parser Error"),
+        ({"where": "tp"}, "--where 'tp': found a value of type BIGINT, expected a condition"),
+    ],
+)
+def test_faults_name_the_nearest_column(results: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        rank(results, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(SpecError, match="holds no results of a sweep"):
+            rank(path)
+
+
+def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
+    options = ("rank", results, "--by", "step_time", "--top", 7, "--per", "", "--columns", "tp,pp,step_time,hardware")
+    as_csv = list(csv.DictReader(io.StringIO(sweep(*options, "--format", "csv").stdout)))
+    as_json = json.loads(sweep(*options, "--format", "json").stdout)
+    assert sweep(*options, "--format", "parquet", "-o", tmp_path / "r.parquet").returncode == 0
+    as_parquet = pq.read_table(tmp_path / "r.parquet").to_pylist()
+    expected = rank(results, by="step_time", top=7, per=[], columns=["tp", "pp", "step_time", "hardware"]).rows.to_pylist()
+    assert as_json == as_parquet == expected
+    assert [{k: str(v) for k, v in row.items()} for row in expected] == as_csv
+    assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
+    refused = sweep(*options, "--format", "parquet")
+    assert (refused.returncode, refused.stderr) == (1, "error: --format parquet needs --output FILE\n")
+
+
+def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:
+    assert rank(results, by="step", per=["gpus"]).rows.equals(rank(results, by="step_time_s", per=["all_gpus"]).rows)
+
+
+def test_an_unfinished_sweep_is_ranked_and_said_to_be_unfinished(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "part"
+    shutil.copytree(results, out)
+    files = Store(directory=out).files()
+    files[0].unlink()
+    found = rank(out)
+    assert found.missing == 6000 - found.total > 0
+    told = sweep("rank", out).stdout
+    assert f"Incomplete: {found.total:,} of 6,000 plans are computed" in told
+
+
+def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
+    out = tmp_path / "damaged"
+    shutil.copytree(results, out)
+    Store(directory=out).files()[0].write_bytes(b"PAR1 no more")
+    told = sweep("rank", out)
+    assert told.returncode == 1
+    assert told.stderr.count("\n") == 1
+    assert "`sweep run` recomputes damaged slices" in told.stderr
+
+
+def test_a_condition_that_fails_on_a_value_is_one_line(results: Path) -> None:
+    with pytest.raises(SpecError, match=r"--where .*Could not convert string"):
+        rank(results, where="tp = '8x'")
+
+
+def test_further_objectives_break_ties(tmp_path: Path) -> None:
+    spec = EXAMPLES / "gpt7b.yaml"
+    sets = ["sample.n=2000", "objectives=[{minimize: pp}, {maximize: samples_per_s}]", "per=[]"]
+    prepared = prepare(load_spec(spec, sets), spec.parent)
+    run_sweep(prepared, Store(directory=tmp_path), InlineExecutor())
+    ok = [row for row in rows(tmp_path).to_pylist() if row["status"] == "ok"]
+    expected = sorted(ok, key=lambda row: (row["pp"], -row["samples_per_s"], row["plan"]))
+    assert plans(rank(tmp_path, top=100)) == [row["plan"] for row in expected[:100]]
+
+
+def test_unlike_batches_are_not_compared_without_a_word(results: Path) -> None:
+    assert "different global batches are compared" in sweep("rank", results, "--by", "step_time").stdout
+    assert "different global batches" not in sweep("rank", results, "--by", "step_time", "--per", "batch").stdout
+
+
+def test_the_file_s_suffix_chooses_the_format(results: Path, tmp_path: Path) -> None:
+    assert sweep("rank", results, "-o", tmp_path / "r.csv").returncode == 0
+    assert (tmp_path / "r.csv").read_text().startswith("rank,plan,")
+
+
+def test_the_table_shows_shares_of_the_step_that_add_up(results: Path) -> None:
+    told = sweep("rank", results, "--top", 3).stdout
+    assert "gpu-s/sample" in told
+    assert "bubble%" in told or "fwd%" in told
+    assert "of 6,000 plans ranked, lowest gpu_s_per_sample first." in told
+    assert "\x1b" not in told
+
+
+def test_one_line_of_duckdb_reads_the_result(results: Path) -> None:
+    parts = " + ".join(PARTS)
+    query = f"SELECT max(abs({parts} - step_time_s) / step_time_s) FROM '{results}/*.parquet' WHERE status = 'ok'"
+    assert duckdb.execute(query).fetchall()[0][0] < 1e-9
+
+
+def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sweep", "rank", "--top", "1", "--per", ""]
+    none = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert (none.returncode, none.stderr) == (1, "error: results: holds no results of a sweep\n")
+    for name, age in (("old", 100), ("new", 0)):
+        shutil.copytree(results, tmp_path / "results" / name)
+        manifest = tmp_path / "results" / name / "sweep.json"
+        moment = manifest.stat().st_mtime - age
+        os.utime(manifest, (moment, moment))
+    told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    assert told.stdout.startswith("results/new:\n")
