@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from sim_core import HARDWARE_KEYS, SpecError, hardware_table, hardware_yaml, parse_hardware, preset_names, read_hardware
+from sim_core import (
+    HARDWARE_KEYS,
+    SWITCH,
+    SpecError,
+    hardware_table,
+    hardware_yaml,
+    parse_hardware,
+    preset_names,
+    read_hardware,
+)
 
 H100 = read_hardware("H100-SXM")
 A100 = read_hardware("A100-80G-SXM")
@@ -57,13 +66,13 @@ def test_a_bad_number_is_refused(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-ZERO_IS_FINE = ("nvlink_latency", "nic_latency", "memory_bandwidth")
+ZERO_IS_FINE = ("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "ll128", "pat", "nvls", "nvls_tree")
 
 
 @pytest.mark.parametrize("key", HARDWARE_KEYS)
 def test_zero_is_refused_where_it_would_divide(key: str) -> None:
     unit = HARDWARE_KEYS[key][1]
-    zero = document(**{key: f"0 {unit}" if unit else 0})
+    zero = document(**{key: False if unit == SWITCH else f"0 {unit}" if unit else 0})
     if key in ZERO_IS_FINE:
         assert parse_hardware(zero, "here").value(key) == 0
         return
