@@ -25,7 +25,7 @@ from sim_core import (
     trace,
 )
 from sim_core.costing.collectives import collective_s, send_s
-from sim_core.hardware.table import Links
+from sim_core.hardware.table import device_at
 from sim_core.planning import placement
 from sim_core.workloads.workload import ALL_TO_ALL, EP
 from tests.conftest import EXAMPLES, PLAIN, make_plans
@@ -47,22 +47,12 @@ from tests.oracle.groups import Placement
 from tests.oracle.step import Network, Oracle, Plan
 
 RELATIVE = 1e-9
-SWITCHES = ("ll128", "pat", "nvls", "nvls_tree")
-NUMBERS = ("nvls_efficiency", "ll_bandwidth_one_node", "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "net_overhead")
 
 
 def network(hardware: Hardware) -> Network:
     """The project's seconds of one collective or send, on a placement that the oracle found."""
-    gpus = int(hardware.value("gpus_per_node"))
-    nics = hardware.value("nics_per_node") * hardware.value("nic_bandwidth") * hardware.value("nic_efficiency")
-    nccl: Any = {name: hardware.value(name) == 1 for name in SWITCHES} | {name: hardware.value(name) for name in NUMBERS}
-    links = Links(
-        nvlink_bandwidth=hardware.value("nvlink_bandwidth") * hardware.value("nvlink_efficiency"),
-        nvlink_latency=hardware.value("nvlink_latency"),
-        nic_bandwidth=nics / gpus,
-        nic_latency=hardware.value("nic_latency"),
-        **nccl,
-    )
+    device = device_at(hardware_table([hardware], None), 0)
+    links = device.links
 
     def collective(kind: int, size: float, where: Placement) -> float:
         at = placement.Placement(ranks=sum(where), nodes=len(where), fewest=where[0], most=where[-1])
@@ -71,7 +61,7 @@ def network(hardware: Hardware) -> Network:
     def send(size: float, between_nodes: bool) -> float:
         return float(send_s(size, between_nodes, links))
 
-    return Network(gpus_per_node=gpus, collective=collective, send=send)
+    return Network(gpus_per_node=int(device.gpus_per_node), collective=collective, send=send)
 
 
 @cache
