@@ -23,6 +23,7 @@ import pyarrow as pa
 from sim_core.engine.events import allocate, run
 from sim_core.engine.schedule import fill_order
 from sim_core.workloads.readers.trace_text import read_trace_text
+from sweep.columns import describe_rows
 from sweep.evaluation import evaluate
 from sweep.executors.choice import Kind, opened
 from sweep.folder import folder_at
@@ -35,6 +36,8 @@ Rows = Iterator[tuple[str, str, str]]
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "gpt7b.yaml"
 TRACE = ROOT / "examples" / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
+SPACES = ROOT / "benchmarks" / "spaces"
+SPACE_ROWS = 65_536
 ROUNDS = 5
 
 
@@ -50,7 +53,7 @@ def median_s(action: Callable[[], object]) -> float:
 
 
 def engine_rate(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) -> float:
-    """Block events a second of the engine alone: the order is filled and run, durations are given."""
+    """Block events per second of the engine alone: the order is filled and run, durations are given."""
     blocks = 2 * pp * vpp * ga
     program, times = allocate(blocks, pp, pp * vpp)
     program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
@@ -81,7 +84,7 @@ def engine_rows() -> list[tuple[str, str, str]]:
 
 
 def worker_rows() -> list[tuple[str, str, str]]:
-    """Plans a second of one worker, from plan numbers to the Parquet file."""
+    """Plans per second of one worker, from plan numbers to the Parquet file."""
     rows = []
     for fidelity, bar in (("event", ">= 20,000"), ("simai", ">= 50,000")):
         sweep = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).sweep
@@ -100,6 +103,24 @@ def worker_rate(sweep: Sweep, fidelity: str, bar: str) -> list[tuple[str, str, s
         (f"one worker, {fidelity}, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", bar),
         (f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", f"{legal / seconds:,.0f} plans/s", bar),
     ]
+
+
+def space_rows() -> Rows:
+    """Spaces of other shapes: legal plans per second of one worker's CPU, and how much there is to simulate in each."""
+    for path in sorted(SPACES.glob("*.yaml")):
+        sweep = prepare(load_spec(path), SPACES).sweep
+        positions = np.arange(min(sweep.space.count, SPACE_ROWS))
+        legal = np.array(evaluate(sweep, positions).column("reason").to_pylist()) == ""
+        plans = describe_rows(sweep.space, positions)[1]
+        events = 2.0 * (plans.pp * plans.vpp * plans.ga)[legal].mean()
+        seconds = []
+        for _ in range(ROUNDS):
+            begun = time.process_time()
+            evaluate(sweep, positions)
+            seconds.append(time.process_time() - begun)
+        second = statistics.median(seconds)
+        kept = f"{legal.sum():,} of {len(positions):,} plans legal, {events:,.0f} block events per legal plan"
+        yield f"space {path.stem}: {kept}", f"{legal.sum() / second:,.0f} legal plans/s", ""
 
 
 def reader_rows() -> list[tuple[str, str, str]]:
@@ -229,11 +250,11 @@ def intake_rows() -> Rows:
 def main() -> None:
     """Print every figure (or those of the groups named as arguments) beside the bar it is held against."""
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for group in (engine_rows, reader_rows, worker_rows, whole_rows, ray_rows, intake_rows, memory_rows):
+    for group in (engine_rows, reader_rows, worker_rows, space_rows, whole_rows, ray_rows, intake_rows, memory_rows):
         if sys.argv[1:] and group.__name__ not in sys.argv[1:]:
             continue
         for what, found, bar in group():
-            print(f"{what:72} {found:>24}  {bar}", flush=True)
+            print(f"{what:88} {found:>24}  {bar}", flush=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ EXPLANATIONS: Final = {
     "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
     "more_chunks_than_layers": "pp * vpp is more than the model has layers",
     "layers_not_alike": "layers differ from the workload's, whose layers are not all alike",
-    "layers_not_divisible": "pp * vpp does not divide the layers (layer_split: balanced allows it)",
+    "layers_not_divisible": "pp * vpp does not divide the layers and what counts as one (layer_split: balanced allows it)",
     "layer_list_unfit": "layer_split lists another number of virtual stages than pp * vpp, or another number of layers",
     "microbatches_not_multiple_of_pp": "interleaving runs micro-batches in groups of pp: pp must divide ga",
     "vpp_needs_overlap_pp": "virtual stages send in the background (Megatron's default); overlap_pp: false is for vpp 1",

@@ -156,7 +156,8 @@ def _fullest(kinds: Ints) -> Floats:
     for k in range(len(kinds)):
         pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
         most[k] = layers / pp
-        if pp * vpp > layers + 2 or (kinds[k, 3] == LISTED and pp * vpp > kinds.shape[1] - 4):
+        listed = kinds[k, 3] == LISTED
+        if (listed and pp * vpp > kinds.shape[1] - 4) or (not listed and pp * vpp > layers + 2):
             continue  # illegal, or fidelity simai, which takes means
         fullest, held = 0, 0
         for stage in range(pp):

@@ -7,7 +7,7 @@
 The checkout is copied and never changed; two copies are at work at once. A run of the tests without a fault tells which tests
 reach which line; a mutant gets those tests, the fastest first, until one fails. sim_core runs as plain Python
 (NUMBA_DISABLE_JIT=1): compiling takes longer than all its tests. A mutant counts as killed where a test fails, nothing can be
-imported, or the tests take ten times as long. The executing part of sweep is what its executors import. Ends with 1 where
+imported, or the tests take three times as long. The executing part of sweep is what its executors import. Ends with 1 where
 the score of sim_core is below the bar.
 """
 
@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,8 +39,8 @@ from tests.mutants.mutate import Mutant, mutants, places, sample
 BAR: Final = 0.85
 BUDGET_S: Final = 120.0
 """Tests of one mutant that together take longer, without a fault, are not all run: the slowest are left out."""
-PATIENCE: Final = (60.0, 10.0)
-"""A mutant's tests may take this many seconds, plus this many times their own."""
+PATIENCE: Final = (30.0, 3.0)
+"""A mutant's tests may take this many seconds, plus this many times what they take without a fault, under coverage."""
 SUITES: Final = {
     "sim_core": Suite(
         folders=("tests/oracle", "tests/sim_core", "tests/readers"),
@@ -164,7 +164,8 @@ def _all(mine: Sequence[Mutant], made: Sequence[Copy], reach: Reach, suite: Suit
 
     pool = ThreadPoolExecutor(len(made))
     try:
-        for number, verdict in enumerate(pool.map(one, mine), 1):
+        for number, done in enumerate(as_completed([pool.submit(one, mutant) for mutant in mine]), 1):
+            verdict = done.result()
             if verdict.outcome != KILLED or number % 20 == 0:
                 print(f"{number}/{len(mine)} {told(verdict)}", flush=True)
             yield verdict

@@ -37,6 +37,7 @@ Ints = npt.NDArray[np.int64]
 
 FIXED, ACTIVATION, SHARDED_ACTIVATION, VOCABULARY = 0, 2, 3, 6
 NODES = (2, 4, 7, 8)
+EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS, LISTED = range(6)
 MAX_RANKS = 400
 MAX_BLOCKS = 300
 
@@ -248,6 +249,10 @@ def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5
             "nic_bandwidth": f"{size(rng, 1e9, 1.2e10)} B/s",
             "nic_efficiency": round(float(rng.uniform(0.5, 1)), 3),
             "nic_latency": f"{rng.uniform(3, 12):.3f} us",
+            **{switch: flip(rng) for switch in ("ll128", "pat", "nvls", "nvls_tree")},
+            "nvls_efficiency": round(float(rng.uniform(0.5, 1)), 3),
+            **{f"ll_bandwidth_{nodes}": f"{size(rng, 1e10, 1e11)} B/s" for nodes in ("one_node", "two_nodes", "more_nodes")},
+            "net_overhead": f"{rng.uniform(0, 2):.3f} us",
             "memory": f"{size(rng, 2e9, most_memory)} B",
             "peak_flops_bf16": f"{size(rng, 1e14, 2e15)} FLOP/s",
             "peak_flops_fp32": f"{size(rng, 1e13, 2e14)} FLOP/s",
@@ -257,24 +262,32 @@ def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5
     return Machines(tuple(variants), measured_on, hardware_table(variants, measured_on, dtype))
 
 
+def ends(layer_split: int) -> tuple[int, int]:
+    """Whether the embedding and the loss count as layers."""
+    return int(layer_split in (EMBEDDING_AS_LAYER, BOTH_AS_LAYERS)), int(layer_split in (LOSS_AS_LAYER, BOTH_AS_LAYERS))
+
+
 def legal(workload: Workload, plan: Plan) -> bool:
     """Whether a plan may run, memory aside, and is small enough for the oracle (docs: sim_core EXPLANATIONS)."""
     chunks = plan.pp * plan.vpp
-    slots = plan.layers + (0, 0, 1, 1, 2)[plan.layer_split]  # what counts as a layer: embedding, loss
+    slots = plan.layers + sum(ends(plan.layer_split))
+    listed = plan.layer_split == LISTED
+    most = max(plan.virtual_layers) if listed and plan.virtual_layers else -(-slots // chunks)
     dense, of_experts = workload.gradients_known
     rules = (
         plan.dp % plan.ep == 0,
         plan.vpp == 1 or (plan.pp > 1 and plan.schedule == 1 and plan.ga % plan.pp == 0 and plan.overlap_pp == 1),
-        chunks <= slots,
+        listed or chunks <= slots,
         plan.layers == workload.layers or workload.arrays.layer_unit >= 0,
-        plan.layer_split == 1 or slots % chunks == 0,
+        listed or plan.layer_split == BALANCED or slots % chunks == 0,
+        not listed or (len(plan.virtual_layers), sum(plan.virtual_layers)) == (chunks, plan.layers),
         plan.tp == 1 or workload.has_tp_messages,
         plan.pp == 1 or workload.arrays.p2p_bytes > 0,
         plan.ep == 1 or (workload.has_experts and plan.ep <= (workload.experts or plan.ep)),
         plan.dp == 1 or dense,
         plan.dp == plan.ep or of_experts or not workload.has_experts,
         plan.checkpointing != SELECTIVE or workload.has_attention_core,
-        plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= -(-slots // chunks),
+        plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= most,
         plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,
         plan.all_gpus <= MAX_RANKS,
         2 * chunks * plan.ga <= MAX_BLOCKS,
@@ -290,6 +303,10 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
         tp, pp, ep = pick(rng, 1, 1, 2, 3, 4, 8), int(rng.integers(1, 7)), pick(rng, 1, 2, 3, 4, 8)
         vpp = pick(rng, 1, 2, 3) if pp > 1 else 1
         dp = ep * int(rng.integers(1, 7))
+        layers = workload.layers if rng.random() < 0.7 else max(workload.layers + int(rng.integers(-2, 4)), 1)
+        layer_split = pick(rng, EVEN, BALANCED, BALANCED, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS, LISTED)
+        cuts = np.sort(rng.integers(0, layers + 1, pp * vpp - 1))
+        listed = np.diff(cuts, prepend=0, append=layers).tolist() if layer_split == LISTED else []
         plan = Plan(
             tp=tp,
             pp=pp,
@@ -299,7 +316,8 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
             micro_batch=pick(rng, 1, 2, 3),
             ga=int(rng.integers(1, 9)) * (pp if vpp > 1 else 1),
             schedule=1 if vpp > 1 else pick(rng, 0, 1),
-            layer_split=pick(rng, 0, 1, 1, 2, 3, 4),
+            layer_split=layer_split,
+            virtual_layers=tuple(listed),
             checkpointing=int(rng.integers(6)),
             checkpoint_layers=int(rng.integers(1, 4)),
             overlap_tp=pick(rng, 0, 1),
@@ -309,7 +327,7 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
             overlap_param=pick(rng, 0, 1),
             bucket_bytes=0 if flip(rng) else int(size(rng, reduced / 12, 2 * reduced)),
             hardware=int(rng.integers(machines)),
-            layers=workload.layers if rng.random() < 0.7 else workload.layers + int(rng.integers(-2, 4)),
+            layers=layers,
             straggler_stage=int(rng.integers(pp)),
             gradient_precision=pick(rng, 0, 0, 1, 2),
             straggler_factor=pick(rng, 1, 1, 2) * 0.75 + 0.25,
@@ -327,7 +345,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "micro_batch": (1, 2),
     "ga": (2, 4, 6),
     "schedule": (0, 1),
-    "layer_split": (0, 1, 2, 3, 4),
+    "layer_split": (EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS),
     "checkpointing": (0, 1, 2, 3, 4, 5),
     "checkpoint_layers": (1, 2),
     "overlap_tp": (0, 1),
@@ -353,10 +371,17 @@ def twins(workload: Workload, plan: Plan) -> list[Plan]:
             one = replace(plan, **{name: value})
             whole = replace(one, all_gpus=one.tp * one.pp * plan.dp)
             found += [twin for twin in (one, whole) if twin not in found and twin.all_gpus % (twin.tp * twin.pp) == 0]
+    listed = (0,) * (plan.pp * plan.vpp - 1)
     found += [replace(plan, layers=plan.layers + 1), replace(plan, all_gpus=2 * plan.all_gpus)]
+    found += [replace(plan, layer_split=LISTED, virtual_layers=row) for row in ((*listed, plan.layers), (plan.layers, *listed))]
     return [twin for twin in found if legal(workload, twin)]
 
 
 def columns(plans: list[Plan]) -> Plans:
     """The same as columns."""
-    return make_plans(**{f.name: [getattr(plan, f.name) for plan in plans] for f in fields(Plan)})
+    names = [f.name for f in fields(Plan) if f.name != "virtual_layers"]
+    table = make_plans(**{name: [getattr(plan, name) for plan in plans] for name in names})
+    listed = np.full((len(plans), max(len(plan.virtual_layers) for plan in plans)), -1, np.int64)
+    for k, plan in enumerate(plans):
+        listed[k, : len(plan.virtual_layers)] = plan.virtual_layers
+    return table._replace(virtual_layers=listed)

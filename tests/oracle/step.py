@@ -67,6 +67,7 @@ class Plan:
     gradient_precision: int
     straggler_factor: float
     device_speed: float
+    virtual_layers: tuple[int, ...] = ()
 
     @property
     def dp(self) -> int:

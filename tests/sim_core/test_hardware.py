@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sim_core import (
-    HARDWARE_KEYS,
-    SWITCH,
-    SpecError,
-    hardware_table,
-    hardware_yaml,
-    parse_hardware,
-    preset_names,
-    read_hardware,
-)
+from sim_core import HARDWARE_KEYS, SpecError, hardware_table, hardware_yaml, parse_hardware, preset_names, read_hardware
 
 H100 = read_hardware("H100-SXM")
 A100 = read_hardware("A100-80G-SXM")
@@ -66,18 +57,27 @@ def test_a_bad_number_is_refused(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-ZERO_IS_FINE = ("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "ll128", "pat", "nvls", "nvls_tree")
+ZERO_IS_FINE = ("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead")
+NUMBERS = [key for key in HARDWARE_KEYS if HARDWARE_KEYS[key][1] != "yes or no"]
 
 
-@pytest.mark.parametrize("key", HARDWARE_KEYS)
+@pytest.mark.parametrize("key", NUMBERS)
 def test_zero_is_refused_where_it_would_divide(key: str) -> None:
     unit = HARDWARE_KEYS[key][1]
-    zero = document(**{key: False if unit == SWITCH else f"0 {unit}" if unit else 0})
+    zero = document(**{key: f"0 {unit}" if unit else 0})
     if key in ZERO_IS_FINE:
         assert parse_hardware(zero, "here").value(key) == 0
         return
     with pytest.raises(SpecError, match=f"here: {key}: found 0, expected a number above 0"):
         parse_hardware(zero, "here")
+
+
+@pytest.mark.parametrize("key", [key for key in HARDWARE_KEYS if key not in NUMBERS])
+def test_a_switch_is_true_or_false(key: str) -> None:
+    assert [parse_hardware(document(**{key: value}), "here").value(key) for value in (True, False)] == [1, 0]
+    for value in (2, "often", 0.5):
+        with pytest.raises(SpecError, match=f"here: nccl.{key}: found '{value}', expected true or false"):
+            parse_hardware(document(**{key: value}), "here")
 
 
 def test_the_largest_node_is_taken() -> None:
@@ -138,7 +138,7 @@ def test_what_is_no_hardware_file_is_refused(name: str, message: str, tmp_path: 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_the_columns_are_what_large_messages_reach(dtype: str) -> None:
-    machines = [H100.with_values({"nics_per_node": 4, "gpus_per_node": 2}), A100]
+    machines = [H100.with_values({"nics_per_node": 4, "gpus_per_node": 2, "pat": False, "nvls_efficiency": 0.5}), A100]
     table = hardware_table(machines, A100, dtype)
     for row, machine in enumerate(machines):
         value = machine.value
@@ -154,6 +154,7 @@ def test_the_columns_are_what_large_messages_reach(dtype: str) -> None:
             "nic_bandwidth_per_gpu": nic * value("nics_per_node") / value("gpus_per_node"),
             "nic_latency": value("nic_latency"),
         }
+        expected |= {key: value(key) for key in HARDWARE_KEYS if HARDWARE_KEYS[key][0] == "nccl"}
         for name, number in expected.items():
             assert getattr(table, name)[row] == pytest.approx(number, rel=1e-15), name
     assert hardware_table(machines, None, dtype).compute_scale.tolist() == [1.0, 1.0]

@@ -67,8 +67,12 @@ def test_what_can_change_a_row_changes_the_identity(changed: Any, what: str) -> 
 @pytest.mark.parametrize("key", [key for key in HARDWARE_KEYS if key not in CANNOT_CHANGE_A_ROW])
 def test_each_number_of_the_hardware_changes_the_identity(changed: Any, key: str) -> None:
     unit, value = HARDWARE_KEYS[key][1], H20.value(key)
-    less = int(value) - 1 if key.endswith("_per_node") else value * 0.99
-    assert changed(hardware={"preset": "H20-SXM", key: f"{less!r} {unit}" if unit else less})
+    other: Any = int(value) - 1 if key.endswith("_per_node") else value * 0.99
+    if unit == "yes or no":
+        other = not value
+    elif unit:
+        other = f"{other!r} {unit}"
+    assert changed(hardware={"preset": "H20-SXM", key: other})
 
 
 def test_the_peak_changes_the_identity_where_compute_is_moved(changed: Any) -> None:
