@@ -21,6 +21,7 @@ sweep: $(READY)  ## set up, run the main job, rank it
 	$(BIN)/sweep run examples/gpt7b.yaml
 
 test: $(READY)  ## all tests except the long ones
+	$(BIN)/sweep simulate examples/workloads/gpt7b_tp4_dp128.simai.txt >/dev/null # compile once, not in every worker
 	$(BIN)/pytest $(PARALLEL) -m "not long"
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest $(REFERENCE)
 
