@@ -91,7 +91,7 @@ from sim_core.workloads.traces.job import (
 from sim_core.workloads.traces.program import Played
 from sim_core.workloads.traces.replay import (
     Replay,
-    recorded,
+    recorded_step,
     replay,
 )
 from sim_core.workloads.traces.statistics import (
@@ -157,7 +157,7 @@ __all__ = [
     "input_paths",
     "kind_of",
     "read_traces",
-    "recorded",
+    "recorded_step",
     "statistics",
     "read_workload",
     "replay",

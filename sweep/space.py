@@ -164,7 +164,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
     named = named_fields(spec) - set(spec.fixed)
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
-    own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded}
+    own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
     simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
     for name in FIELDS:
         if name in named or name in values:

@@ -106,7 +106,7 @@ def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]
         if one in given and other in given:
             raise SpecError(f"plans: {one} and {other} are both given, but one follows from the other")
     values: dict[str, Any] = {**DEFAULTS, "hardware": 0, **workload.base._asdict(), "layers": workload.layers}
-    values |= {name: value for name, value in workload.recorded.items() if name in known} | given
+    values |= {name: value for name, value in workload.recorded_fields.items() if name in known} | given
     axes = {name: _values(name, value) for name, value in values.items()}
     ordered = [*(name for name in axes if name in given), *(name for name in axes if name not in given)]
     rows = list(itertools.product(*(axes[name] for name in ordered)))

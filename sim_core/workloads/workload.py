@@ -108,8 +108,8 @@ class Arrays(NamedTuple):
 class Workload:
     """One model as recorded under one plan.
 
-    `recorded` are plan fields beyond the base plan that the recording was made with. `state_width` are bytes of a parameter's
-    state that every rank holds, and those that a sharded optimizer shares out. `dtype` is that of the computation.
+    `recorded_fields` are plan fields beyond the base plan that the recording was made with. `state_width` are bytes of a
+    parameter's state that every rank holds, and those that a sharded optimizer shares out. `dtype` is that of the computation.
     `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None where unknown.
     `notes` are the assumptions that matter, in whole sentences; `content` is the hash of everything that can change a
     result.
@@ -125,7 +125,7 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # of a layer; None: not known
     gradients_known: tuple[bool, bool] = (True, True)  # messages of the dense and of the experts' gradients
-    recorded: Mapping[str, str | bool] = field(default_factory=dict)
+    recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
     notes: tuple[str, ...]

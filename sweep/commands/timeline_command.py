@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sim_core import read_traces, recorded, replay, short
+from sim_core import read_traces, recorded_step, replay, short
 from sweep.commands.shared import FactSets, print_warnings
 from sweep.one_plan import facts_of
 from sweep.show.perfetto import chrome_trace
@@ -24,7 +24,7 @@ def command(
     job = read_traces(trace, facts_of(trace, sets or []))
     print_warnings(job.warnings, console)
     found = replay(job, of_ranks=job.whole)
-    output.write_text(chrome_trace(recorded(job), found), encoding="utf-8")
+    output.write_text(chrome_trace(recorded_step(job), found), encoding="utf-8")
     console.print(
         f"{output}: recorded {short(found.recorded_s, 's')}, replayed {short(found.step_s, 's')}; open it in ui.perfetto.dev",
         soft_wrap=True,

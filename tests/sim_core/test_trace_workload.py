@@ -211,7 +211,7 @@ def test_buckets_beside_the_backward_are_gradients(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     workload, _ = read_workload(str(path), Facts(all_gpus=2))
     assert workload.arrays.step.comm_bytes.tolist() == [2 * 1000 * 2]
-    assert workload.recorded["overlap_grad"] is True
+    assert workload.recorded_fields["overlap_grad"] is True
 
 
 def test_sequence_parallelism_is_seen_in_its_gathers(tmp_path: Path) -> None:

@@ -83,5 +83,5 @@ def test_labels_and_the_layout_in_memory_do_not_count() -> None:
 def test_neighbouring_texts_do_not_run_into_each_other() -> None:
     workload = long_workload()
     assert replace(workload, kind="ab", dtype="c").content != replace(workload, kind="a", dtype="bc").content
-    assert replace(workload, recorded={"a": "b"}).content != replace(workload, recorded={"ab": ""}).content
+    assert replace(workload, recorded_fields={"a": "b"}).content != replace(workload, recorded_fields={"ab": ""}).content
     assert replace(workload, measured_on=None).content != replace(workload, measured_on="None").content

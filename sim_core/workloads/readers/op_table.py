@@ -117,7 +117,7 @@ def workload_from_op_table(
         sequence=sequence,
         measured_on=measured_on,
         has_experts=bool((in_groups & ((pieces.comm_group == EP) | (pieces.comm_group == DP_EP))).any()),
-        recorded={"overlap_grad": True},
+        recorded_fields={"overlap_grad": True},
         state_width=(2.0 * width, 2.0 * width) if width >= DEFAULT_WIDTH else (2.0 * width, 12.0),
         dtype="fp32" if width >= DEFAULT_WIDTH else "bf16",
         gradients_known=(bool(pieces.gradient_bytes.any() or (in_groups & (pieces.comm_group == DP)).any()), True),

@@ -65,7 +65,7 @@ def _unmet(job: Job) -> Iterator[str]:
         yield f"{what}: are these traces of one step?"
 
 
-def recorded(job: Job) -> tuple[Played, ...]:
+def recorded_step(job: Job) -> tuple[Played, ...]:
     """The operations as they were recorded and the calls inside them, each rank from its own first start, with the waits
     that can be told."""
     waits, _ = recorded_waits(job)

@@ -46,7 +46,7 @@ LIGHTER: Final = 0.02
 ONCE_A_STEP: Final = ("dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 RECORDED: Final = {"overlap_grad": False, "overlap_param": False}
 """Nothing overlaps inside a rank of these traces: every operation ends in a synchronisation."""
-Times = tuple[float, float]
+Phases = tuple[float, float]
 """Seconds of a forward and of a backward."""
 
 
@@ -57,7 +57,7 @@ class _Comm:
     kind: int
     group: int
     calls: tuple[int, int]
-    bytes: Times
+    bytes: Phases
 
 
 def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None, micro_batch: int | None) -> Workload:
@@ -115,12 +115,12 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         has_experts=job.has_experts,
         experts=layout.experts,
         gradients_known=gradients_known(step),
-        recorded={**RECORDED, "overlap_grad": any(rank.beside for rank in job.ranks)},
+        recorded_fields={**RECORDED, "overlap_grad": any(rank.beside for rank in job.ranks)},
         notes=tuple(notes),
     )
 
 
-def _collectives(job: Job, costs: Mapping[tuple[int, int, int], float], a_block: float) -> tuple[list[_Comm], Times]:
+def _collectives(job: Job, costs: Mapping[tuple[int, int, int], float], a_block: float) -> tuple[list[_Comm], Phases]:
     """Collectives of a layer on TP and EP groups, and the seconds that they cost in a recorded forward and backward.
 
     Calls of a kind share their bytes equally. A call whose other members are not at hand costs what the shortest of its kind
@@ -170,13 +170,13 @@ def _comm(kind: int, group: int, sizes: list[list[float]], blocks: list[int], a_
     return _Comm(kind=kind, group=group, calls=(calls[0], calls[1]), bytes=(size[0], size[1]))
 
 
-def _split(stages: Stages, inside_s: Times, ga: int, vpp: int, notes: list[str]) -> tuple[Times, Times, Times]:
+def _split(stages: Stages, inside_s: Phases, ga: int, vpp: int, notes: list[str]) -> tuple[Phases, Phases, Phases]:
     """Compute of an inner stage's block, and what the first and the last stage do besides in a micro-batch.
 
     Idle gaps count as compute. `inside_s` are the seconds of collectives that are costed anew.
     """
     blocks = ga * vpp
-    own: list[Times] = []
+    own: list[Phases] = []
     for stage in stages.stages:
         gap_s = sum(step.gap_s for step in stage.steps if step.parts) / (2 * blocks)
         forward_s, backward_s = block_s(stage)
@@ -197,9 +197,9 @@ def _split(stages: Stages, inside_s: Times, ga: int, vpp: int, notes: list[str])
     return layer_s, ends[0], ends[1]
 
 
-def _pieces(layer_s: Times, first_s: Times, last_s: Times, comms: list[_Comm]) -> tuple[Pieces, tuple[str, ...], int, int]:
+def _pieces(layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[_Comm]) -> tuple[Pieces, tuple[str, ...], int, int]:
     """Unit 0 is the layer; the end stages' own work, where there is any, are units of their own."""
-    rows: list[tuple[int, str, Times, _Comm | None, tuple[int, int]]] = [(0, "layer", layer_s, None, (0, 0))]
+    rows: list[tuple[int, str, Phases, _Comm | None, tuple[int, int]]] = [(0, "layer", layer_s, None, (0, 0))]
     for comm in comms:
         rows += [
             (0, "collective", (0.0, 0.0), comm, (int(k < comm.calls[0]), int(k < comm.calls[1])))
