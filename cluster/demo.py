@@ -1,6 +1,6 @@
-"""`make cluster-demo`: a Ray cluster of three nodes on this machine, the example as a job on it, its ranked table, all stopped.
+"""`make cluster-demo`: a Ray cluster of three nodes on this machine, the example as a job on it, its ranked table; then stop all.
 
-Every port is a free one and all of Ray's files lie in a folder of their own, so that another Ray on this machine is not met.
+It uses free ports and its own folder for Ray's files, so that it does not interfere with another Ray on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
+    """Distinct ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind((HOST, 0))
@@ -36,7 +36,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(kw_only=True)
 class DemoCluster:
-    """Nodes of one machine, each the foreground process of a `ray start`."""
+    """Ray nodes on one machine, each a `ray start` in the foreground."""
 
     folder: Path
     environment: dict[str, str]
@@ -45,7 +45,7 @@ class DemoCluster:
     dashboard: str = ""
 
     def start_head(self, cpus: int) -> None:
-        """The node that keeps the books, takes jobs and, with `cpus`, works."""
+        """Start the head, which schedules, takes jobs and, with `cpus`, also runs slices."""
         gcs, dashboard, client = free_ports(3)
         self.gcs, self.dashboard = f"{HOST}:{gcs}", f"http://{HOST}:{dashboard}"
         self._start(
@@ -54,12 +54,12 @@ class DemoCluster:
         )  # fmt: skip
 
     def start_node(self, cpus: int) -> None:
-        """One more node that works."""
+        """Start one more worker node."""
         self._start([f"--address={self.gcs}"], cpus)
 
     def _start(self, options: Sequence[str], cpus: int) -> None:
         agent = free_ports(1)[0]
-        folder = self.folder / str(len(self.nodes))  # of its own: nodes that share one unpack a job's files over each other's
+        folder = self.folder / str(len(self.nodes))  # one per node: in a shared folder, nodes overwrite each other's job files
         command = [
             str(BIN / "ray"), "start", "--block", f"--node-ip-address={HOST}", f"--num-cpus={cpus}", "--min-worker-port=0",
             "--max-worker-port=0", f"--dashboard-agent-listen-port={agent}", "--object-store-memory=200000000",
@@ -77,18 +77,18 @@ class DemoCluster:
         raise SystemExit(f"a node did not start:\n{told}")
 
     def submit(self, entrypoint: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
-        """`ray job submit` of this checkout, to its end; what it printed is in `stdout`."""
+        """Run `ray job submit` of this checkout to its end; `stdout` has its output."""
         return self.job("submit", "--working-dir", str(ROOT), *options, "--", *entrypoint)
 
     def job(self, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A `ray job` command, to its end."""
+        """Run a `ray job` command to its end."""
         command = [str(BIN / "ray"), "job", action, "--address", self.dashboard, *arguments]
         return subprocess.run(
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
 
     def stop(self) -> None:
-        """End the nodes, the head last, and what they have started."""
+        """End the nodes, the head last, and all processes that they started."""
         for node in reversed(self.nodes):
             node.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -102,12 +102,12 @@ class DemoCluster:
 
 @contextmanager
 def demo_cluster(cpus: Sequence[int]) -> Iterator[DemoCluster]:
-    """A cluster with a head of `cpus[0]` CPUs and a node for each further number; it ends with the block."""
-    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the path of a socket has 107 characters
+    """A cluster with a head of `cpus[0]` CPUs and a node for each further number, until the end of the block."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the path of a socket may have 107 characters
     environment = {
         **os.environ,
         "PATH": f"{BIN}:{os.environ['PATH']}",  # `python` of a job is the first on the head's PATH
-        "RAY_AUTH_MODE": "disabled",  # all of it listens on the loopback only
+        "RAY_AUTH_MODE": "disabled",  # everything listens on the loopback interface only
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_task_oom_retries": "3",
     }
@@ -124,7 +124,7 @@ def demo_cluster(cpus: Sequence[int]) -> Iterator[DemoCluster]:
 
 
 def main() -> int:
-    """Run the demonstration; its exit code is the job's."""
+    """Run the demonstration; the exit code is that of the job."""
     with tempfile.TemporaryDirectory() as out, demo_cluster([1, 1, 1]) as cluster:
         print(f"A head and two nodes, one CPU each: {cluster.gcs}, dashboard {cluster.dashboard}", flush=True)
         job = [

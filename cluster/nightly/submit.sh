@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates tonight's RayJob, named by UTC date and owned by this job, through the Kubernetes API: submit.sh rayjob.yaml
-# 0: created, or there already; 1: the API's answer goes to standard error. Runs in the pod of cronjob.yaml.
+# Exit code 0: created, or exists already; 1: failed, with the API's answer on standard error. Runs in the pod of cronjob.yaml.
 set -eu
 
 template=$1
@@ -17,7 +17,7 @@ if ! grep -q "^  name: $name\$" "$work/job.yaml"; then
     exit 1
 fi
 
-# The token goes in by standard input: a command line can be read by others
+# Pass the token on standard input: other users can read a command line
 code=$(printf 'header = "Authorization: Bearer %s"\n' "$(cat "$account/token")" | curl --config - \
     --silent --show-error --max-time 60 --retry 3 --cacert "$account/ca.crt" \
     --header 'Content-Type: application/yaml' --data-binary "@$work/job.yaml" \
