@@ -159,8 +159,8 @@ def test_one_replica_stands_for_all(spec: JobSpec, tmp_path: Path) -> None:
     kept = replica(made.spec, 0)
     found = replayed(made.write(tmp_path, ranks=kept))
     assert off(found, made) == pytest.approx(0.0, abs=1e-2)
-    assert found.notes == (f"{len(kept)} of {made.spec.world} ranks are at hand: the others are alike",)
-    with pytest.raises(SpecError, match=f"{len(kept)} of {made.spec.world} ranks are at hand"):
+    assert found.notes == (f"{len(kept)} of {made.spec.world} ranks have a trace; others are taken as equal",)
+    with pytest.raises(SpecError, match=f"{len(kept)} of {made.spec.world} ranks have a trace"):
         replayed(tmp_path, of_ranks=True)
 
 
@@ -168,7 +168,7 @@ def test_pipeline_with_a_gap_is_left_out(tmp_path: Path) -> None:
     made = make_job(DENSE)
     found = replayed(made.write(tmp_path, ranks=[r for r in range(8) if r != 3]))
     assert off(found, made) == pytest.approx(0.0, abs=1e-2)
-    assert found.notes[1] == "ranks 1, 5, 7 are left out: other ranks of their pipelines are missing"
+    assert found.notes[1] == "ranks 1, 5, 7 are skipped: other ranks of their pipelines have no trace"
 
 
 @pytest.mark.parametrize("ga", [1, 2, 8, 16])
@@ -218,16 +218,16 @@ def test_names_that_say_nothing_leave_the_layout_to_the_operations(job: Syntheti
     )
     assert off(replayed(folder, told, of_ranks=True), job) == pytest.approx(0.0, abs=1e-3)
     found = replayed(folder)
-    assert "tp is not told: taken as 1 (set workload.tp)" in found.notes
-    assert any(note.startswith("ep is not told: taken as dp") for note in found.notes) == spec.moe
+    assert "tp is unknown: taken as 1 (set workload.tp)" in found.notes
+    assert any(note.startswith("ep is unknown: taken as dp") for note in found.notes) == spec.moe
 
 
 def test_one_rank_without_a_telling_name_says_what_it_takes(tmp_path: Path) -> None:
     made = make_job(DENSE)
     found = read_traces(str(made.write(tmp_path, ranks=[0], named=False)))
     assert found.layout.pp == 4
-    assert any(note.startswith("pp is not told: 4 forwards before the first backward") for note in found.layout.notes)
-    assert any(note.startswith("the number of ranks is not told") for note in found.layout.notes)
+    assert any(note.startswith("pp is unknown: 4 forwards before the first backward") for note in found.layout.notes)
+    assert any(note.startswith("the number of ranks is unknown") for note in found.layout.notes)
 
 
 def test_lines_in_any_order_replay_alike(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def twice(made: SyntheticJob, folder: Path) -> str:
     other = make_job(JobSpec(seed=99))
     name = file_name(DENSE, 1).replace("20250818", "20250819")
     (folder / name).write_text(other.rank_text(1))
-    return rf"{name}:1: rank 1 a second time: found also in .*, expected one file a rank"
+    return rf"{name}:1: rank 1 a second time: found also in .*, expected one file per rank"
 
 
 def two_jobs(made: SyntheticJob, folder: Path) -> str:

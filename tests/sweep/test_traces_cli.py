@@ -82,7 +82,7 @@ def test_a_timeline_is_a_chrome_trace_of_both(told: Callable[..., str], tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("replay", MOE, "--ranks"), "1 of 16 ranks are at hand"),
+        (("replay", MOE, "--ranks"), "1 of 16 ranks have a trace"),
         (("replay", MOE, "--set", "pp=0"), "pp"),
         (("replay", MOE, "--set", "qp=4"), "unknown key, nearest valid"),
         (("replay", "/nonexistent/*.txt"), "no file matches"),
