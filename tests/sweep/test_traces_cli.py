@@ -46,7 +46,7 @@ def test_replay_is_within_two_percent_and_says_what_it_assumed(
     found = json.loads(told("replay", trace, "--json"))
     assert found["recorded_s"] * 1e3 == pytest.approx(recorded_ms, abs=0.005)
     assert abs(found["error"]) < 0.02
-    assert any("not recorded: taken" in note for note in found["notes"])
+    assert any("not recorded: assumed" in note for note in found["notes"])
     assert "replayed step" in told("replay", trace)
 
 
