@@ -1,4 +1,4 @@
-"""`make cluster-demo`: a Ray cluster of three nodes on this machine, the example as a job on it, its ranked table; then a stop.
+"""`make cluster-demo`: a Ray cluster of three nodes on this machine, the example as a job on it, its ranked table.
 
 It uses free ports and its own folder for Ray's files, so that it does not interfere with another Ray on this machine.
 """

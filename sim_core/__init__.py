@@ -1,6 +1,6 @@
 """Files in, numbers out: workloads, hardware and parallel plans, simulated by a compiled event engine.
 
-This is the door; everything else in the package is behind it. It knows nothing of sweeps, clusters or result files.
+This module is the public interface of the package, which does not know sweeps, clusters or result files.
 """
 
 from sim_core.jit import use_cache_dir

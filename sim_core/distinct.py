@@ -1,4 +1,4 @@
-"""Distinct rows of a table, so that what depends on a few columns is worked out once for each of their combinations."""
+"""Distinct rows of a table: what depends on a few columns is computed once per combination of their values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MASK: Final = 2**31 - 1
 
 @kernel
 def distinct_rows(table: Ints) -> tuple[Ints, Ints]:
-    """The key of each row of `table[n, columns]`, equal where rows are equal; and the first row of each key.
+    """The key of each row of `table[n, columns]`, equal for equal rows; and the first row of each key.
 
-    Keys count from 0 in the order of their first rows. A hash table with linear probing, at most half full.
+    Keys count from 0 in the order of their first rows. Uses a hash table with linear probing, at most half full.
     """
     rows, columns = table.shape
     size = 4
@@ -30,7 +30,7 @@ def distinct_rows(table: Ints) -> tuple[Ints, Ints]:
     keys = 0
     for row in range(rows):
         mixed = 0
-        for column in range(columns):  # 31 bits at a time, so that plain Python does not overflow either
+        for column in range(columns):  # 31 bits at a time: no overflow, in plain Python either
             value = table[row, column]
             mixed = ((mixed ^ (value & _MASK) ^ (value >> 31 & _MASK)) * 1_000_003) & _MASK
             mixed ^= mixed >> 15

@@ -1,4 +1,4 @@
-"""The error tree: every fault of a user's input is one of these, and says itself in one line."""
+"""Errors in a user's input; each has a one-line message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class SimError(Exception):
-    """Base of every error that a user's input can cause."""
+    """Base of all errors that a user's input can cause."""
 
 
 class FormatError(SimError):
@@ -25,13 +25,13 @@ class SpecError(SimError):
 
 
 def shown(text: object, limit: int = 60) -> str:
-    """`text` in quotes for a message: one line of ASCII (look-alikes show), cut to `limit` characters."""
+    """`text` in quotes for a message: one line of ASCII (escapes reveal look-alike characters), cut to `limit` characters."""
     quoted = ascii(text if isinstance(text, str) else str(text))
     return quoted if len(quoted) <= limit else quoted[: limit - 4] + "...'"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint that names the valid words nearest to `name`, or all of them where none is near; '' if there are none."""
+    """A hint with the valid words nearest to `name`, or with all valid words if none is near; '' if there are none."""
     words = sorted(set(valid))
     name = name[:100]
     close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)

@@ -1,7 +1,7 @@
-"""The one way code is compiled: numba kernels, cached on disk under the hash of the sources they came from.
+"""Compilation of all kernels by numba, cached on disk under the hash of their sources.
 
-numba's own cache does not notice when a function that a kernel calls changes in another file; a folder named by the hash
-of all of sim_core does, so that old machine code can never answer for new sources.
+numba's own cache misses changes in other files, of functions that a kernel calls. The folder is therefore named by the hash
+of all of sim_core, so that machine code of old sources is never used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def source_hash() -> str:
 
 @cache
 def source_hashes() -> dict[str, str]:
-    """Hash (16 hex digits) of each source and preset of sim_core by its path in it: names what a new model changed."""
+    """Hash (16 hex digits) of each source and preset of sim_core by its path: shows which files a new version changed."""
     return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
 
 
@@ -45,9 +45,9 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def cache_dir() -> Path:
-    """Where compiled kernels lie, below it the source hash: the first place of these that can be written.
+    """The folder of compiled kernels, named by the source hash, in the first of these places that is writable.
 
-    `$NUMBA_CACHE_DIR`, `$XDG_CACHE_HOME` or `~/.cache`, the folder for temporary files.
+    `$NUMBA_CACHE_DIR`; `$XDG_CACHE_HOME` or `~/.cache`; the folder for temporary files; a new temporary folder.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "training-plan-sweep"
@@ -65,52 +65,52 @@ def cache_dir() -> Path:
 
 
 def is_compiled() -> bool:
-    """Whether kernels of these sources lie in the cache already."""
+    """Whether the cache already has the kernels of these sources."""
     return (cache_dir() / _COMPILED).exists()
 
 
 def kernel(function: F) -> F:
-    """Compile `function` without Python objects; with `NUMBA_DISABLE_JIT=1` it stays the readable reference."""
+    """Compile `function` without Python objects; with `NUMBA_DISABLE_JIT=1` it stays plain Python."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 def inner_kernel(function: F) -> F:
-    """The same for a function that allocates nothing: it counts no references to the arrays it is given.
+    """The same without reference counting of arrays, for a function that allocates nothing.
 
-    A plan's arrays are some 60, in tuples; counting them at every call took half of the time of a small plan. Such a function
-    may return a tuple of arrays only to another one, and numba refuses to compile it where it allocates.
+    A `Case` holds about 60 arrays; counting references to them at every call took half the time of a small plan. An inner
+    kernel may return a tuple of arrays only to another inner kernel. numba refuses to compile one that allocates.
     """
     options: dict[str, Any] = {"_nrt": False}
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function))
 
 
 class KernelLocator:
-    """Where numba keeps a kernel: by the hash of the sources, not by the path that they lie at.
+    """Where numba stores a kernel: by the hash of the sources, not by their path.
 
-    So a checkout, an image and the folder that a job on a cluster is unpacked into share one cache.
+    A checkout, an image and the working folder of a cluster job thus share one cache.
     """
 
     def __init__(self, line: int) -> None:
         self.line = line
 
     def ensure_cache_path(self) -> None:
-        """Done by `cache_dir`."""
+        """Nothing to do: `cache_dir` makes the folder."""
 
     def get_cache_path(self) -> str:
-        """The folder."""
+        """The folder of compiled kernels."""
         return str(cache_dir())
 
     def get_source_stamp(self) -> str:
-        """What a kernel in the cache must have been compiled from."""
+        """The stamp that a cached kernel must have."""
         return source_hash()
 
     def get_disambiguator(self) -> str:
-        """Tells functions of one name in one module apart."""
+        """Distinguishes functions of the same name in one module."""
         return str(self.line)
 
     @classmethod
     def from_function(cls, function: Callable[..., object], path: str) -> KernelLocator | None:
-        """None for a function that is not of this package: numba's own ways apply."""
+        """A locator, or None for a function outside this package, for which numba uses its own locators."""
         if not Path(path).is_relative_to(Path(__file__).parent):
             return None
         return cls(function.__code__.co_firstlineno)
@@ -118,7 +118,7 @@ class KernelLocator:
 
 def use_cache_dir() -> None:
     """Point numba at `cache_dir()`; called once by the package, before the first kernel is defined."""
-    # by setattr: numba makes these names of its module at run time
+    # setattr, because numba creates these names at run time
     setattr(numba.config, "CACHE_DIR", str(cache_dir()))  # noqa: B010
     locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
     setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
@@ -126,7 +126,7 @@ def use_cache_dir() -> None:
 
 @contextmanager
 def compiling_alone() -> Iterator[None]:
-    """Of the processes on a machine that would compile at the same time, one does, and the others load what it made."""
+    """Let only one process of a machine compile at a time; the others then load its kernels."""
     if is_compiled():
         yield
         return

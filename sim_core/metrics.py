@@ -1,4 +1,4 @@
-"""What a step is measured by: the rows of a result, defined once."""
+"""The metrics of a step: names and rows of a result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRICS: Final = (
     "optimizer_s",
     "step_time_s",
 )
-"""Rows of a result, in seconds, each the mean over the stages. Those of PARTS add up to step_time_s."""
+"""Rows of a result in seconds, means over the stages. The rows in PARTS add up to step_time_s."""
 
 FORWARD_S: Final = METRICS.index("compute_forward_s")
 BACKWARD_S: Final = METRICS.index("compute_backward_s")
@@ -38,7 +38,7 @@ OPTIMIZER: Final = METRICS.index("optimizer_s")
 STEP_TIME: Final = METRICS.index("step_time_s")
 
 N_SUMS: Final = PP_TOTAL
-"""The rows before this one are sums over the pieces of layers, too."""
+"""The block table has the rows before this one, as sums over the pieces of a unit."""
 
 _PARTS: Final = (
     *(FORWARD_S, BACKWARD_S, RECOMPUTE_S),
@@ -46,4 +46,4 @@ _PARTS: Final = (
     *(BUBBLE, OPTIMIZER),
 )
 PARTS: Final = tuple(METRICS[part] for part in _PARTS)
-"""What a step consists of, in the order that people read it."""
+"""The parts of a step, in the order of display."""

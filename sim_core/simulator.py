@@ -1,4 +1,4 @@
-"""The one place that puts the rooms together: plans in, columns of results out; or, for one plan, its events."""
+"""Simulation of plans: columns of results for many plans, or the events of one plan. Puts the other modules together."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Ints = npt.NDArray[np.int64]
 
 _NOT_FINITE = REASON["result_not_finite"]
 BATCH: Final = 8192
-"""Plans that share their tables: enough to share much, few enough that tables of unlike plans stay small."""
+"""Plans per batch, which share tables: many, so that they share much; few, so that the tables stay small."""
 
 
 class Results(NamedTuple):
-    """`reason[n]`, 0 where `metrics[len(METRICS), n]` holds a result (seconds), NaN elsewhere.
+    """`reason[n]` is 0 if `metrics[len(METRICS), n]` holds a result (seconds); otherwise the metrics are NaN.
 
-    `state_bytes[n]` is the memory of the model's state on a rank, NaN where the workload does not tell.
+    `state_bytes[n]` is the memory of the model's state on a rank, NaN if unknown.
     """
 
     reason: Ints
@@ -58,7 +58,7 @@ class Results(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The blocks of one plan in the order (start, stage), times in seconds from the start of the step."""
+    """The blocks of one plan, ordered by (start, stage); times in seconds from the start of the step."""
 
     stage: Ints
     chunk: Ints
@@ -69,7 +69,7 @@ class Events(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """What is worked out once for the plans of a batch; each with the row of every plan."""
+    """The tables of a batch of plans; each has the row of every plan."""
 
     groups: Groups
     split: Split
@@ -77,7 +77,7 @@ class _Tables(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """What one plan after the other writes."""
+    """Scratch that all plans of a batch use in turn."""
 
     program: Program
     times: Times
@@ -91,7 +91,7 @@ class _Scratch(NamedTuple):
 def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     """Simulate all `plans`, each in its fidelity. A plan that cannot run has a reason code instead of a result.
 
-    Raises SpecError where the columns of `plans` do not fit each other or hold values that mean nothing.
+    Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
@@ -106,9 +106,9 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
-    """The reason code of each plan, 0 where it can run; and its model state, bytes on a rank.
+    """The reason code of each plan, 0 if it can run; and the bytes of model state on a rank.
 
-    Raises SpecError where the columns of `plans` do not fit each other or hold values that mean nothing.
+    Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     check_plans(plans, len(hardware.memory_bytes))
     reason = check(workload, plans)
@@ -119,7 +119,7 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
 
 
 def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
-    """The rows in batches, plans of one schedule side by side: its order is then written once for all of them."""
+    """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = rows[np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))]
     for begin in range(0, len(ordered), BATCH):
         yield ordered[begin : begin + BATCH]
@@ -132,7 +132,7 @@ def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -
 
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
-    """Nanoseconds of the parts that SimAI-Analytical prints, of one plan, whatever its memory. Raises SpecError."""
+    """Nanoseconds of the parts that SimAI-Analytical prints, for one plan, without a memory check. Raises SpecError."""
     check_plans(plans, len(hardware.memory_bytes))
     reason = int(check(workload, plans)[row])
     sums = np.zeros(len(SIMAI_PARTS))
@@ -144,7 +144,7 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
 
 
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
-    """The events of one plan, by the event engine. Raises SpecError if it cannot run."""
+    """The events of one plan in the event engine. Raises SpecError if the plan cannot run."""
     check_plans(plans, len(hardware.memory_bytes))
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
@@ -176,7 +176,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
 
 @kernel
 def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
-    """Scratch that holds the largest of the plans in `rows`."""
+    """Scratch large enough for each plan in `rows`."""
     blocks, stages, cells = 0, 0, 0
     for i in rows:
         held = plans.pp[i] * plans.vpp[i]
@@ -205,7 +205,7 @@ def _simulate_rows(
     reason: Ints,
     metrics: Floats,
 ) -> None:
-    """Simulate legal plans; plans that follow each other share their schedule's order where they can."""
+    """Simulate legal plans; consecutive plans with the same schedule share its order of blocks."""
     _run_rows(arrays, hardware, plans, tables, rows, _scratch(arrays, plans, tables.split, rows), reason, metrics)
 
 
@@ -246,7 +246,7 @@ def _all_finite(values: Floats) -> bool:
 
 @kernel
 def _trace(arrays: Arrays, hardware: HardwareTable, plans: Plans, tables: _Tables, rows: Ints) -> tuple[Program, Times]:
-    """The program of the only plan in `rows`, run."""
+    """Program and times of the only plan in `rows`, after its run."""
     scratch = _scratch(arrays, plans, tables.split, rows)
     reason, metrics = np.zeros(len(plans.tp), np.int64), np.empty((len(METRICS), len(plans.tp)))
     _run_rows(arrays, hardware, plans, tables, rows, scratch, reason, metrics)
@@ -255,7 +255,7 @@ def _trace(arrays: Arrays, hardware: HardwareTable, plans: Plans, tables: _Table
 
 @inner_kernel
 def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
-    """One step of a plan; adds its metrics to `out`, which comes in zeroed. False where its blocks cannot all run."""
+    """Simulate one step; adds its metrics to the zeroed `out`. False if some blocks can never run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, vpp, ga = plan.pp, plan.vpp, plan.ga
     lower(case, low, program)

@@ -26,10 +26,10 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*
 
 
 def quantity(value: object, unit: str) -> float:
-    """`value` in SI: text of a number and a unit of the dimension `unit`, or, where that is ``, a plain number.
+    """`value` in SI: a number with a unit of the dimension `unit` as text, or a plain number if `unit` is ``.
 
-    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `` and SWITCH, which takes true or false. A number without its unit is
-    refused: 400 may be meant as Gb/s. Raises SpecError.
+    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `` and SWITCH, which takes true or false. A number without its unit is an
+    error: 400 could mean Gb/s. Raises SpecError.
     """
     if unit == SWITCH:
         if not isinstance(value, bool):

@@ -158,7 +158,7 @@ def make_job(spec: JobSpec) -> SyntheticJob:
 
 
 def run(programs: list[list[Op]], starts: list[float]) -> None:
-    """Set the times of all operations. Raises RuntimeError where ranks wait for each other in a circle."""
+    """Set the times of all operations. Raises RuntimeError where ranks wait for each other in a cycle."""
     members: dict[Key, int] = {}
     for ops in programs:
         for op in ops:

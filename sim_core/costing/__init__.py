@@ -1,1 +1,1 @@
-"""Seconds and bytes of a plan's pieces of work."""
+"""The cost of a plan's work: seconds of compute and communication, bytes of memory."""

@@ -1,7 +1,7 @@
-"""The block table: each distinct key among a slice's plans is costed once, and a plan looks its key up.
+"""The block table: the cost of each distinct key among a batch of plans, computed once; a plan looks up its key.
 
-A key is all that the cost of a layer depends on: sizes of groups and where they are placed, micro-batch, recompute, device,
-overlap switches. It does not hold pp, vpp, ga or the schedule: these decide how often a layer runs, and when.
+A key is everything that the cost of a layer depends on: sizes and placement of groups, micro-batch, recompute, device,
+overlap switches. It excludes pp, vpp, ga and the schedule, which decide how often a layer runs, and when.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP
 Ints = npt.NDArray[np.int64]
 
 TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL], np.int64)
-"""The metric that counts the communication of a group; the next one counts what of it is exposed."""
+"""The metric of a group's communication, by group. The metric after it is the exposed part."""
 EXPOSED: Final = 1
 
 
@@ -69,10 +69,10 @@ def _cost_rows(
 
 @inner_kernel
 def _cost(case: Case) -> None:
-    """Fill the row of one key: the sums over the pieces of each unit.
+    """Fill the row of one key: sums over the pieces of each unit.
 
-    A collective that may overlap hides behind its own piece: in forward behind the forward compute, in backward behind the
-    weight gradient (Megatron-LM's asynchronous tensor-parallel all-reduce).
+    A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
+    gradient in the backward (Megatron-LM's asynchronous tensor-parallel all-reduce).
     """
     plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
     base = case.arrays.base

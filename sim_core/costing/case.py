@@ -1,4 +1,4 @@
-"""One plan of a workload on its hardware, as every kernel of a step takes it."""
+"""One plan with its hardware and tables: the argument of every kernel of a step."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Ints = npt.NDArray[np.int64]
 
 
 class Blocks(NamedTuple):
-    """The block table: what one pass of a unit costs, for the distinct keys of some plans (costing/blocks.py)."""
+    """The block table: the cost of one pass of each unit, for the distinct keys of a batch of plans (costing/blocks.py)."""
 
     key: Ints  # [plans] the row of each plan
     scale: Floats  # [rows, rules] factors of the rule table
-    forward_s: Floats  # [rows, units] one pass of a unit, collectives that are not hidden included
+    forward_s: Floats  # [rows, units] one pass of a unit, including exposed collectives
     backward_s: Floats  # [rows, units]
     again_s: Floats  # [rows, units] what recompute adds to the backward
     work: Floats  # [rows, units, N_SUMS] forward and backward in parts
@@ -34,7 +34,7 @@ class Blocks(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A plan with the tables of its slice, and its rows in them."""
+    """One plan, the tables of its batch, and its rows in them."""
 
     arrays: Arrays
     plan: Plan
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 @kernel
 def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
-    """A table of `rows` rows, not yet filled."""
+    """An empty table of `rows` rows."""
     units, pieces = arrays.unit_layers.shape[0], arrays.pieces.unit.shape[0]
     return Blocks(
         key=key,
@@ -69,7 +69,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
 def case_at(
     arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
 ) -> Case:
-    """The case of plan `i`, which is legal."""
+    """The case of plan `i`, which must be legal."""
     plan = plan_at(plans, i)
     return Case(
         arrays=arrays,

@@ -1,4 +1,4 @@
-"""Seconds of recorded compute under another plan, on another device: the one place for all fidelities."""
+"""Seconds of recorded compute under another plan and on another device, for all fidelities."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sim_core.planning.columns import FILE, SELECTIVE, Plan
 
 @inner_kernel
 def compute_factor(scale: float, device: Device, plan: Plan) -> float:
-    """Compute time of a piece of a layer over the recorded one; `scale` is that of its rule."""
+    """Factor from recorded compute time to that of the plan, for pieces of layers; `scale` is the factor of their rule."""
     return scale * device.compute_scale / plan.device_speed
 
 
 @inner_kernel
 def once_s(recorded_s: float, scale: float, device: Device, plan: Plan) -> float:
-    """Seconds of compute that happens once a step; `scale` is that of its rule."""
+    """Seconds of compute that runs once per step; `scale` is the factor of its rule."""
     return recorded_s * scale * device.compute_scale / plan.device_speed
 
 
 @inner_kernel
 def rerun_share(plan: Plan, recorded: float, attention_core: bool) -> float:
-    """How often backward runs the forward of a piece again, in a layer that recomputes; `recorded`: in the file."""
+    """How often the backward runs the forward of a piece again, in a layer with recompute; `recorded`: as in the file."""
     if plan.checkpointing == FILE:
         return recorded
     if plan.checkpointing == SELECTIVE:

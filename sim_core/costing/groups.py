@@ -1,4 +1,4 @@
-"""The groups in which a plan's GPUs communicate: where they are placed, worked out once for all plans of a kind."""
+"""Where the communication groups of plans are placed, computed once for all plans with equal groups."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ N_GROUPS: Final = len(GROUP_NAMES)
 
 
 class Groups(NamedTuple):
-    """The distinct sets of groups of some plans; a row has one kind of group in each column."""
+    """The distinct sets of groups of a batch of plans; each column is one kind of group."""
 
     key: Ints  # [plans] the row of each plan
-    ranks: Ints  # [rows, kinds] of a group
-    first: Ints  # [rows, kinds] of the rows in `placed` with the distinct placements of the groups of this kind
-    end: Ints  # [rows, kinds] behind the last of them
+    ranks: Ints  # [rows, kinds] ranks of one group
+    first: Ints  # [rows, kinds] first row in `placed`, which has the distinct placements of the groups of this kind
+    end: Ints  # [rows, kinds] one past their last row
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
     alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks and placements
 
 
 def group_plans(hardware: HardwareTable, plans: Plans, rows: Ints) -> Groups:
-    """Place the groups of the plans in `rows`, which are legal."""
+    """Place the groups of the plans in `rows`, which must be legal."""
     gpus_per_node = hardware.gpus_per_node[plans.hardware[rows]]
     table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node], axis=1)
     of_row, first = distinct_rows(table)
@@ -96,7 +96,7 @@ def _alike(ranks: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
 
 @inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
-    """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: the slowest holds up all."""
+    """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: that of the slowest group."""
     placed, ranks = groups.placed, groups.ranks[row, group]
     slowest = 0.0
     for k in range(groups.first[row, group], groups.end[row, group]):

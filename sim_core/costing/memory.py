@@ -1,9 +1,9 @@
-"""Bytes of the model's state on a rank: a lower bound of the memory that a plan needs.
+"""Bytes of the model's state on a rank: a lower bound on the memory that a plan needs.
 
 Mixed-precision Adam as Megatron-LM keeps it: bf16 weights 2 + fp32 gradients 4 + fp32 master weights and two moments 12
-bytes a parameter; the 12 are divided by dp where the optimizer is sharded (Megatron-LM docs, "Distributed Optimizer",
-table of memory; Rajbhandari et al. 2019, ZeRO, section 3.1). A workload with other state says so (`state_width`).
-Activations come on top; neither a workload text nor a trace holds them.
+bytes per parameter; the 12 are divided by dp if the optimizer is sharded (Megatron-LM docs, "Distributed Optimizer",
+table of memory; Rajbhandari et al. 2019, ZeRO, section 3.1). A workload with other state sets `state_width`.
+Activations are not included; no input format holds them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
 
 
 def _layered_bytes(workload: Workload, most: Floats) -> Floats:
-    """Gradients that stand with the pieces: of the layers of the fullest stage, and of what comes before and after them."""
+    """Bytes of gradients that belong to pieces: the layers of the fullest stage, and the units before and after them."""
     arrays = workload.arrays
     by_unit = np.bincount(arrays.pieces.unit, arrays.pieces.gradient_bytes, arrays.unit_layers.shape[0])
     of_layers = float(by_unit @ arrays.unit_layers[:, -1]) / workload.layers

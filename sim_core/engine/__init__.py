@@ -1,1 +1,1 @@
-"""The event cores: blocks, messages and stages; they know nothing of models or plans."""
+"""The event engines, for pipelines and for single ranks; they do not know models or plans."""

@@ -1,11 +1,11 @@
-"""The event core: blocks wait for their stage and their message; a message ends at max(start of its ends) + cost.
+"""The event engine for pipelines: a block starts when its stage is free and its message has arrived.
 
-It knows blocks, stages and messages, nothing of models or plans. Two kinds of pipeline sends:
-- overlapped: the sender goes on at once, the receiver has posted its receive before: arrival = end of block + cost;
-- blocking: between two blocks a stage posts what it sends and what it receives next, and goes on when both are through;
-  a message is through at max(sender's post, receiver's post) + cost (Megatron's batched isend/irecv, then wait).
+It knows blocks, stages and messages, not models or plans. There are two kinds of pipeline sends:
+- overlapped: the sender continues at once; the receiver posted its receive earlier: arrival = end of block + cost;
+- blocking: between two blocks a stage posts its send and its next receive, and continues when both are complete; a
+  message completes at max(sender's post, receiver's post) + cost (Megatron's batched isend/irecv, then wait).
 
-The two loops are long functions on purpose: one event costs some 20 ns, less than a call that passes these arrays.
+The two loops are deliberately long functions: one event takes about 20 ns, less than a call that passes these arrays.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 UNKNOWN: Final = -1.0
-"""A time that is not computed yet; all real times are >= 0."""
+"""A time not yet computed; all real times are >= 0."""
 DOWN, UP = 0, 1
-"""Directions of blocks and messages: forward goes down the stages, backward up."""
+"""Directions of blocks and messages: forward runs down the stages, backward up."""
 
 
 class Program(NamedTuple):
     """A pipeline to run. A *cell* is one virtual stage, numbered stage * vpp + chunk."""
 
-    order: Ints  # codes of schedule.py, flat: 2 * vpp * ga a stage
-    duration_s: Floats  # [2, cells] of a block, by direction
-    message_s: Floats  # [2, stages] cost of the message INTO a stage, by direction; the ring of chunks is closed
-    gate_start_s: Floats  # [cells] the first forward starts no earlier (its parameters are being gathered) ...
-    gate_end_s: Floats  # [cells] ... and ends no earlier
+    order: Ints  # codes of schedule.py, flat: 2 * vpp * ga per stage
+    duration_s: Floats  # [2, cells] duration of a block, by direction
+    message_s: Floats  # [2, stages] cost of the message INTO a stage, by direction; the last stage also sends to the first
+    gate_start_s: Floats  # [cells] earliest start of the first forward (its parameters are being gathered) ...
+    gate_end_s: Floats  # [cells] ... and its earliest end
 
 
 class Times(NamedTuple):
-    """What a run writes; scratch that is allocated once and reused."""
+    """The output of a run; scratch that is allocated once and reused."""
 
-    end_s: Floats  # [2 * cells * ga] of each block, at direction * cells * ga + cell * ga + micro-batch
-    post_s: Floats  # the same: when the receive for this block was posted (blocking sends)
+    end_s: Floats  # [2 * cells * ga] end of each block, at direction * cells * ga + cell * ga + micro-batch
+    post_s: Floats  # same index: when the receive for this block was posted (blocking sends)
     position: Ints  # [stages] next block of the stage
-    free_s: Floats  # [stages] end of the stage's last block; after the run, end of all its pipeline work
-    message_s: Floats  # [stages] time in messages, whether waited for or not
-    exposed_s: Floats  # [stages] of it, time that the stage stood still
-    idle_s: Floats  # [stages] stood still for any other reason
-    gated_s: Floats  # [stages] waited for gathered parameters
-    pending: Ints  # [stages] block that waits for the stage's unfinished send; -1: none (blocking sends)
+    free_s: Floats  # [stages] end of the stage's latest block; after the run, end of all its pipeline work
+    message_s: Floats  # [stages] time of its messages, exposed or not
+    exposed_s: Floats  # [stages] exposed part of message_s: the stage was idle
+    idle_s: Floats  # [stages] idle for any other reason
+    gated_s: Floats  # [stages] waiting for gathered parameters
+    pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none (blocking sends)
 
 
 @inner_kernel
 def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> bool:
-    """Run all blocks. False if some can never start, as with an order that contradicts itself. Blocking needs vpp 1."""
+    """Run all blocks. False if some can never start (a contradictory order). Blocking sends need vpp 1."""
     times.end_s[: 2 * pp * vpp * ga] = UNKNOWN
     times.position[:pp] = 0
     times.free_s[:pp] = 0.0
@@ -68,7 +68,7 @@ def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: T
 
 @inner_kernel
 def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:  # noqa: PLR0915
-    """Pass over the stages, down and up in turn; each runs its blocks until one has to wait for a message."""
+    """Sweep over the stages, alternately down and up; each runs its blocks until one must wait for a message."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
     end_s, position, free_s = times.end_s, times.position, times.free_s
@@ -87,7 +87,7 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
             message = 0.0
             exposed = 0.0
             idle = 0.0
-            # the block that this one waits for: the same chunk of the neighbour, or the next chunk around the ring
+            # the block whose message this one needs: same chunk of the neighbour, or next chunk at the other end
             down_from = -width if stage > 0 else half - width - ga
             up_from = width if stage < pp - 1 else ga + width - half
             while k < blocks:
@@ -131,7 +131,7 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
 
 @inner_kernel
 def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # noqa: C901, PLR0915
-    """The same with blocking sends and one chunk a stage: a block starts once the last one's send is through, too."""
+    """The same with blocking sends and one chunk per stage: a block also waits for the send of the previous block."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
     end_s, post_s, position, free_s, pending = times.end_s, times.post_s, times.position, times.free_s, times.pending
@@ -144,7 +144,7 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
         post_s[(code & 1) * half + stage * ga + (code >> MICRO_BATCH_SHIFT)] = 0.0
     done = 0
     downward = True
-    while done < pp * (blocks + 1):  # one more event a stage: its last send
+    while done < pp * (blocks + 1):  # one more event per stage: its last send
         moved = 0
         for turn in range(pp):
             stage = turn if downward else pp - 1 - turn

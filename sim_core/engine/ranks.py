@@ -1,7 +1,7 @@
-"""The event core for single ranks: each runs its operations in order; a communication ends at max(start of its members) + cost.
+"""The event engine for single ranks: operations run in order; a communication ends at max(start of its members) + cost.
 
-Where `engine` runs stages of alike ranks and blocks of one duration, this one runs every rank with durations of its own: it
-replays what was measured. It knows ranks, operations and communications, nothing of models or plans.
+`events` runs stages of equal ranks and blocks of equal duration. This engine runs each rank with its own durations, to
+replay measurements. It knows ranks, operations and communications, not models or plans.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Ints = npt.NDArray[np.int64]
 
 
 class RankProgram(NamedTuple):
-    """What each rank runs. An operation has work of its own, or takes part in one or more communications, and is through
-    when all of them are."""
+    """The operations of each rank. An operation either computes, or takes part in one or more communications and ends when
+    all of them have ended."""
 
     first: Ints  # [ranks + 1] first operation of each rank
     gap_s: Floats  # [operations] idle before the operation
-    work_s: Floats  # [operations] its own work; 0 for a communication
+    work_s: Floats  # [operations] seconds of compute; 0 for a communication
     first_part: Ints  # [operations + 1] first part of each operation
     part: Ints  # [parts] the communication that a part belongs to
-    members: Ints  # [communications] parts that make it up
+    members: Ints  # [communications] number of its parts
     cost_s: Floats  # [communications] from the last member's start to its end
 
 
 class RankTimes(NamedTuple):
-    """When each operation runs, and how much of it is waiting for other members."""
+    """When each operation runs, and how long it waits for other members."""
 
     start_s: Floats  # [operations]
     end_s: Floats
@@ -40,7 +40,7 @@ class RankTimes(NamedTuple):
 
 @kernel
 def run_ranks(program: RankProgram, times: RankTimes) -> int:
-    """Run all operations; returns the operation at which the ranks wait for each other in a circle, -1 where all ran."""
+    """Run all operations. Returns -1, or an operation that waits forever because ranks wait for each other in a cycle."""
     ranks = program.first.shape[0] - 1
     arrived = np.zeros(program.members.shape[0], np.int64)
     latest_s = np.zeros(program.members.shape[0])

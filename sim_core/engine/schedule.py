@@ -4,7 +4,7 @@ A block is one micro-batch through one virtual stage (chunk), forward or backwar
 `block_code` packs direction, chunk and micro-batch into one integer.
 
 GPipe: all forwards, then all backwards (Huang et al. 2019, figure 2). 1F1B: pp-1-stage warm-up forwards, then one forward
-and one backward in turn (Narayanan et al. 2021, PipeDream-Flush). Interleaved: vpp chunks a stage, micro-batches in
+and one backward alternately (Narayanan et al. 2021, PipeDream-Flush). Interleaved: vpp chunks per stage, micro-batches in
 groups of pp, 2(pp-1-stage) + (vpp-1)pp warm-up forwards (Narayanan et al. 2021, arXiv 2104.04473, section 2.2; the count
 is that of Megatron-Core pipeline_parallel/schedules.py).
 """
@@ -31,13 +31,13 @@ CHUNK_MASK: Final = (1 << (MICRO_BATCH_SHIFT - CHUNK_SHIFT)) - 1
 
 @kernel
 def block_code(backward: int, chunk: int, micro_batch: int) -> int:
-    """One block of a stage's order."""
+    """The code of one block."""
     return backward | (chunk << CHUNK_SHIFT) | (micro_batch << MICRO_BATCH_SHIFT)
 
 
 @kernel
 def warmup_blocks(schedule: int, stage: int, pp: int, vpp: int, ga: int) -> int:
-    """Forwards that a stage runs before its first backward turn."""
+    """Number of forwards that a stage runs before it alternates with backwards."""
     if schedule == GPIPE:
         return ga * vpp
     if vpp == 1:
@@ -47,12 +47,12 @@ def warmup_blocks(schedule: int, stage: int, pp: int, vpp: int, ga: int) -> int:
 
 @kernel
 def fill_order(schedule: int, pp: int, vpp: int, ga: int, order: Codes) -> None:
-    """Write each stage's codes into `order`, flat, 2 * vpp * ga a stage. With vpp > 1, pp must divide ga."""
+    """Write each stage's codes into `order`, flat, 2 * vpp * ga per stage. With vpp > 1, pp must divide ga."""
     total = vpp * ga
     for stage in range(pp):
         warmup = warmup_blocks(schedule, stage, pp, vpp, ga)
         at = stage * 2 * total
-        # (chunk, micro-batch) of the next forward and backward, counted on instead of divided out
+        # (chunk, micro-batch) of the next forward and backward; counters avoid divisions
         f_chunk, f_first, f_inner = 0, 0, 0
         b_chunk, b_first, b_inner = vpp - 1, 0, 0
         group = pp if vpp > 1 else ga

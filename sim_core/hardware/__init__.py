@@ -1,1 +1,1 @@
-"""What is trained on: device, node and fabric, and the presets."""
+"""The hardware that is simulated: device, node, fabric, and the presets."""

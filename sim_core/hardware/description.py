@@ -1,4 +1,4 @@
-"""What is trained on: device, node and fabric, from a preset by name, a file, or a mapping; each number with its source."""
+"""Device, node and fabric, from a preset, a file, or a mapping; each number with its source."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Model(BaseModel):
 
 
 class _Unit(NamedTuple):
-    """Annotation of a number's dimension."""
+    """Annotation with the unit of a number."""
 
     name: str
 
 
 def _number(unit: str) -> Any:
-    """A validator: `{value, source}` or the bare value, as SI."""
+    """A validator that takes `{value, source}` or the bare value, and converts it to SI."""
 
     def convert(given: object) -> Sourced:
         if isinstance(given, Sourced):
@@ -43,14 +43,14 @@ def _number(unit: str) -> Any:
         except SpecError as error:
             raise ValueError(str(error)) from None
         if value < 0:
-            raise ValueError(f"found {shown(mapping['value'])}, expected no negative number")
+            raise ValueError(f"found {shown(mapping['value'])}, expected a number of at least 0")
         return Sourced(value=value, source=str(mapping["source"]))
 
     return BeforeValidator(convert)
 
 
 class Sourced(_Model):
-    """A number in SI and where it comes from."""
+    """A number in SI and its source."""
 
     value: float = Field(ge=0)
     source: str = Field(min_length=1)
@@ -74,7 +74,7 @@ class Device(_Model):
 
 
 class Node(_Model):
-    """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part of it a large collective reaches."""
+    """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part that a large collective reaches."""
 
     gpus_per_node: Plain
     nvlink_bandwidth: Bandwidth
@@ -95,12 +95,12 @@ NOT_GIVEN: Final = "not given, taken "
 
 
 def _taken(value: float, why: str) -> Any:
-    """The default of a number that files of version 0.1 do not have."""
+    """The default of a number that files of version 0.1 lack."""
     return Field(default=Sourced(value=value, source=NOT_GIVEN + why))
 
 
 class Nccl(_Model):
-    """What NCCL may choose on this hardware, and the figures of its tuning model that go by GPU and host."""
+    """What NCCL may use on this hardware, and the figures of its tuning model that depend on GPU and host."""
 
     ll128: Switch = _taken(1, "on: NCCL enables it on Volta and later with NVLink")
     pat: Switch = _taken(1, "on: NCCL 2.23 and later")
@@ -127,7 +127,7 @@ class Hardware(_Model):
         return float(getattr(getattr(self, KEYS[key][0]), key).value)
 
     def not_given(self) -> dict[str, float]:
-        """Numbers that the file left out, and what they are taken as."""
+        """Numbers missing from the file, and the values taken instead."""
         sections = {key: getattr(getattr(self, section), key) for key, (section, _) in KEYS.items()}
         return {key: number.value for key, number in sections.items() if number.source.startswith(NOT_GIVEN)}
 

@@ -1,4 +1,4 @@
-"""Hardware as columns: what the compiled code reads of it."""
+"""Hardware as columns, for the compiled code."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ Bools = npt.NDArray[np.bool_]
 
 
 class HardwareTable(NamedTuple):
-    """Columns over the hardware variants of a sweep, as the compiled code reads them (SI)."""
+    """One row per hardware variant of a sweep, in SI."""
 
-    compute_scale: Floats  # [n] compute time here / as recorded
+    compute_scale: Floats  # [n] compute time here / recorded compute time
     memory_bytes: Floats
     gpus_per_node: Ints
-    nvlink_bandwidth: Floats  # reached by large collectives, per GPU and direction
+    nvlink_bandwidth: Floats  # that large collectives reach, per GPU and direction
     nvlink_latency: Floats
     nics_per_node: Ints
-    nic_bandwidth: Floats  # reached, of one NIC
-    nic_bandwidth_per_gpu: Floats  # reached, when all GPUs of a node send at once
+    nic_bandwidth: Floats  # that one NIC reaches
+    nic_bandwidth_per_gpu: Floats  # that a GPU reaches when all GPUs of its node send at once
     nic_latency: Floats
     ll128: Bools  # whether NCCL uses the protocol
     pat: Bools  # whether it uses the algorithm
     nvls: Bools
     nvls_tree: Bools
     nvls_efficiency: Floats  # part of nvlink_bandwidth
-    ll_bandwidth_one_node: Floats  # that the protocol LL carries at most
+    ll_bandwidth_one_node: Floats  # upper limit of the protocol LL
     ll_bandwidth_two_nodes: Floats
     ll_bandwidth_more_nodes: Floats
     net_overhead: Floats
 
 
 class Links(NamedTuple):
-    """The network of one hardware, as its collectives see it: bytes/s that large messages reach, seconds of a hop; NCCL."""
+    """The network numbers of one hardware: bytes/s that large messages reach, seconds per hop, NCCL's switches and limits."""
 
     nvlink_bandwidth: float
     nvlink_latency: float
-    nic_bandwidth: float  # of one GPU's share of its node's NICs
+    nic_bandwidth: float  # one GPU's share of its node's NICs
     nic_latency: float
     ll128: bool
     pat: bool
@@ -58,7 +58,7 @@ class Links(NamedTuple):
 
 
 class Device(NamedTuple):
-    """One row of the table: a GPU, the size of its node, its links."""
+    """One row of the table: GPU, size of its node, links."""
 
     compute_scale: float
     gpus_per_node: int
@@ -67,7 +67,7 @@ class Device(NamedTuple):
 
 @inner_kernel
 def device_at(table: HardwareTable, row: int) -> Device:
-    """One hardware as scalars."""
+    """Row `row` as scalars."""
     return Device(
         compute_scale=table.compute_scale[row],
         gpus_per_node=table.gpus_per_node[row],
@@ -90,8 +90,10 @@ def device_at(table: HardwareTable, row: int) -> Device:
 
 
 def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, dtype: str = "bf16") -> HardwareTable:
-    """Columns of `variants`. Compute times scale by the ratio of the peaks of `dtype` (bf16, fp32) to `measured_on`; unscaled
-    where that is None."""
+    """Columns of `variants`. Compute times scale by the peak of `dtype` (bf16, fp32) of `measured_on` over that of the variant.
+
+    Without `measured_on` they do not scale.
+    """
 
     def column(key: str) -> Floats:
         return np.array([variant.value(key) for variant in variants], np.float64)

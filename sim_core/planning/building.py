@@ -1,4 +1,4 @@
-"""Plans from names and numbers, for people; and a check of any `Plans` at the door, so that no row is nonsense.
+"""`Plans` built from names and values, and the check of any `Plans` before a simulation.
 
 >>> grid = plans(workload, tp=[1, 2], pp=4, dp=8, checkpointing="block:2")   # two plans
 """
@@ -25,7 +25,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "fidelity": FIDELITIES,
     "gradient_precision": PRECISIONS,
 }
-"""Columns that hold an index into words."""
+"""Columns whose values are indices into these words."""
 
 DEFAULTS: Final[Mapping[str, Value]] = {
     "schedule": "1f1b",
@@ -46,7 +46,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "ep_overlap_ratio": 0.0,
     "pp_overlap_ratio": 1.0,
 }
-"""Values of what neither the user nor the workload's own plan sets; overlap_pp follows vpp."""
+"""Values of names that neither the user nor the workload's own plan sets; overlap_pp is true for vpp > 1."""
 
 
 class _Bounds(NamedTuple):
@@ -71,7 +71,7 @@ _BOUNDS: Final[Mapping[str, _Bounds]] = {
 
 
 def check_plans(plans: Plans, variants: int) -> None:
-    """Raises SpecError where a column is of another length or kind, or a value out of its bounds; `variants`: of hardware."""
+    """Raise SpecError for a column of wrong length or type, or a value out of bounds; `variants`: number of hardware rows."""
     rows = len(plans.tp)
     bounds = {**_BOUNDS, "hardware": _Bounds(least=0, most=variants - 1)}
     for name, column in plans._asdict().items():
@@ -92,11 +92,11 @@ def check_plans(plans: Plans, variants: int) -> None:
 
 
 def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]]) -> Plans:
-    """Every combination of the values given, the first name slowest; what is not given is the workload's own plan.
+    """Every combination of the given values, the first name slowest; other names keep the value of the workload's own plan.
 
     A value is a number, a word (`schedule="gpipe"`, `checkpointing="block:2"`, `layer_split="balanced"` or a list of layers
-    per virtual stage), a switch, or a list of these. `dp` may stand for `all_gpus`, `global_batch` for `ga`; `hardware` is a
-    row of the HardwareTable. Raises SpecError.
+    per virtual stage), a switch, or a list of these. `dp` may replace `all_gpus`, and `global_batch` may replace `ga`.
+    `hardware` is a row of the HardwareTable. Raises SpecError.
     """
     known = [name for name in Plans._fields if name not in ("virtual_layers", "checkpoint_layers")]
     for name in given:
@@ -114,7 +114,7 @@ def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    """The values of one name: a list of numbers is one value of `layer_split`, else several."""
+    """The values of one name. For `layer_split` a list of numbers is one value."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | np.ndarray):
         return [value]
     if not len(value):
@@ -180,7 +180,7 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
 
 
 def split_text(value: object) -> str:
-    """A split as text: a word of SPLITS, or numbers of layers with commas, `8,10,10,8`. Raises SpecError."""
+    """A split as text: a word of SPLITS, or layers per virtual stage, `8,10,10,8`. Raises SpecError."""
     words = SPLITS[:LISTED]
     entries = value.split(",") if isinstance(value, str) else value
     if isinstance(value, str) and value in words:
@@ -194,7 +194,7 @@ def split_text(value: object) -> str:
 
 
 def split_codes(texts: Sequence[str]) -> tuple[Ints, Ints]:
-    """Index into SPLITS, [n], and the `virtual_layers` of a Plans, [n, width], by text as of `split_text`."""
+    """Index into SPLITS, [n], and the `virtual_layers` of a Plans, [n, width], from texts of `split_text`."""
     lists = [() if text in SPLITS else tuple(map(int, text.split(","))) for text in texts]
     virtual_layers = np.full((len(texts), max(map(len, lists), default=0)), -1, np.int64)
     for row, layers in enumerate(lists):

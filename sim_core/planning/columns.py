@@ -1,4 +1,4 @@
-"""Parallel plans as columns of one length, and the words that their coded columns stand for."""
+"""Parallel plans as columns of equal length, and the words behind coded columns."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Floats = npt.NDArray[np.float64]
 
 FIDELITIES: Final = ("event", "simai")
 EVENT, SIMAI = 0, 1
-"""The event engine, or the cost model of SimAI-Analytical (simai_model.py)."""
+"""The event engine, or the cost model of SimAI-Analytical (simai/model.py)."""
 
 PRECISIONS: Final = ("recorded", "fp32", "bf16")
-"""Of gradients on the wire: as in the workload, or 4 or 2 bytes an element."""
+"""Of gradients on the wire: as in the workload, or 4 or 2 bytes per element."""
 
 SPLITS: Final = ("even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer", "listed")
 EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, LISTED = 0, 1, 2, 3, 4, 5
-"""How layers are shared out (planning/split.py); `listed`: as the list in `virtual_layers` says."""
+"""How layers are divided among stages (planning/split.py); `listed`: by the list in `virtual_layers`."""
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
 CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
-"""What backward computes again. `every:k` and `block:k` carry k: Megatron's recompute methods uniform and block."""
+"""What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block."""
 
 
 class Plans(NamedTuple):
-    """Plans as columns of one length."""
+    """Plans as columns of equal length."""
 
     tp: Ints
     pp: Ints
@@ -40,10 +40,10 @@ class Plans(NamedTuple):
     ga: Ints  # 0 where dp * micro_batch does not divide the global batch
     schedule: Ints  # index into engine.schedule.SCHEDULES
     layer_split: Ints  # index into SPLITS
-    virtual_layers: Ints  # [n, width] layers of each virtual stage in model order where listed, then -1; else -1
+    virtual_layers: Ints  # [n, width] if listed: layers of each virtual stage in model order, padded with -1; else -1
     checkpointing: Ints  # index into CHECKPOINTING
     checkpoint_layers: Ints  # the k of `every:k` and `block:k`, else 0
-    overlap_tp: Ints  # 0 or 1, as the other switches
+    overlap_tp: Ints  # 0 or 1, like the other switches
     overlap_ep: Ints
     overlap_pp: Ints
     overlap_grad: Ints
@@ -51,15 +51,15 @@ class Plans(NamedTuple):
     bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
     hardware: Ints  # row of the HardwareTable
     fidelity: Ints  # index into FIDELITIES
-    layers: Ints  # of the model
+    layers: Ints  # layers of the model
     straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
     gradient_precision: Ints  # index into PRECISIONS
     straggler_factor: Floats
     device_speed: Floats  # compute runs this many times as fast
-    dp_overlap_ratio: Floats  # 0 to 1: what fidelity simai takes as hidden of DP, TP, EP communication
+    dp_overlap_ratio: Floats  # 0 to 1: part of DP, TP, EP communication that fidelity simai counts as hidden
     tp_overlap_ratio: Floats
     ep_overlap_ratio: Floats
-    pp_overlap_ratio: Floats  # above 0 to 1
+    pp_overlap_ratio: Floats  # above 0, up to 1
 
 
 FLOATS: Final = (
@@ -70,11 +70,11 @@ FLOATS: Final = (
     "ep_overlap_ratio",
     "pp_overlap_ratio",
 )
-"""The columns that are not whole numbers."""
+"""The columns of floating-point numbers."""
 
 
 class Plan(NamedTuple):
-    """One row of `Plans`, as the compiled code reads it."""
+    """One row of `Plans` as scalars."""
 
     tp: int
     pp: int
@@ -142,5 +142,5 @@ def plan_at(plans: Plans, i: int) -> Plan:
 
 
 def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:
-    """Some rows of the plans, as columns of their own."""
+    """A copy of some rows."""
     return Plans(**{name: np.ascontiguousarray(column[rows]) for name, column in plans._asdict().items()})

@@ -49,57 +49,56 @@ REASONS: Final = (
     "timed_out",
     "simulation_raised",
 )
-"""Reason codes; the first is that of a plan with a result."""
+"""Reason codes; the first one means that the plan has a result."""
 FIRST_FAILURE: Final = REASONS.index("result_not_finite")
 REASON: Final = {name: code for code, name in enumerate(REASONS)}
 
 EXPLANATIONS: Final = {
     "excluded_by_where": "a `where` constraint of the spec is false",
-    "tp_pp_exceeds_gpus": "tp * pp is more than all_gpus",
+    "tp_pp_exceeds_gpus": "tp * pp exceeds all_gpus",
     "gpus_not_divisible": "tp * pp does not divide all_gpus",
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
     "ep_not_dividing_dp": "ep does not divide dp",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
     "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
-    "more_chunks_than_layers": "pp * vpp is more than the model has layers",
-    "layers_not_alike": "layers differ from the workload's, whose layers are not all alike",
+    "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
+    "layers_not_alike": "layers differs from the workload's number, and the workload's layers are not all equal",
     "layers_not_divisible": "pp * vpp does not divide the layers and what counts as one (layer_split: balanced allows it)",
-    "layer_list_unfit": "layer_split lists another number of virtual stages than pp * vpp, or another number of layers",
-    "microbatches_not_multiple_of_pp": "interleaving runs micro-batches in groups of pp: pp must divide ga",
-    "vpp_needs_overlap_pp": "virtual stages send in the background (Megatron's default); overlap_pp: false is for vpp 1",
-    "tp_messages_unknown": "tp > 1, but the workload holds no tensor-parallel messages",
-    "pp_message_unknown": "pp > 1, but the bytes of a pipeline send are not known",
+    "layer_list_unfit": "the list in layer_split does not have pp * vpp entries, or does not sum to the number of layers",
+    "microbatches_not_multiple_of_pp": "interleaving needs ga to be a multiple of pp",
+    "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
+    "tp_messages_unknown": "tp > 1, but the workload has no tensor-parallel messages",
+    "pp_message_unknown": "pp > 1, but the size of a pipeline send is unknown",
     "no_experts": "ep > 1, but the workload has no experts",
-    "ep_exceeds_experts": "ep is more than a layer has experts",
-    "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload holds no message of those gradients",
-    "attention_unknown": "selective recompute, but attention does not stand apart in the workload",
+    "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
+    "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
+    "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
-    "not_in_simai": "fidelity simai knows SimAI texts only, and no layers, device_speed, straggler or gradient_precision, "
-    "and of layer_split even and balanced",
-    "model_state_exceeds_memory": "weights, gradients and optimizer alone are more than the device's memory",
-    "nics_fewer_than_ranks": "simai: a group that crosses nodes has less than one NIC to itself",
+    "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, and no layers, "
+    "device_speed, straggler or gradient_precision",
+    "model_state_exceeds_memory": "weights, gradients and optimizer state alone exceed the device's memory",
+    "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
     "result_not_finite": "the step time, or a part of it, is not a positive finite number",
-    "worker_lost": "the process that simulated this plan died, also when it had this plan alone",
+    "worker_lost": "the process that simulated this plan died, even with this plan alone",
     "out_of_memory": "this plan alone needs more memory than a worker has",
-    "timed_out": "this plan alone was not simulated within the time limit of a slice (--slice-limit)",
+    "timed_out": "this plan alone exceeded the time limit of a slice (--slice-limit)",
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 
 EXTRA_LAYERS: Final = np.array([0, 0, 1, 1, 2, 0])
-"""What counts as a layer besides the layers, by SPLITS."""
+"""Extra layers that a split counts (embedding, loss), by SPLITS."""
 MAX_BLOCKS: Final = 2**24
 MAX_GPUS: Final = 2**40
 MAX_BATCH: Final = 2.0**53
 
 
 def check(workload: Workload, plans: Plans) -> Ints:
-    """The reason code of each plan, 0 where it is legal; the first of REASONS that applies.
+    """The reason code of each plan, 0 if it is legal; the first in `conditions` that applies.
 
-    The cost model of fidelity simai has no schedule, so that the rules of schedules do not bind it: it cuts the model into
-    stages, not into chunks.
+    Fidelity simai has stages but no schedule and no chunks, so rules about these do not apply to it.
     """
     event = plans.fidelity == EVENT
     parts = np.where(event, plans.pp * plans.vpp, plans.pp)
@@ -142,14 +141,14 @@ def check(workload: Workload, plans: Plans) -> Ints:
 
 
 def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:
-    """Plans that reduce gradients of which the workload holds no message."""
+    """Plans that reduce gradients for which the workload has no messages."""
     dense, of_experts = workload.gradients_known
     lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
     return lacks
 
 
 def _unfit(plans: Plans) -> npt.NDArray[np.bool_]:
-    """Plans whose list of layers is not one of their virtual stages and layers."""
+    """Plans whose list of layers has a wrong length or sum."""
     entries = (plans.virtual_layers >= 0).sum(axis=1)
     unfit: npt.NDArray[np.bool_] = (entries != plans.pp * plans.vpp) | (
         np.maximum(plans.virtual_layers, 0).sum(axis=1) != plans.layers
@@ -158,13 +157,13 @@ def _unfit(plans: Plans) -> npt.NDArray[np.bool_]:
 
 
 def _largest(plans: Plans, slots: Ints) -> Ints:
-    """Layers of the virtual stage that holds the most."""
+    """Layers of the largest virtual stage."""
     shared: Ints = -(-slots // (plans.pp * plans.vpp))
     return np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
 
 
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
-    """Plans that the cost model of SimAI-Analytical cannot express."""
+    """Plans that fidelity simai does not support."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
     changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")

@@ -13,12 +13,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class Placement(NamedTuple):
-    """One way in which a group's ranks lie on the nodes it touches."""
+    """One placement of a group's ranks on nodes."""
 
     ranks: int
     nodes: int
-    fewest: int  # of its ranks on a node
-    most: int  # of its ranks on a node
+    fewest: int  # ranks on one of its nodes
+    most: int  # ranks on one of its nodes
 
 
 @kernel
@@ -30,9 +30,9 @@ def _common_divisor(a: int, b: int) -> int:
 
 @kernel
 def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int, int, int]:
-    """Nodes that a group touches, and its fewest and most ranks on one of them; it starts `offset` GPUs into a node."""
+    """Nodes of a group, and its fewest and most ranks on one of them; it starts at GPU `offset` of a node."""
     common = _common_divisor(stride, gpus_per_node)
-    # every gpus_per_node / common ranks the pattern repeats: all but two of these rounds are skipped
+    # the pattern repeats every gpus_per_node / common ranks: skip all but two of these rounds
     rounds = max(ranks // (gpus_per_node // common) - 2, 0)
     nodes = rounds * (stride // common)
     left = ranks - rounds * (gpus_per_node // common)
@@ -48,7 +48,7 @@ def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int
 
 @kernel
 def _offsets(stride: int, starts: int, block: int, blocks: int, gpus_per_node: int) -> tuple[npt.NDArray[np.bool_], int]:
-    """Which offsets into a node the groups start at, in units of the second value: within it, all lie alike."""
+    """Offsets into a node at which groups start, in units of the second value; offsets within a unit are equivalent."""
     common = _common_divisor(stride, gpus_per_node)
     reached = np.zeros(gpus_per_node // common, np.bool_)
     left = reached.shape[0]
@@ -70,8 +70,8 @@ def _offsets(stride: int, starts: int, block: int, blocks: int, gpus_per_node: i
 def placements(ranks: int, stride: int, starts: int, block: int, blocks: int, gpus_per_node: int) -> Ints:
     """The distinct placements of a kind of group: rows of (nodes, fewest ranks on a node, most), in ascending order.
 
-    A group is `ranks` GPUs, `stride` apart. There are `blocks` blocks of `block` GPUs, one after the other; in each, a group
-    starts at each of the first `starts` GPUs.
+    A group has `ranks` GPUs, `stride` apart. There are `blocks` consecutive blocks of `block` GPUs; in each, one group starts
+    at each of the first `starts` GPUs.
     """
     found = np.ones((1, 3), np.int64)
     if ranks <= 1:
@@ -102,7 +102,7 @@ def placements(ranks: int, stride: int, starts: int, block: int, blocks: int, gp
 
 @kernel
 def crosses_nodes(stage: int, stage_gpus: int, gpus_per_node: int) -> bool:
-    """Whether some rank of `stage` sits on another node than its partner in the next stage."""
+    """Whether some rank of `stage` is on another node than its partner in the next stage."""
     if stage_gpus >= gpus_per_node:
         return True
     first = stage * stage_gpus // gpus_per_node

@@ -1,10 +1,10 @@
-"""Which layers each virtual stage holds: one table for all the plans of a slice.
+"""Which layers each virtual stage holds: one table for a batch of plans.
 
-Virtual stages are numbered in model order: `chunk * pp + stage`, so that the first holds the model's first layers.
-`even` and `balanced`: stages hold equal numbers of layers, or numbers that differ by at most one, and share them out over
-their chunks in the same way. `embedding_as_layer`, `loss_as_layer`: the embedding counts as one layer of the first virtual
+Virtual stages are numbered in model order, `chunk * pp + stage`: the first one holds the model's first layers.
+`even` and `balanced`: stages hold equal numbers of layers, or numbers that differ by at most one; the same holds for the
+chunks of a stage. `embedding_as_layer`, `loss_as_layer`: the embedding counts as one layer of the first virtual
 stage, the loss as one of the last (Megatron-LM's --account-for-embedding-in-pipeline-split and
---account-for-loss-in-pipeline-split). `listed`: as the plan's own list says.
+--account-for-loss-in-pipeline-split). `listed`: by the plan's own list.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Floats = npt.NDArray[np.float64]
 
 
 class Split(NamedTuple):
-    """The distinct splits of some plans. A split owns the rows `offset[key]` and following, one per virtual stage."""
+    """The distinct splits of a batch of plans. A split has one row per virtual stage, from row `offset[key]` on."""
 
     key: Ints  # [plans] the split of each plan
     offset: Ints  # [splits] its first row
     stage_offset: Ints  # [splits] the first row of its stages
     begin: Ints  # [rows] first layer of a virtual stage ...
     end: Ints  # [rows] ... and one past its last
-    size: Ints  # [rows] which of the split's distinct numbers of layers per virtual stage it holds
-    layers: Ints  # [rows, units] its layers of each unit ...
-    passes: Ints  # [rows, units] ... and with the units before the first layer and after the last
+    size: Ints  # [rows] index of its number of layers among the split's distinct ones per virtual stage
+    layers: Ints  # [rows, units] layers of each unit ...
+    passes: Ints  # [rows, units] ... plus the units before the first layer and after the last one
     stage_layers: Ints  # [stage rows] layers of all virtual stages of a stage
-    stage_size: Ints  # [stage rows] which of the split's distinct numbers of layers per stage it holds
-    sizes: int  # the most distinct numbers of layers, per virtual stage or per stage, of any split
+    stage_size: Ints  # [stage rows] index of its number of layers among the split's distinct ones per stage
+    sizes: int  # maximum number of distinct numbers of layers, per virtual stage or per stage, of any split
 
 
 def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
-    """Share out the layers of the plans in `rows`, each with at least one layer per virtual stage."""
+    """Divide the layers of the plans in `rows`; each plan has at least one layer per virtual stage."""
     table = _kinds(plans, rows)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
@@ -49,14 +49,14 @@ def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
 
 
 def _kinds(plans: Plans, rows: Ints) -> Ints:
-    """What a split depends on: [rows, 4 + width]."""
+    """The columns that a split depends on, [rows, 4 + width]."""
     columns = [plans.pp[rows], plans.vpp[rows], plans.layers[rows], plans.layer_split[rows]]
     return np.concatenate([np.stack(columns, axis=1), plans.virtual_layers[rows]], axis=1)
 
 
 @inner_kernel
 def layers_of(kind: Ints, virtual: int) -> int:
-    """Layers of a virtual stage under one split, a row of `_kinds`."""
+    """Layers of a virtual stage; `kind` is a row of `_kinds`."""
     pp, vpp, layers, rule = kind[0], kind[1], kind[2], kind[3]
     if rule == LISTED:
         return int(kind[4 + virtual])
@@ -126,7 +126,7 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
 
 @inner_kernel
 def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
-    """Write to `index[row]` the place of `value` among the `distinct` values seen, of which it may become one."""
+    """Write to `index[row]` the index of `value` among the `distinct` values seen, added if new. Returns their number."""
     place = 0
     while place < distinct and seen[place] != value:
         place += 1
@@ -137,14 +137,14 @@ def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
 
 @inner_kernel
 def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end: int) -> int:
-    """Layers of a unit among the layers `begin` to `end`; beyond the recorded ones all are of the one layer unit."""
+    """Layers of a unit among the layers `begin` to `end`; layers beyond the recorded ones belong to `layer_unit`."""
     if end >= unit_layers.shape[1]:
         return end - begin if unit == layer_unit else 0
     return int(unit_layers[unit, end] - unit_layers[unit, begin])
 
 
 def fullest_stage(plans: Plans) -> Floats:
-    """Layers of the stage that holds the most, [n]; the mean where the layers cannot be shared out so."""
+    """Layers of the fullest stage, [n]; the mean if the split is not possible."""
     table = _kinds(plans, np.arange(len(plans.tp)))
     of_row, first = distinct_rows(table)
     return _fullest(table[first])[of_row]
@@ -158,7 +158,7 @@ def _fullest(kinds: Ints) -> Floats:
         most[k] = layers / pp
         listed = kinds[k, 3] == LISTED
         if (listed and pp * vpp > kinds.shape[1] - 4) or (not listed and pp * vpp > layers + 2):
-            continue  # illegal, or fidelity simai, which takes means
+            continue  # illegal, or fidelity simai, which uses means
         fullest, held = 0, 0
         for stage in range(pp):
             of_stage = 0

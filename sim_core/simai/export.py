@@ -1,4 +1,4 @@
-"""A SimAI text from a parsed one: as it was, or moved to another plan by the rules, for SimAI's packet-level simulator."""
+"""A plan as a SimAI text: a parsed text, unchanged or scaled to another plan by the rules, for SimAI's simulators."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAX_LINES: Final = 2_000_000
 
 
 def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> str:
-    """The text at `path`, of which `workload` was read, under plan `row`. Raises SimError, OSError.
+    """The text at `path`, from which `workload` was read, under plan `row`. Raises SimError, OSError.
 
-    A send that the file does not state stays unstated as long as pp is the file's own, else it is the derived one.
+    If the file does not state a send, neither does the result with the file's own pp; otherwise it has the derived size.
     """
     arrays = workload.arrays
     own_pp = int(plans.pp[row]) == workload.base.pp
@@ -29,7 +29,7 @@ def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> s
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:
-    """The text of a header and its layer lines; reading it gives them back."""
+    """The text of a header and its layer lines; `read_simai_text` restores both."""
     keys = {
         "model_parallel_NPU_group": header.tp,
         "ep": header.ep,
@@ -59,19 +59,19 @@ def _columns(record: Record) -> list[object]:
 
 
 def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row: int = 0) -> tuple[Header, list[Record]]:
-    """Header and lines of one stage of `text` under plan `row` of `plans`, all micro-batches written out.
+    """Header and lines of one stage of `text` under plan `row` of `plans`, with all micro-batches.
 
     Numbers are rounded to whole nanoseconds and bytes. `pp_comm`: bytes of a send under the base plan. Raises SpecError
-    where a plan cannot be said in this format.
+    for a plan that this format cannot express.
     """
     plan = {name: column[row].item() for name, column in plans._asdict().items() if column.ndim == 1}
     if plan["layer_split"] not in (EVEN, BALANCED):
-        raise SpecError("layer_split: one file cannot describe stages that differ; even and balanced can be exported")
+        raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
     sections = sections_of(text, [])
     starts = layer_starts(text, sections)
     total = len(starts) * text.header.pp
     if total % plan["pp"]:
-        raise SpecError(f"pp {plan['pp']} does not divide {total} layers: one file cannot say stages that differ")
+        raise SpecError(f"pp {plan['pp']} does not divide {total} layers: one file cannot describe unequal stages")
     held = total // plan["pp"]
     scale = np.empty(moving.N_RULES)
     ratios = (plan["micro_batch"] / base.micro_batch, plan["tp"] / base.tp, plan["ep"] / base.ep)
@@ -113,7 +113,7 @@ def _sharded(text: SimaiText) -> bool:
 def _micro_batch(
     records: list[Record], head: int, tail: int, starts: list[int], held: int
 ) -> tuple[list[Record], list[tuple[int, int]]]:
-    """Records of one micro-batch with `held` layers (the file's own, repeated in turn), and where each layer lies in it."""
+    """Records of one micro-batch with `held` layers (the file's own, repeated), and the position of each layer in it."""
     stop = len(records) - tail
     layers = [records[begin:end] for begin, end in zip(starts, [*starts[1:], stop], strict=True)]
     micro = records[:head]
@@ -125,7 +125,7 @@ def _micro_batch(
 
 
 def _moved(record: Record, scale: np.ndarray[tuple[int], np.dtype[np.float64]], *, in_layer: bool) -> Record:
-    """One record with its times and sizes moved."""
+    """One record with its times and sizes scaled."""
     compute, comm = rules_of(record, in_layer=in_layer)
     times = [round(t * scale[compute]) if scale[compute] != 1 else t for t in record.compute_ns]
     sizes = [round(b * scale[r]) if scale[r] != 1 else b for b, r in zip(record.comm_bytes, comm, strict=True)]
@@ -135,20 +135,20 @@ def _moved(record: Record, scale: np.ndarray[tuple[int], np.dtype[np.float64]], 
 def _checkpoints(
     text: SimaiText, plan: dict[str, int], base: BasePlan, spans: list[tuple[int, int]], starting: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The id lists that say the plan's recompute: stored at the first record of a span of layers, run again up to its last."""
+    """The id lists for the plan's recompute: checkpoint at the first record of a span of layers, run again up to its last."""
     kind, span = plan["checkpointing"], plan["checkpoint_layers"]
     if kind == NONE:
         return (), ()
     if text.header.policy == POLICY and kind != FILE:
-        raise SpecError(f"the file's policy {POLICY} re-runs nothing")
+        raise SpecError(f"the file's policy {POLICY} runs nothing again")
     if kind == FILE:
         if not text.header.checkpoints:
             return (), ()
         if (plan["pp"], plan["ga"]) != (base.pp, base.ga) or len(text.order) != starting[-1] + _rest(text, starting):
-            raise SpecError("checkpointing: file keeps line numbers, which hold only with the file's own pp and ga")
+            raise SpecError("checkpointing: file keeps line numbers, which are valid only with the file's own pp and ga")
         return text.header.checkpoints, text.header.checkpoint_initiates
     if kind not in (FULL, EVERY, BLOCK):
-        raise SpecError(f"checkpointing: {CHECKPOINTING[kind]} cannot be said in this format")
+        raise SpecError(f"checkpointing: {CHECKPOINTING[kind]} cannot be expressed in this format")
     step = span if kind == EVERY else 1
     layers = spans[: span if kind == BLOCK else None]
     ends = [(layers[k][0], layers[min(k + step, len(layers)) - 1][1] - 1) for k in range(0, len(layers), step)]

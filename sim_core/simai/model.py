@@ -1,8 +1,8 @@
-"""The cost model of SimAI-Analytical, per plan, compiled: fidelity `simai` (docs/fidelity.md).
+"""The compiled cost model of SimAI-Analytical: fidelity `simai` (docs/fidelity.md).
 
 Sums over the lines of a workload text, no events: step = compute + exposed communication + bubble + pipeline
-communication. Facts of the model are from running the tool (aliyun/SimAI, analytical mode); bandwidths are numbers of
-"GB/s" that it takes as GiB/s. Where the tool is defective we differ, see docs/fidelity.md.
+communication. The model was determined by running the tool (aliyun/SimAI, analytical mode). It reads bandwidths given
+in GB/s as GiB/s. We differ where the tool is defective, see docs/fidelity.md.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ GIB: Final = 2.0**30
 SMALL: Final = 2.0**20
 LEAST_FORWARD: Final = 4096.0
 SMALL_NS: Final = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
-"""Nanoseconds of a message under 1 MiB among 2, 4, .. 128 ranks; other group sizes cost nothing in the tool."""
+"""Nanoseconds of a message under 1 MiB among 2, 4, .. 128 ranks; in the tool, other group sizes cost nothing."""
 NO_NIC: Final = -1.0
-"""A collective that needs a NIC where the group has none to itself."""
+"""Cost of a collective that needs a NIC but whose group has none of its own."""
 
-# Rows of a breakdown, nanoseconds; METRICS has DP and DP_EP in one
+# Rows of a breakdown, in nanoseconds; METRICS adds DP and DP_EP
 SIMAI_PARTS: Final = (
     "compute_forward", "compute_backward", "recompute", "step_compute", "tp", "ep", "dp", "dp_ep",
     "tp_exposed", "ep_exposed", "dp_exposed", "bubble", "pipeline",
@@ -84,7 +84,7 @@ def _bandwidth(nodes: int, per_node: int, nics: int, nvlink: float, nic: float) 
 
 @kernel
 def _interpolate(size: float, sizes: Floats, values: Floats, column: int) -> float:
-    """Ratio at `size` over that at the largest size; linear between rows, the ends held outside."""
+    """Ratio at `size` over that at the largest size; linear between rows, constant outside."""
     last = sizes.shape[0] - 1
     full = float(values[last, column])
     if size <= sizes[0]:
@@ -98,7 +98,7 @@ def _interpolate(size: float, sizes: Floats, values: Floats, column: int) -> flo
 
 @kernel
 def _column(nodes: int, columns: int) -> int:
-    """Column of the greatest power of two that is no more than `nodes`."""
+    """Column of the largest power of two that does not exceed `nodes`."""
     column = 0
     while column + 1 < columns and (2 << column) <= nodes:
         column += 1
@@ -107,7 +107,7 @@ def _column(nodes: int, columns: int) -> int:
 
 @kernel
 def _ratio(kind: int, group: int, size: float, tp: int, n: int, gpus: int, nvlink_bound: bool, tables: BusTables) -> float:
-    """Part of the bandwidth that the message reaches: tables for all-gather and reduce-scatter on TP, all-to-all on TP, EP."""
+    """Part of the bandwidth that a message reaches; from tables for all-gather, reduce-scatter on TP, all-to-all on TP, EP."""
     if group == TP and (kind in (ALL_GATHER, REDUCE_SCATTER)):
         values = tables.nvlink if nvlink_bound else tables.nic
         nodes = 1 if tp < gpus else tp // gpus
@@ -127,7 +127,7 @@ def _ratio(kind: int, group: int, size: float, tp: int, n: int, gpus: int, nvlin
 
 @kernel
 def _group_shape(group: int, n: int, tp: int, ep: int, gpus: int, nics: int) -> tuple[int, int, int]:
-    """(nodes, ranks on a node, NICs to use) of a group of `n` ranks, as the tool divides them: all in integers."""
+    """(nodes, ranks on a node, NICs to use) of a group of `n` ranks, with the tool's integer divisions."""
     if group == TP:
         return (1, tp, nics) if tp <= gpus else (tp // gpus, gpus, nics)
     if group == EP:
@@ -152,7 +152,7 @@ def collective_ns(
     nic: float,
     tables: BusTables,
 ) -> float:
-    """Nanoseconds of one collective as the tool computes it; NO_NIC where its group has no NIC to use."""
+    """Nanoseconds of one collective as the tool computes it; NO_NIC if its group has no NIC to use."""
     n = tp
     if group == EP:
         n = ep
@@ -184,7 +184,7 @@ def collective_ns(
 def simai_one(
     arrays: Arrays, hardware: HardwareTable, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
 ) -> bool:
-    """Add the parts of one plan (SIMAI_PARTS, ns) to `out`, zeroed; False where a collective needs a NIC it has not."""
+    """Add the parts of one plan (SIMAI_PARTS, ns) to the zeroed `out`; False if a collective lacks the NIC that it needs."""
     plan = plan_at(plans, i)
     tp, pp, ep, row = plan.tp, plan.pp, plan.ep, plan.hardware
     dp = plan.all_gpus // (tp * pp)
@@ -263,10 +263,10 @@ def _add_collective(
     plan: Plan,
     out: Floats,
 ) -> float:
-    """Cost one collective, add it to its group's sum and what is exposed of it; returns its nanoseconds or NO_NIC.
+    """Add the cost of one collective to its group's sum, and the exposed part; returns its nanoseconds or NO_NIC.
 
-    In forward and input gradient a group is EP or else TP, in weight gradient DP_EP or else DP; what of forward and input
-    gradient is hidden follows the forward's group, both of the tool.
+    As in the tool, a group is EP or else TP in forward and input gradient, DP_EP or else DP in weight gradient, and
+    the forward's group decides which part of forward and input gradient is hidden.
     """
     if kind == NO_COMM:
         return 0.0

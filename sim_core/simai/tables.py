@@ -1,4 +1,4 @@
-"""The bus-bandwidth tables of the `simai` fidelity, as arrays; the numbers and their source are in bus_bandwidth.yaml."""
+"""The bus-bandwidth tables of the `simai` fidelity, as arrays; numbers and source are in bus_bandwidth.yaml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLE_FILE: Final = Path(__file__).parent / "bus_bandwidth.yaml"
 class BusTables(NamedTuple):
     """Message sizes in bytes [rows], and per table the ratios [rows, columns]; column c is 2^c nodes.
 
-    The last column of `all_to_all` is the one for tensor groups of a whole node or more.
+    The last column of `all_to_all` is for tensor groups that fill one or more nodes.
     """
 
     size: Floats
@@ -29,7 +29,7 @@ class BusTables(NamedTuple):
 
 @cache
 def bus_tables() -> BusTables:
-    """Read once; all three tables have the same sizes."""
+    """The tables, read once; all three have the same message sizes."""
     document = yaml.safe_load(TABLE_FILE.read_text(encoding="utf-8"))
     rows = {name: np.array(document[name]["rows"], np.float64) for name in ("nic", "nvlink", "all_to_all")}
     return BusTables(

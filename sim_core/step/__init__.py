@@ -1,1 +1,1 @@
-"""One training step of a plan: lowered, run by the engine, with what happens around the pipeline."""
+"""One training step of a plan: program for the engine, gradients, and the work once per step."""

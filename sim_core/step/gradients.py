@@ -1,4 +1,4 @@
-"""Gradients on their own stream: cut into buckets, reduced as they get ready, hidden behind the backward or after it."""
+"""Gradients on their own stream: in buckets, reduced as they become ready, during the backward or after it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
 """Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
 EDGE_BUCKETS: Final = 16.0
 DDP_BUCKET_BYTES: Final = 25 * 2**20
-"""Default bucket of gradients that get ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
+"""Default bucket of gradients that become ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
 WIDTH_OF_PRECISION: Final = np.array([0.0, 4.0, 2.0])
 """Bytes of an element by PRECISIONS; 0: as recorded."""
 
 
 class Buckets(NamedTuple):
-    """Messages of one virtual stage, a row for each distinct number of layers that virtual stages of a plan hold."""
+    """Messages of a virtual stage, one row for each distinct number of layers per virtual stage of a plan."""
 
     costed: npt.NDArray[np.bool_]  # [sizes]
     number: Floats  # [sizes, step pieces] buckets of a step piece ...
-    bucket_s: Floats  # [sizes, step pieces] ... and the seconds of one
+    bucket_s: Floats  # [sizes, step pieces] ... and seconds of one bucket
     first_s: Floats  # [sizes] seconds of the first bucket of every piece
-    most: Floats  # [sizes] the most buckets of a piece, at least 1
+    most: Floats  # [sizes] maximum number of buckets of a piece, at least 1
     total_s: Floats  # [sizes] seconds of all buckets of all pieces
 
 
 @kernel
 def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
-    """Scratch that is used for one plan after the other; `sizes`: see Split."""
+    """Scratch for one plan at a time; `sizes`: see Split."""
     step_pieces = arrays.step.role.shape[0]
     return Buckets(
         costed=np.zeros(sizes, np.bool_),
@@ -55,16 +55,16 @@ def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
 
 @inner_kernel
 def _width_scale(case: Case) -> float:
-    """Bytes of a gradient on the wire over those recorded."""
+    """Bytes of a gradient on the wire over the recorded bytes."""
     width = WIDTH_OF_PRECISION[case.plan.gradient_precision]
     return width / case.arrays.gradient_width if width > 0 else 1.0
 
 
 @inner_kernel
 def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
-    """Fill the row of `buckets` for the virtual stage in `row` of the split: its step pieces of `role`.
+    """Fill the row of `buckets` for the step pieces of `role` of the virtual stage in `row` of the split.
 
-    A message is cut into equal buckets of at most the bucket size.
+    A message is split into equal buckets of at most the bucket size.
     """
     arrays, step = case.arrays, case.arrays.step
     layers, size = case.split.end[row] - case.split.begin[row], case.split.size[row]
@@ -103,11 +103,11 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
 
 @inner_kernel
 def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, backward_s: float) -> float:
-    """End of a stream that was free when this backward began, taking its buckets, of all kinds, as they get ready.
+    """End of a stream that was free when this backward began and takes buckets of all kinds as they become ready.
 
-    It is the greatest, over the moments at which a bucket gets ready, of that moment and the work of all buckets that are
-    ready then or later. Along the buckets of one kind that sum is linear, so that its ends suffice; with several kinds
-    EDGE_BUCKETS from either end are looked at, which is exact but for less than one bucket in between.
+    This is the maximum, over the times at which a bucket becomes ready, of that time plus the seconds of all buckets that
+    become ready then or later. For buckets of one kind the sum is linear, so its two ends suffice. For several kinds,
+    EDGE_BUCKETS from either end are examined; the error is less than one bucket.
     """
     latest = 0.0
     begin_s = end_s - backward_s
@@ -137,10 +137,10 @@ def _last_bucket_s(number: Floats, bucket_s: Floats, row: int, end_s: float, bac
 
 @inner_kernel
 def _stream_layers(case: Case, program: Program, virtual: int, begin_s: float, stream_s: float) -> tuple[float, float]:
-    """Gradients of a virtual stage that get ready one by one: (end of the stream, seconds of all messages).
+    """Gradients of a virtual stage that become ready one by one: (end of the stream, seconds of all messages).
 
-    The backward, which begins at `begin_s`, runs the pieces in reverse. A bucket is sent once it holds the bucket size; a
-    gradient is not cut. The stream, free at `stream_s`, takes them first come, first served.
+    The backward begins at `begin_s` and runs the pieces in reverse. A bucket is sent once it holds the bucket size; a
+    gradient is never split. The stream, free at `stream_s`, sends the buckets in order.
     """
     arrays, plan, blocks = case.arrays, case.plan, case.blocks
     pieces = arrays.pieces
@@ -154,7 +154,7 @@ def _stream_layers(case: Case, program: Program, virtual: int, begin_s: float, s
     stretch = program.duration_s[UP, cell] / plain_s if plain_s > 0 else 0.0  # recompute, a straggler
     now_s = begin_s
     held, total_s = 0.0, 0.0
-    # after the layers, the layers from last to first, before the layers
+    # in reverse: the unit after the layers, the layers, the unit before them
     at_end = virtual == plan.pp * plan.vpp - 1 and arrays.last_unit >= 0
     while True:
         unit = -1
@@ -199,8 +199,8 @@ def _plain_backward_s(case: Case, virtual: int) -> float:
 def reduce_gradients(case: Case, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats) -> float:
     """Reduce the gradients of each virtual stage bucket by bucket, during its last backward or after the pipeline.
 
-    Bucket j of n is ready when (j+1)/n of the backward is done, and the stream takes them as they get ready. Writes the end of
-    each stage's reduction to `reduced_s` and returns the last of them (the barrier of the gradient norm).
+    Bucket j of n is ready after (j+1)/n of the backward; the stream takes buckets as they become ready. Writes the end of each
+    stage's reduction to `reduced_s` and returns the latest one (the barrier of the gradient norm).
     """
     pp, vpp, ga = case.plan.pp, case.plan.vpp, case.plan.ga
     overlapped, layered = case.plan.overlap_grad == 1, case.arrays.layered_gradients

@@ -1,4 +1,4 @@
-"""A plan as a program for the engine: durations of its blocks, costs of its messages."""
+"""The program of a plan for the engine: durations of blocks, costs of messages."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ Floats = npt.NDArray[np.float64]
 
 
 class Lowered(NamedTuple):
-    """What a micro-batch runs, summed over all stages."""
+    """Passes of one micro-batch, summed over all stages."""
 
     passes: Floats  # [units] passes of each unit
-    again: Floats  # [units] of them, passes with recompute
-    extra_s: Floats  # [3] what a straggler adds to FORWARD_S, BACKWARD_S and RECOMPUTE_S
+    again: Floats  # [units] passes with recompute
+    extra_s: Floats  # [3] seconds that a straggler adds to FORWARD_S, BACKWARD_S and RECOMPUTE_S
 
 
 @kernel
 def allocate_lowered(arrays: Arrays) -> Lowered:
-    """Scratch that is used for one plan after the other."""
+    """Scratch for one plan at a time."""
     units = arrays.unit_layers.shape[0]
     return Lowered(passes=np.empty(units), again=np.empty(units), extra_s=np.empty(3))
 
 
 @inner_kernel
 def lower(case: Case, low: Lowered, program: Program) -> None:
-    """Fill `low`, and the durations and messages of `program`; its order is the schedule's."""
+    """Fill `low` and the durations and messages of `program`; the schedule fills its order."""
     _cost_sends(case, program)
     _fill_blocks(case, low, program)
 
 
 @inner_kernel
 def _cost_sends(case: Case, program: Program) -> None:
-    """Cost of the message into each stage, from the stage before and from the stage after; the ring closes last to first."""
+    """Cost of the message into each stage, from the previous and the next stage; the last stage also sends to the first."""
     pp, all_gpus, gpus_per_node = case.plan.pp, case.plan.all_gpus, case.device.gpus_per_node
     if pp == 1:
         program.message_s[:, 0] = 0.0
@@ -62,10 +62,10 @@ def _cost_sends(case: Case, program: Program) -> None:
 
 @inner_kernel
 def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
-    """Durations of each virtual stage's blocks, from the layers that it holds, and the passes over all stages."""
+    """Durations of the blocks of each virtual stage, from its layers; and the passes of all stages."""
     plan, row, key = case.plan, case.first, case.block
     pp, vpp, how = plan.pp, plan.vpp, plan.checkpointing
-    # Arrays by themselves: inside a loop, numba counts a reference to each array of a tuple that it touches
+    # local names: inside a loop, numba counts references to every array of a tuple that it accesses
     layers, passes, begin, end = case.split.layers, case.split.passes, case.split.begin, case.split.end
     unit_layers, layer_unit = case.arrays.unit_layers, case.arrays.layer_unit
     unit_forward_s, unit_backward_s, unit_again_s = case.blocks.forward_s, case.blocks.backward_s, case.blocks.again_s

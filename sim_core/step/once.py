@@ -1,7 +1,7 @@
-"""What happens around the pipeline: parameters gathered, the optimizer; on the engine's times.
+"""Work around the pipeline: parameter gather, once-per-step collectives, optimizer.
 
 Order of a step: [parameter gather, if overlapped with the first forwards] pipeline with its gradient reduction | barrier
-(gradient norm over all stages) | once-a-step collectives and optimizer | [parameter gather, if not overlapped].
+(gradient norm over all stages) | once-per-step collectives and optimizer | [parameter gather, if not overlapped].
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Once(NamedTuple):
-    """Work of a stage once a step, a row for each distinct number of layers that the stages of a plan hold."""
+    """Work of a stage once per step, one row for each distinct number of layers per stage of a plan."""
 
     costed: npt.NDArray[np.bool_]  # [sizes]
     compute_s: Floats  # [sizes, step pieces]
@@ -35,7 +35,7 @@ class Once(NamedTuple):
 
 @kernel
 def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
-    """Scratch that is used for one plan after the other; `sizes`: see Split."""
+    """Scratch for one plan at a time; `sizes`: see Split."""
     step_pieces = arrays.step.role.shape[0]
     return Once(
         costed=np.zeros(sizes, np.bool_),
@@ -47,10 +47,10 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
 
 @inner_kernel
 def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
-    """Gates of the first forwards, if the parameter gather overlaps them; else its seconds after the optimizer.
+    """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
-    Buckets of a virtual stage arrive one after the other from the start of the step, those of dense and expert parameters in
-    step; a layer runs once its buckets are there. Starts each stage's `after_s`.
+    Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
+    a layer runs once its buckets have arrived. Initializes `after_s` of each stage.
     """
     pp, vpp, first, size_of = case.plan.pp, case.plan.vpp, case.first, case.split.size
     overlapped = case.plan.overlap_param == 1
@@ -79,7 +79,7 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
 
 @inner_kernel
 def finish_step(case: Case, once: Once, out: Floats) -> float:
-    """Once-a-step collectives and the optimizer of each stage, added to `after_s`; returns the slowest stage's."""
+    """Add once-per-step collectives and the optimizer to `after_s` of each stage; returns that of the slowest stage."""
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
     role, group = case.arrays.step.role, case.arrays.step.comm_group
     costed, work_s, comm_s, after_s = once.costed, once.compute_s, once.comm_s, once.after_s
@@ -107,7 +107,7 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
 
 @inner_kernel
 def _cost(case: Case, row: int, once: Once) -> None:
-    """Fill the row of `once` for the stage in stage row `row` of the split."""
+    """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
     size, layers = case.split.stage_size[row], case.split.stage_layers[row]
     share = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)

@@ -1,1 +1,1 @@
-"""What is trained: one immutable `Workload`, the readers that make it, and the rules that move it to other plans."""
+"""What is trained: the immutable `Workload`, its readers, and the rules that scale it to other plans."""

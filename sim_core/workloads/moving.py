@@ -1,8 +1,8 @@
 """The rule table: how a quantity that was recorded under one plan changes under another (docs/moving.md).
 
-A recorded quantity is multiplied by (micro_batch/base)^a * (tp/base)^b * (ep/base)^c. Quantities of the model's weights
-follow, besides, the layers of the stage at hand: they are shared out by layers / all layers. Everything else that a plan
-changes (group sizes, placement, layers of a stage, number of micro-batches) is not a rule but the plan itself.
+A recorded quantity is multiplied by (micro_batch/base)^a * (tp/base)^b * (ep/base)^c. Quantities of the model's
+weights also scale with the layers of the stage: layers / all layers. Everything else that a plan changes (group sizes,
+placement, layers of a stage, number of micro-batches) follows from the plan, not from a rule.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RULES: Final = (
         tp=-1,
         ep=0,
         by_layers=False,
-        why="a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is held",
+        why="a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is constant",
     ),
     Rule(
         name="activation",
@@ -58,7 +58,7 @@ RULES: Final = (
         tp=0,
         ep=0,
         by_layers=False,
-        why="TP collectives carry the whole sequence x hidden tensor, whatever tp is",
+        why="TP collectives carry the whole sequence x hidden tensor at any tp",
     ),
     Rule(
         name="sharded_activation",
@@ -74,7 +74,7 @@ RULES: Final = (
         tp=-1,
         ep=0,
         by_layers=True,
-        why="weights, gradients, optimizer work of a rank: 1/tp of the layers of its stage",
+        why="weights, gradients and optimizer work of a rank: 1/tp of the layers of its stage",
     ),
     Rule(
         name="expert_parameters",
@@ -82,7 +82,7 @@ RULES: Final = (
         tp=-1,
         ep=-1,
         by_layers=True,
-        why="the same of the experts, of which a rank holds 1/ep",
+        why="the same for experts; a rank holds 1/ep of them",
     ),
     Rule(
         name="vocabulary",

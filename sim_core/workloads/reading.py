@@ -1,4 +1,4 @@
-"""Any input file as a `Workload`: which kind it is, and the facts that each kind needs besides."""
+"""Reads any input file as a `Workload`: recognises its kind, and adds the facts that the user gives."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SIMAI, TRACE, OP_TABLE = "simai", "trace", "operator table"
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the user knows of a workload beyond its file; None: not told.
+    """Facts about a workload that its file does not hold; None: unknown.
 
-    `micro_batch` (sequences) and `sequence` (tokens) are those it was made with, `measured_on` the hardware preset of its
-    compute times; tp .. layers are the plan it was recorded under, for kinds that do not tell.
+    `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
+    compute times; tp .. layers are the plan of the recording, for kinds of file without it.
     """
 
     micro_batch: int | None = None
@@ -49,11 +49,11 @@ TAKEN: Final = {
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
-"""The facts that each kind takes; a SimAI text tells its plan itself."""
+"""The facts that each kind takes; a SimAI text contains its own plan."""
 
 
 def kind_of(path: str) -> str:
-    """The kind of input at `path`: a folder or a glob are traces, a file tells by its first lines. Raises OSError."""
+    """The kind of input at `path`: a folder or a glob means traces; a file is recognised by its first lines. Raises OSError."""
     if os.path.isdir(path) or (not os.path.exists(path) and glob.has_magic(path)):
         return TRACE
     with Path(path).open("rb") as file:
@@ -92,7 +92,7 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:
-    """The job whose traces lie at `path`. Raises SimError, OSError."""
+    """The job with the traces at `path`. Raises SimError, OSError."""
     facts = facts or Facts()
     return read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
 
@@ -101,4 +101,4 @@ def _check(kind: str, facts: Facts) -> None:
     for field in fields(facts):
         if getattr(facts, field.name) is not None and field.name not in TAKEN[kind]:
             kinds = ", ".join(other for other, taken in TAKEN.items() if field.name in taken)
-            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this is for {kinds}")
+            raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this key is for {kinds}")

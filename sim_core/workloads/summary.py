@@ -1,4 +1,4 @@
-"""What a workload holds, in the numbers of the plan it was recorded under: for `sweep inspect`."""
+"""Summary of a workload under the plan of its recording, for `sweep inspect`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLLECTIVE_NAMES = ("none", "all-reduce", "all-gather", "reduce-scatter", "all-t
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Bytes and number of one collective on one group, of one rank, a micro-batch (`per_step` False) or a step."""
+    """Bytes and number of one collective on one group, for one rank, per step if `per_step`, else per micro-batch."""
 
     group: str
     collective: str
@@ -22,7 +22,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Seconds are of one rank's stage: of a micro-batch, and `step_compute_s` once a step."""
+    """Seconds of one rank's stage per micro-batch; `step_compute_s` is per step."""
 
     layers_per_stage: float
     forward_s: float
@@ -30,12 +30,12 @@ class Summary:
     step_compute_s: float
     parameters_per_rank: float | None
     expert_parameters_per_rank: float | None
-    pieces: tuple[tuple[str, float, float, float], ...]  # name, times a micro-batch, forward s and backward s in all
+    pieces: tuple[tuple[str, float, float, float], ...]  # name, runs per micro-batch, total forward s and backward s
     traffic: tuple[Traffic, ...]
 
 
 def summarize(workload: Workload) -> Summary:
-    """Sum a workload up. The stage at hand is the one recorded: its layers, its embedding and its last layers."""
+    """The summary of a workload, for the recorded stage: its layers, its embedding and its last layers."""
     arrays, pp = workload.arrays, workload.base.pp
     times = arrays.unit_layers[:, -1] / pp
     for unit in (arrays.first_unit, arrays.last_unit):
@@ -61,7 +61,7 @@ def summarize(workload: Workload) -> Summary:
 
 
 def _parameters(workload: Workload, group: int, runs: Floats) -> float | None:
-    """Parameters of one rank: the bytes of its gradients over those of an element."""
+    """Parameters of one rank: bytes of its gradients over bytes of an element."""
     arrays, step = workload.arrays, workload.arrays.step
     if arrays.layered_gradients and group == DP:
         return float((arrays.pieces.gradient_bytes * runs).sum()) / arrays.gradient_width

@@ -1,9 +1,9 @@
-"""What is trained: one immutable `Workload`, whatever kind of file or numbers it was read from.
+"""The immutable `Workload`: what is trained, independent of the input format.
 
-A workload is the whole model as a row of layers. Equal layers share a *unit*, and a unit is a run of *pieces* of work,
-each with three phases (forward, input gradient, weight gradient) of compute and at most one collective. What happens once
-a step (gradients, parameter gathering, optimizer) are *step pieces*. All sizes and times are those of the plan that the
-workload was recorded under (`base`), each with the rule (`moving`) that takes it to another plan.
+A workload is the whole model as a row of layers. Equal layers share a *unit*, and a unit is a run of *pieces* of work.
+A piece has three phases (forward, input gradient, weight gradient), each with compute and at most one collective. Work done
+once per step (gradients, parameter gather, optimizer) is in *step pieces*. All sizes and times are those of the plan of the
+recording (`base`); each has the rule (`moving`) that scales it to another plan.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
 GATHER_PARAMETERS: Final = 0
 REDUCE_GRADIENTS: Final = 1
 AFTER_GRADIENTS: Final = 2
-"""Roles of a step piece: a parameter all-gather, a gradient reduction, or work that follows the gradients."""
+"""Roles of a step piece: a parameter all-gather, a gradient reduction, or work after the gradients."""
 
 
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
-"""bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (docs of memory.py)."""
+"""bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
 
 class BasePlan(NamedTuple):
@@ -60,7 +60,7 @@ class BasePlan(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Pieces of work inside layers, sorted by unit; a row a piece, three columns for the three phases."""
+    """Pieces of work inside layers, sorted by unit; one row per piece, three columns for the three phases."""
 
     unit: Ints  # [n] the unit that the piece belongs to
     compute_s: Floats  # [n, 3]
@@ -68,16 +68,16 @@ class Pieces(NamedTuple):
     comm_group: Ints  # [n, 3] TP .. EMBEDDING
     comm_bytes: Floats  # [n, 3] of the whole group's tensor
     comm_rule: Ints  # [n, 3] index into moving.RULES
-    rerun: Floats  # [n] how often the recording itself re-runs the forward of this piece in backward
-    attention_core: Bools  # [n] score and context products of attention: what selective recompute re-runs
-    gradient_bytes: Floats  # [n] gradients that wait to be reduced once the backward of this piece is through
+    rerun: Floats  # [n] how often the recording runs the forward of this piece again in the backward
+    attention_core: Bools  # [n] score and context products of attention, which selective recompute runs again
+    gradient_bytes: Floats  # [n] gradients that are ready to be reduced after the backward of this piece
 
 
 class StepPieces(NamedTuple):
-    """Work done once a step, a row a collective or computation."""
+    """Work done once per step, one row per collective or computation."""
 
     role: Ints  # [n]
-    phase: Ints  # [n] column that it was recorded in: FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
+    phase: Ints  # [n] column in which it was recorded: FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
     compute_s: Floats  # [n]
     compute_rule: Ints  # [n]
     comm_kind: Ints  # [n]
@@ -87,31 +87,31 @@ class StepPieces(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The columns of a workload that the compiled code reads."""
+    """The columns of a workload, for the compiled code."""
 
     base: BasePlan
     pieces: Pieces
     step: StepPieces
-    unit_layers: Ints  # [units, layers + 1] how many of the first k layers are of the unit
-    first_unit: int  # unit run once a micro-batch on the first stage, before the layers; -1: none
+    unit_layers: Ints  # [units, layers + 1] number of the first k layers that are of the unit
+    first_unit: int  # unit run once per micro-batch on the first stage, before the layers; -1: none
     last_unit: int  # the same on the last stage, after the layers
-    p2p_bytes: float  # of one pipeline send by one rank; 0: none known
+    p2p_bytes: float  # bytes of one pipeline send by one rank; 0: unknown
     p2p_rule: int
-    pp_comm_bytes: float  # the same as the file states it; 0: not stated
-    micro_batches: float  # recorded; `base.ga` where the recording is whole
-    layer_unit: int  # the unit of every layer, where all are alike; else -1
+    pp_comm_bytes: float  # the same as stated in the file; 0: not stated
+    micro_batches: float  # recorded micro-batches; `base.ga` if the recording is complete
+    layer_unit: int  # the unit of every layer, if all are equal; else -1
     gradient_width: float  # bytes of an element in the recorded gradient messages
-    layered_gradients: bool  # gradients stand with the pieces, ready one by one, rather than as step pieces
+    layered_gradients: bool  # gradients belong to pieces and become ready one by one; else they are step pieces
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """One model as recorded under one plan.
 
-    `recorded_fields` are plan fields beyond the base plan that the recording was made with. `state_width` are bytes of a
-    parameter's state that every rank holds, and those that a sharded optimizer shares out. `dtype` is that of the computation.
-    `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None where unknown.
-    `notes` are the assumptions that matter, in whole sentences; `content` is the hash of everything that can change a
+    `recorded_fields` are fields of the recorded plan beyond the base plan. `state_width` is the bytes of state per parameter on every
+    rank, and those that a sharded optimizer divides among ranks. `dtype` is that of the computation.
+    `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None if unknown.
+    `notes` are the assumptions that matter; `content` is the hash of everything that can change a
     result.
     """
 
@@ -123,8 +123,8 @@ class Workload:
     sequence: int | None
     measured_on: str | None
     has_experts: bool
-    experts: int | None = None  # of a layer; None: not known
-    gradients_known: tuple[bool, bool] = (True, True)  # messages of the dense and of the experts' gradients
+    experts: int | None = None  # per layer; None: unknown
+    gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
@@ -132,7 +132,7 @@ class Workload:
 
     @property
     def content(self) -> str:
-        """Hash of all that a result depends on: every field but the labels `names` and `notes`, arrays to their last byte."""
+        """Hash of everything that a result depends on: all fields except `names` and `notes`, with all bytes of arrays."""
         digest = hashlib.sha256()
         for each in fields(self):
             if each.name not in ("names", "notes"):
@@ -142,18 +142,18 @@ class Workload:
 
     @property
     def has_tp_messages(self) -> bool:
-        """Whether the tensor-parallel messages are known (a file recorded at tp 1 need not hold them)."""
+        """Whether the tensor-parallel messages are known (a file recorded at tp 1 may lack them)."""
         p = self.arrays.pieces
         return bool(np.any((p.comm_kind != NO_COMM) & (p.comm_group == TP) & (p.comm_bytes > 0)))
 
     @property
     def has_attention_core(self) -> bool:
-        """Whether the attention products stand apart from the rest, so that they alone can be recomputed."""
+        """Whether core attention is in pieces of its own, so that it can be recomputed alone."""
         return bool(self.arrays.pieces.attention_core.any())
 
 
 def _parts(name: str, value: object) -> Iterator[bytes]:
-    """A value as bytes under its name, field by field: equal values give equal bytes, and only they."""
+    """A value as bytes under its name, field by field; only equal values give equal bytes."""
     if isinstance(value, Mapping):
         for key in sorted(value):
             yield from _parts(f"{name}[{key!r}]", value[key])
@@ -169,6 +169,6 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
 
 
 def layers_by_unit(unit_of_layer: Ints, units: int) -> Ints:
-    """Running counts `[units, layers + 1]` of each unit among the first k layers."""
+    """Number of layers of each unit among the first k layers, `[units, layers + 1]`."""
     one_hot = unit_of_layer[None, :] == np.arange(units)[:, None]
     return np.concatenate([np.zeros((units, 1), np.int64), np.cumsum(one_hot, axis=1, dtype=np.int64)], axis=1)

@@ -75,7 +75,7 @@ def test_oddity_changes_nothing_and_says_nothing(odd: str) -> None:
 def test_table_without_header_is_read_in_the_usual_order_with_a_warning() -> None:
     table = read(ADD)
     assert columns(table)[2:] == columns(read(HEADER, ADD))[2:]
-    assert table.warnings == (f"{PATH}:1: no header: the columns are taken in the usual order",)
+    assert table.warnings == (f"{PATH}:1: no header: the usual order of columns is assumed",)
 
 
 def test_columns_that_a_table_lacks_are_said() -> None:
@@ -83,7 +83,7 @@ def test_columns_that_a_table_lacks_are_said() -> None:
     assert table.compute_s.tolist() == [[0.0005, 0.0015, 0]]
     assert table.collective == (("NONE", "NONE", "NONE"),)
     absent = [column for column in COLUMNS if column not in ("name", "forward_compute_time", "backward_compute_time")]
-    assert table.warnings == (f"{PATH}:1: columns that the table lacks are taken as 0 and NONE: {' '.join(absent)}",)
+    assert table.warnings == (f"{PATH}:1: missing columns are taken as 0 and NONE: {' '.join(absent)}",)
 
 
 def test_size_without_collective_and_collective_without_size_are_said_once() -> None:
@@ -97,7 +97,7 @@ def test_size_without_collective_and_collective_without_size_are_said_once() -> 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([ADD, ADD], "3: name 'add' stands twice, before on line 2: expected rows that repeat once, with `repeat:"),
+        ([ADD, ADD], "3: name 'add' is repeated, first on line 2: expected unique names; for repeated layers set `repeat:"),
         ([ADD.replace("0.5", "-0.5")], "2: column forward_compute_time: found '-0.5', expected milliseconds, 0 to 2^53"),
         ([ADD.replace("ALLTOALL_EP", "ALLTOAL")], "2: column backward_comm_type: unknown collective: found 'ALLTOAL' (nearest"),
         ([ADD.replace("add", "mul_grad"), ADD], "2: gradient 'mul_grad' without its operator on the next row: found 'add',"),

@@ -75,7 +75,7 @@ def test_too_many_kinds_of_layers_are_averaged_and_said(tmp_path: Path) -> None:
     for k in rows:
         lines[k] = lines[k].replace("1920000", str(1_920_000 + k))
     workload, warnings = read_workload(write(tmp_path, "\n".join(lines)))
-    assert "those that differ in times alone are averaged" in warnings[0]
+    assert "those that differ only in times are averaged" in warnings[0]
     found = workload.arrays.pieces.compute_s[workload.names.index("mlp_row"), 0]
     assert found == pytest.approx(np.mean([1_920_000 + k for k in rows]) * 1e-9)
 
@@ -107,8 +107,8 @@ def test_p2p_bytes_are_the_activation_a_tp_message_carries(gpt7b: Workload, llam
     [
         (("ga: 1 ", "ga: 1 extra: 5 "), ":1: unknown key `extra` is ignored"),
         (("embedding_layer\t", "first_layer\t"), ": no `embedding_layer`: all layer lines are taken as one micro-batch"),
-        (("grad_gather\t", "norm_gather\t"), ":3: record norm_gather before the first layers: taken once a step"),
-        (("NONE\t0\t100", "NONE\t7\t100"), "bytes beside a collective NONE are not sent"),
+        (("grad_gather\t", "norm_gather\t"), ":3: record norm_gather before the first layers: taken once per step"),
+        (("NONE\t0\t100", "NONE\t7\t100"), "bytes with collective NONE are ignored"),
     ],
 )
 def test_oddities_are_said(tmp_path: Path, edit: tuple[str, str], warning: str) -> None:

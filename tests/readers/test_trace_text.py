@@ -187,7 +187,7 @@ def test_cut_last_line_is_left_out_and_the_rest_kept(cut: int) -> None:
     trace = read(*lines[:-1], lines[-1][:cut])
     whole = read(*lines[:-1])
     assert trace.truncated
-    assert trace.warnings == (f"{PATH}:9: the last line is cut off: its operation is left out",)
+    assert trace.warnings == (f"{PATH}:9: the last line is truncated: its operation is skipped",)
     assert values(trace, but=("truncated", "warnings")) == values(whole, but=("truncated", "warnings"))
 
 
@@ -324,13 +324,13 @@ def test_file_is_read_from_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([row(), "rank:1:loss_func(duration=1)"], "2: rank: found 1, expected 0 as on line 1 (a file holds one rank)"),
-        ([row(",stage_id=1"), row(",stage_id=2")], "2: stage_id: found 2, expected 1 as on line 1 (a file holds one rank)"),
+        ([row(), "rank:1:loss_func(duration=1)"], "2: rank: found 1, expected 0 as on line 1 (one file per rank)"),
+        ([row(",stage_id=1"), row(",stage_id=2")], "2: stage_id: found 2, expected 1 as on line 1 (one file per rank)"),
         (
             [row(), "rank:0:loss_func(duration=-1)", row()],
             "2: duration of loss_func: found '-1', expected milliseconds, 0 to 2^53",
         ),
-        ([row(",duration=2"), row()], "1: key `duration` stands twice"),
+        ([row(",duration=2"), row()], "1: key `duration` is repeated"),
     ],
 )
 def test_messages(lines: list[str], message: str) -> None:

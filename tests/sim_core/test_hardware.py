@@ -42,7 +42,7 @@ def test_a_bare_number_is_taken_without_a_source() -> None:
     ("changes", "message"),
     [
         ({"nic_latency": {"value": "1 us"}}, "here: fabric.nic_latency: found keys value, expected value and source"),
-        ({"nic_latency": "-1 us"}, "here: fabric.nic_latency: found '-1 us', expected no negative number"),
+        ({"nic_latency": "-1 us"}, "here: fabric.nic_latency: found '-1 us', expected a number of at least 0"),
         ({"memory": "80"}, "here: device.memory: found '80', expected a number with its unit, such as '80 GB'"),
         ({"memory": {"value": "80 GB", "source": ""}}, "here: device.memory.source: "),
         ({"nic_efficiency": 1.5}, "here: nic_efficiency: found 1.5, expected at most 1"),

@@ -165,9 +165,9 @@ def test_the_state_is_sixteen_bytes_a_parameter(a100: HardwareTable) -> None:
     ("facts", "message"),
     [
         ({"repeat": Repeat(first="addm", last="add_15", times=2)}, "workload.repeat.from: found 'addm', no operator of"),
-        ({"repeat": Repeat(first="addmm", last="add_1", times=2)}, "stands behind add_1, expected before it"),
+        ({"repeat": Repeat(first="addmm", last="add_1", times=2)}, "comes after add_1, expected before it"),
         ({"repeat": Repeat(first="addmm", last="add_15", times=0)}, "workload.repeat.times: found 0"),
-        ({"pp": 4}, "workload.pp: the file is of kind operator table; this is for trace"),
+        ({"pp": 4}, "workload.pp: the file is of kind operator table; this key is for trace"),
     ],
 )
 def test_facts_that_do_not_fit_are_told_in_one_line(facts: dict[str, object], message: str) -> None:
@@ -192,7 +192,7 @@ def test_collectives_that_hold_up_their_operator(tmp_path: Path, a100: HardwareT
 def test_a_repeated_operator_takes_its_gradient_along(a100: HardwareTable) -> None:
     named = gpt2(Repeat(first="transformer_h_0_ln_1", last="add_15", times=36))
     assert one(named, a100, all_gpus=16) == one(gpt2(), a100, all_gpus=16)
-    with pytest.raises(SimError, match="a gradient without its operator"):
+    with pytest.raises(SimError, match="a gradient; expected an operator"):
         gpt2(Repeat(first="addmm", last="addmm_3_grad", times=2))
 
 

@@ -159,8 +159,8 @@ def test_one_replica_stands_for_all(spec: JobSpec, tmp_path: Path) -> None:
     kept = replica(made.spec, 0)
     found = replayed(made.write(tmp_path, ranks=kept))
     assert off(found, made) == pytest.approx(0.0, abs=1e-2)
-    assert found.notes == (f"{len(kept)} of {made.spec.world} ranks are at hand: the others are alike",)
-    with pytest.raises(SpecError, match=f"{len(kept)} of {made.spec.world} ranks are at hand"):
+    assert found.notes == (f"{len(kept)} of {made.spec.world} ranks have a trace; others are taken as equal",)
+    with pytest.raises(SpecError, match=f"{len(kept)} of {made.spec.world} ranks have a trace"):
         replayed(tmp_path, of_ranks=True)
 
 
@@ -168,7 +168,7 @@ def test_pipeline_with_a_gap_is_left_out(tmp_path: Path) -> None:
     made = make_job(DENSE)
     found = replayed(made.write(tmp_path, ranks=[r for r in range(8) if r != 3]))
     assert off(found, made) == pytest.approx(0.0, abs=1e-2)
-    assert found.notes[1] == "ranks 1, 5, 7 are left out: other ranks of their pipelines are missing"
+    assert found.notes[1] == "ranks 1, 5, 7 are skipped: other ranks of their pipelines have no trace"
 
 
 @pytest.mark.parametrize("ga", [1, 2, 8, 16])
@@ -179,7 +179,7 @@ def test_one_rank_tells_the_step_and_what_was_assumed(spec: JobSpec, stage: int,
     found = replayed(made.write(tmp_path, ranks=[spec.rank(stage, 1, 0)]))
     assert off(found, made) == pytest.approx(0.0, abs=0.04)
     missing = ", ".join(str(other) for other in range(4) if other != stage)
-    assert found.notes[0].startswith(f"stages {missing} are not recorded: taken")
+    assert found.notes[0].startswith(f"stages {missing} are not recorded: assumed")
 
 
 @pytest.mark.parametrize("head_ms", [0.0, 2.0, 5.0])
@@ -202,7 +202,7 @@ def test_example_trace_of_one_rank_within_two_percent(path: Path, step_s: float)
     found = replayed(path)
     assert found.recorded_s == pytest.approx(step_s, abs=1e-5)
     assert found.step_s == pytest.approx(step_s, rel=0.02)
-    assert "not recorded: taken" in found.notes[0]
+    assert "not recorded: assumed" in found.notes[0]
 
 
 # --- what the files say, and do not say -----------------------------------------------------------------------------
@@ -218,16 +218,16 @@ def test_names_that_say_nothing_leave_the_layout_to_the_operations(job: Syntheti
     )
     assert off(replayed(folder, told, of_ranks=True), job) == pytest.approx(0.0, abs=1e-3)
     found = replayed(folder)
-    assert "tp is not told: taken as 1 (set workload.tp)" in found.notes
-    assert any(note.startswith("ep is not told: taken as dp") for note in found.notes) == spec.moe
+    assert "tp is unknown: taken as 1 (set workload.tp)" in found.notes
+    assert any(note.startswith("ep is unknown: taken as dp") for note in found.notes) == spec.moe
 
 
 def test_one_rank_without_a_telling_name_says_what_it_takes(tmp_path: Path) -> None:
     made = make_job(DENSE)
     found = read_traces(str(made.write(tmp_path, ranks=[0], named=False)))
     assert found.layout.pp == 4
-    assert any(note.startswith("pp is not told: 4 forwards before the first backward") for note in found.layout.notes)
-    assert any(note.startswith("the number of ranks is not told") for note in found.layout.notes)
+    assert any(note.startswith("pp is unknown: 4 forwards before the first backward") for note in found.layout.notes)
+    assert any(note.startswith("the number of ranks is unknown") for note in found.layout.notes)
 
 
 def test_lines_in_any_order_replay_alike(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_lines_in_any_order_replay_alike(tmp_path: Path) -> None:
             path.write_text("\n".join(lines) + "\n")
         job = read_traces(str(folder))
         assert replay(job, of_ranks=True).step_s == pytest.approx(before.step_s, rel=1e-9)
-        assert sum("not in the order of time: sorted" in warning for warning in job.warnings) == spec.world
+        assert sum("not sorted by time: sorted" in warning for warning in job.warnings) == spec.world
 
 
 def test_cut_last_line_is_warned_of_and_the_rest_replayed(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_cut_last_line_is_warned_of_and_the_rest_replayed(tmp_path: Path) -> Non
     path = folder / file_name(DENSE, 5)
     path.write_bytes(path.read_bytes()[:-120])
     job = read_traces(str(folder))
-    assert any(f"{path}:" in warning and "cut off" in warning for warning in job.warnings)
+    assert any(f"{path}:" in warning and "is truncated" in warning for warning in job.warnings)
     assert off(replay(job, of_ranks=True), made) == pytest.approx(0.0, abs=1e-2)
     assert off(replay(job), made) == pytest.approx(0.0, abs=1e-2)
 
@@ -260,7 +260,7 @@ def twice(made: SyntheticJob, folder: Path) -> str:
     other = make_job(JobSpec(seed=99))
     name = file_name(DENSE, 1).replace("20250818", "20250819")
     (folder / name).write_text(other.rank_text(1))
-    return rf"{name}:1: rank 1 a second time: found also in .*, expected one file a rank"
+    return rf"{name}:1: rank 1 is repeated: found also in .*, expected one file per rank"
 
 
 def two_jobs(made: SyntheticJob, folder: Path) -> str:
@@ -295,12 +295,12 @@ def test_contradiction_is_one_line(damage: Callable[[SyntheticJob, Path], str], 
     assert "\n" not in str(error.value)
 
 
-def test_same_file_twice_is_left_out(tmp_path: Path) -> None:
+def test_same_file_twice_is_skipped(tmp_path: Path) -> None:
     made = make_job(DENSE)
     folder = made.write(tmp_path)
     before = replayed(folder, of_ranks=True).step_s
     again = folder / file_name(DENSE, 1).replace("20250818", "20250819")
     again.write_text(made.rank_text(1))
     job = read_traces(str(folder))
-    assert any("left out" in warning for warning in job.warnings)
+    assert any("skipped" in warning for warning in job.warnings)
     assert replay(job, of_ranks=True).step_s == before

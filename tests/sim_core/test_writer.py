@@ -65,12 +65,12 @@ def test_recompute_is_said_in_checkpoint_ids(tmp_path: Path, checkpointing: int,
     assert rerun / lines == again
 
 
-def test_what_the_format_cannot_say_is_refused(tmp_path: Path) -> None:
+def test_what_the_format_cannot_express_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, gpt_text(tp=1, pp=1, all_gpus=8, layers=4))
     workload, _ = read_workload(path)
     for plan, message in (
         ({"pp": 3, "all_gpus": 9}, "pp 3 does not divide 4 layers"),
-        ({"checkpointing": 3}, "selective cannot be said"),
+        ({"checkpointing": 3}, "selective cannot be expressed"),
         ({"ga": 10**6}, "more than 2000000 lines"),
     ):
         with pytest.raises(SpecError, match=message):

@@ -46,7 +46,7 @@ def test_replay_is_within_two_percent_and_says_what_it_assumed(
     found = json.loads(told("replay", trace, "--json"))
     assert found["recorded_s"] * 1e3 == pytest.approx(recorded_ms, abs=0.005)
     assert abs(found["error"]) < 0.02
-    assert any("not recorded: taken" in note for note in found["notes"])
+    assert any("not recorded: assumed" in note for note in found["notes"])
     assert "replayed step" in told("replay", trace)
 
 
@@ -82,7 +82,7 @@ def test_a_timeline_is_a_chrome_trace_of_both(told: Callable[..., str], tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("replay", MOE, "--ranks"), "1 of 16 ranks are at hand"),
+        (("replay", MOE, "--ranks"), "1 of 16 ranks have a trace"),
         (("replay", MOE, "--set", "pp=0"), "pp"),
         (("replay", MOE, "--set", "qp=4"), "unknown key, nearest valid"),
         (("replay", "/nonexistent/*.txt"), "no file matches"),

@@ -1,1 +1,1 @@
-"""Readers: one kind of input file each; what a file says, nothing decided about plans."""
+"""Readers of input files, one per format."""

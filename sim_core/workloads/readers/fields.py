@@ -9,7 +9,7 @@ from typing import Final
 from sim_core.errors import FormatError, shown
 
 FREE_TEXT: Final = "description"
-"""The one key whose value may hold anything: it ends before a known key only, and brackets and quotes in it mean nothing."""
+"""The only key with free text as its value, which ends only before a known key; brackets and quotes in it have no meaning."""
 
 _KEY = re.compile(r"\s*([A-Za-z_]\w{0,63})=\s*", re.ASCII)
 _PLAIN = re.compile(r"""\s*([A-Za-z_]\w{0,63})=\s*([^\s,='"\[({]+|\[[0-9, ]*\])(?:,(?=\s*[A-Za-z_]\w{0,63}=)|\Z)""", re.ASCII)
@@ -25,18 +25,18 @@ _CLOSER: Final = {"[": "]", "(": ")", "{": "}"}
 
 
 class Unclosed(FormatError):
-    """What was opened is never closed; on the last line of a file that means that the line is cut off."""
+    """A bracket or quote is not closed; on the last line of a file this means that the line is truncated."""
 
 
 def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict[str, str]:
-    """The values by key, in the order of the text, without the blanks around them.
+    """The values by key, in the order of the text, without surrounding blanks.
 
-    In free text a `known` key that stands before, or again later, is text. Raises FormatError; Unclosed.
+    A `known` key inside free text is text if it also occurs outside of it. Raises FormatError; Unclosed.
     """
     fields: dict[str, str] = {}
     at = 0
     while at < len(text):
-        match = _PLAIN.match(text, at)  # most fields are a key and a word or a list of numbers
+        match = _PLAIN.match(text, at)  # most values are a word or a list of numbers
         if match and match[1] != FREE_TEXT and match[1] not in fields:
             fields[match[1]] = match[2]
             at = match.end()
@@ -46,7 +46,7 @@ def split_fields(path: str, line: int, text: str, known: Container[str]) -> dict
             raise FormatError(path, line, "fields", found=shown(text[at : at + 100].strip()), expected="key=value")
         key = match[1]
         if key in fields:
-            raise FormatError(path, line, f"key `{key}` stands twice")
+            raise FormatError(path, line, f"key `{key}` is repeated")
         if key == FREE_TEXT:
             end = _free_text_end(path, line, text, match.end(), known, fields)
         else:
@@ -77,7 +77,7 @@ def split_strings(path: str, line: int, what: str, text: str) -> list[str]:
 
 
 def _value_end(path: str, line: int, text: str, at: int) -> int:
-    """Where the value that begins at `at` ends: before a comma that a key follows, or at the end of the text."""
+    """The end of the value that begins at `at`: before a comma followed by a key, or at the end of the text."""
     if text[at : at + 1] in _REST_OF_STRING:
         at = _string_end(path, line, text, at)
     elif text[at : at + 1] == "[":
@@ -92,7 +92,7 @@ def _value_end(path: str, line: int, text: str, at: int) -> int:
 
 
 def _free_text_end(path: str, line: int, text: str, at: int, known: Container[str], before: Container[str]) -> int:
-    """The same of free text: before the first of the known keys, each taken where it stands last."""
+    """The same for free text: before the first known key, counting only the last occurrence of each."""
     none = _NONE.match(text, at)
     if none:
         return none.end()
@@ -101,13 +101,13 @@ def _free_text_end(path: str, line: int, text: str, at: int, known: Container[st
         at = match.end()
         if match[1] in known and match[1] not in before and match[1] != FREE_TEXT:
             last[match[1]] = match.start()
-            if text[at : at + 2] in ("['", '["'):  # the keys inside a list of texts are not of this level
+            if text[at : at + 2] in ("['", '["'):  # ignore keys inside a list of texts
                 at = _bracket_end(path, line, text, at)
     return min(last.values(), default=len(text))
 
 
 def _bracket_end(path: str, line: int, text: str, start: int) -> int:
-    """The place after the bracket that closes the one at `start`."""
+    """The position after the bracket that closes the one at `start`."""
     due: list[str] = []
     at = start
     while match := _INSIDE.search(text, at):
@@ -117,7 +117,9 @@ def _bracket_end(path: str, line: int, text: str, start: int) -> int:
         elif mark in _CLOSER:
             due.append(_CLOSER[mark])
         elif mark != due.pop():
-            raise FormatError(path, line, "brackets", found=shown(text[start:at][-60:]), expected="each closed by its own kind")
+            raise FormatError(
+                path, line, "brackets", found=shown(text[start:at][-60:]), expected="each closed by the matching bracket"
+            )
         if not due:
             return at
     raise Unclosed(
@@ -130,7 +132,7 @@ def _bracket_end(path: str, line: int, text: str, start: int) -> int:
 
 
 def _string_end(path: str, line: int, text: str, start: int) -> int:
-    """The place after the quote that closes the one at `start`."""
+    """The position after the quote that closes the one at `start`."""
     match = _REST_OF_STRING[text[start]].match(text, start + 1)
     if not match:
         raise Unclosed(path, line, "a quote is not closed", found=shown(text[start : start + 100]), expected=f"`{text[start]}`")

@@ -1,4 +1,4 @@
-"""The lines of a text file that a user gave, whatever editor or system it went through, and the warnings about it."""
+"""The lines of a text file from any editor or system, and the warnings about it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _CONTROL: Final = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\
 
 
 def text_lines(path: str, data: bytes, *, expected: str, may_be_cut: bool = False) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; a byte-order mark, CRLF and no final newline are accepted.
+    """The non-blank lines with their numbers; a byte-order mark, CRLF and a missing final newline are accepted.
 
-    `expected` says what an empty file should have held. Where the end `may_be_cut`, a last character of which bytes are
-    missing is left out. Raises FormatError.
+    `expected` is the expected content, for the message about an empty file. If the end `may_be_cut`, an incomplete last
+    character is skipped. Raises FormatError.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     text = _decoded(path, data, may_be_cut)
@@ -40,7 +40,7 @@ def _decoded(path: str, data: bytes, may_be_cut: bool) -> str:
 
 
 class Warnings:
-    """Warnings of one file, each kind said once, at its first line, with the number of further lines it holds for."""
+    """Warnings about one file: each text once, at its first line, with the number of further lines."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Warnings:
         self._more: dict[str, int] = {}
 
     def add(self, line: int, text: str) -> None:
-        """Say `text` about `line`, or count the line if that was said before."""
+        """Add warning `text` for `line`; a repeated text only counts the line."""
         if text in self._first:
             self._more[text] = self._more.get(text, 0) + 1
         else:

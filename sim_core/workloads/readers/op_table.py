@@ -1,4 +1,4 @@
-"""An operator table as a `Workload`: rows repeated as layers, gradients that get ready one by one in the backward."""
+"""An operator table as a `Workload`: rows repeated as layers, gradients that become ready one by one in the backward."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _RULE_OF_GROUP: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:
-    """The rows from one operator to another, both included, stand for one of `times` equal layers."""
+    """The rows from one operator to another, inclusive, are one of `times` equal layers."""
 
     first: str
     last: str
@@ -77,13 +77,13 @@ def workload_from_op_table(
 ) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a parsed table, recorded on `all_gpus` GPUs with `micro_batch`; and warnings.
 
-    Raises SpecError on a `repeat` that does not fit."""
+    Raises SpecError for a `repeat` that does not match the table."""
     rows = len(text.name)
     base = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=all_gpus, ga=1, micro_batch=micro_batch or 1)
     begin, end = _repeated(text, repeat)
     layers = repeat.times if repeat else 1
     width = bytes_per_element or DEFAULT_WIDTH
-    # unit 0 are the layers; what stands before and after them are units of their own
+    # unit 0 is the layer; the rows before and after the layers are separate units
     order = [*range(begin, end), *range(begin), *range(end, rows)]
     first = 1 if begin else -1
     last = (2 if begin else 1) if end < rows else -1
@@ -127,7 +127,7 @@ def workload_from_op_table(
 
 
 def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
-    """Rows [begin, end) that are one layer; all of them where nothing is repeated."""
+    """Rows [begin, end) of one layer; all rows without `repeat`."""
     if repeat is None:
         return 0, len(text.name)
     for key, name in (("from", repeat.first), ("to", repeat.last)):
@@ -136,12 +136,14 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
                 f"workload.repeat.{key}: found {shown(name)}, no operator of {text.path}, {nearest(name, text.name)}"
             )
     if repeat.last.endswith(GRADIENT):
-        raise SpecError(f"workload.repeat.to: found {shown(repeat.last)}, a gradient without its operator, which follows it")
+        raise SpecError(
+            f"workload.repeat.to: found {shown(repeat.last)}, a gradient; expected an operator, such as the one on the next row"
+        )
     begin, end = text.name.index(repeat.first), text.name.index(repeat.last) + 1
-    begin -= bool(begin) and text.name[begin - 1] == repeat.first + GRADIENT  # it belongs to the operator
+    begin -= bool(begin) and text.name[begin - 1] == repeat.first + GRADIENT  # the gradient belongs to its operator
     if begin >= end:
         raise SpecError(
-            f"workload.repeat: {repeat.first} (line {text.line[begin]}) stands behind {repeat.last}, expected before it"
+            f"workload.repeat: {repeat.first} (line {text.line[begin]}) comes after {repeat.last}, expected before it"
         )
     if not 1 <= repeat.times <= MAX_LAYERS:
         raise SpecError(f"workload.repeat.times: found {repeat.times}, expected 1 to {MAX_LAYERS}")
@@ -149,7 +151,7 @@ def _repeated(text: OpTableText, repeat: Repeat | None) -> tuple[int, int]:
 
 
 def _compute(text: OpTableText) -> tuple[Floats, int]:
-    """Seconds [n, 3]; a backward of 0 is not free but not profiled: as long as two forwards, shared by its two halves."""
+    """Seconds [n, 3]; a backward of 0 was not profiled: two forwards, divided equally between its two halves."""
     compute_s = text.compute_s.copy()
     missing = (compute_s[:, FORWARD] > 0) & (compute_s[:, INPUT_GRADIENT] == 0) & (compute_s[:, WEIGHT_GRADIENT] == 0)
     for phase in (INPUT_GRADIENT, WEIGHT_GRADIENT):
@@ -160,7 +162,7 @@ def _compute(text: OpTableText) -> tuple[Floats, int]:
 def _pieces(
     text: OpTableText, order: list[int], units: list[int], compute_s: Floats, width: int, warnings: list[str]
 ) -> Pieces:
-    """A row a piece. An asynchronous all-reduce is a gradient for the buckets; any other collective holds up its operator."""
+    """One piece per row. An asynchronous all-reduce is a gradient for the buckets; any other collective blocks its operator."""
     n = len(order)
     kind, group, rule = (np.zeros((n, 3), np.int64) for _ in range(3))
     size, gradient_bytes = np.zeros((n, 3)), np.zeros(n)
@@ -175,7 +177,7 @@ def _pieces(
                 continue
             if word == ASYNC:
                 where = "on a group of its own" if suffix else "in a forward"
-                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} holds it up: nothing runs beside it")
+                warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} blocks its operator: nothing overlaps with it")
             own = {"_EP": EP, "_DP_EP": DP_EP}.get(suffix, DP if phase == WEIGHT_GRADIENT else TP)
             kind[k, phase], group[k, phase], size[k, phase] = _KIND[word], own, sent
             rule[k, phase] = _RULE_OF_GROUP[own]
@@ -193,7 +195,7 @@ def _pieces(
 
 
 def _no_step() -> StepPieces:
-    """No work once a step: the table holds no optimizer."""
+    """No work once per step: the table has no optimizer."""
     none: Ints = np.zeros(0, np.int64)
     return StepPieces(
         role=none,
@@ -210,8 +212,8 @@ def _no_step() -> StepPieces:
 def _notes(
     text: OpTableText, repeat: Repeat | None, given: int | None, width: int, unprofiled: int, micro_batch: int | None
 ) -> list[str]:
-    notes = [] if micro_batch else ["the table does not say its micro-batch: taken as 1 (set workload.micro_batch)"]
-    notes += ["a step is forward, backward and gradients: the table holds no optimizer"]
+    notes = [] if micro_batch else ["the table does not state its micro-batch: taken as 1 (set workload.micro_batch)"]
+    notes += ["a step is forward, backward and gradients: the table has no optimizer"]
     if unprofiled:
         whole = (
             "no backward time"
@@ -224,5 +226,5 @@ def _notes(
     if given is None:
         notes.append(f"sizes are elements: taken as {width} bytes each (set workload.bytes_per_element)")
     if repeat is None:
-        notes.append("the table is taken as it stands: no rows are repeated (set workload.repeat)")
+        notes.append("no rows are repeated (set workload.repeat)")
     return notes

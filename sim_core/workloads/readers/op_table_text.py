@@ -1,4 +1,4 @@
-"""The tab-separated operator table: grammar, every hazard as one `path:line:` message, a row an operator as columns.
+"""The tab-separated operator table: grammar, a `path:line:` message for every fault, one row per operator as columns.
 
 Source of the grammar: docs/formats.md.
 """
@@ -35,7 +35,7 @@ GRADIENT: Final = "_grad"
 _WORDS: Final = {"None": ("NONE", "")} | {
     kind + suffix: (kind, suffix) for kind in COLLECTIVES for suffix in ("", *SUFFIXES) if not (kind == "NONE" and suffix)
 }
-_MOST: Final = 2.0**53  # beyond, a float64 cannot hold each whole number
+_MOST: Final = 2.0**53  # above, a float64 cannot represent every whole number
 _LENGTH: Final = 100  # characters of a name or number
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z", re.ASCII)
 
@@ -56,8 +56,8 @@ class OpTableText:
 
 
 def looks_like_op_table(head: str) -> bool:
-    """Whether a file that begins with `head` is an operator table: by its header, else by its first rows."""
-    whole = head if "\n" not in head else head[: head.rindex("\n")]  # a last line may be cut
+    """Whether a file that begins with `head` is an operator table, by its header or its first rows."""
+    whole = head if "\n" not in head else head[: head.rindex("\n")]  # the last line may be truncated
     stripped = (line.strip("\ufeff \t\r") for line in whole.split("\n", 100)[:100])
     lines = [_cells(line) for line in stripped if line][:3]
     return bool(lines) and (len(set(lines[0]) & set(COLUMNS)) >= 3 or all(_is_row(cells) for cells in lines))
@@ -90,12 +90,12 @@ def read_op_table_text(path: str, data: bytes | None = None) -> OpTableText:
 
 
 def _cells(text: str) -> list[str]:
-    """The cells of a line, between tabs, or between blanks where there is no tab."""
+    """The cells of a line, separated by tabs, or by blanks if there is no tab."""
     return [cell.strip() for cell in text.split("\t")] if "\t" in text else text.split()
 
 
 def _is_row(cells: list[str]) -> bool:
-    """Whether these may be the cells of a row: a name, then number, collective, number in turn."""
+    """Whether these may be the cells of a row: a name, then number, collective and number repeatedly."""
     kinds = [bool(_NUMBER.match(cell)) if k % 3 != 2 else cell.upper() in _WORDS for k, cell in enumerate(cells)][1:]
     return 4 <= len(cells) <= len(COLUMNS) and all(kinds)
 
@@ -112,7 +112,7 @@ class _Table:
         line, text = lines[0]
         cells = _cells(text.strip())
         if not set(cells) & set(COLUMNS) and any(_NUMBER.match(cell) for cell in cells):
-            self.warnings.add(line, "no header: the columns are taken in the usual order")
+            self.warnings.add(line, "no header: the usual order of columns is assumed")
             return COLUMNS, lines
         for k, cell in enumerate(cells, 1):
             what = f"header column {k}"
@@ -121,7 +121,7 @@ class _Table:
                     self.path, line, f"{what} is unknown", found=f"{shown(cell)} ({nearest(cell.lower(), COLUMNS)})"
                 )
             if cell in cells[: k - 1]:
-                raise FormatError(self.path, line, f"{what}: {cell} stands twice")
+                raise FormatError(self.path, line, f"{what}: {cell} is repeated")
         absent = [column for column in COLUMNS if column not in cells]
         for column in absent:
             if column in NEEDED:
@@ -131,7 +131,7 @@ class _Table:
             if partner != column and partner in cells:
                 raise FormatError(self.path, line, f"header column {column} is missing", expected=f"it beside {partner}")
         if absent:
-            self.warnings.add(line, f"columns that the table lacks are taken as 0 and NONE: {' '.join(absent)}")
+            self.warnings.add(line, f"missing columns are taken as 0 and NONE: {' '.join(absent)}")
         return tuple(cells), lines[1:]
 
     def row(self, line: int, text: str, columns: tuple[str, ...]) -> tuple[str, list[float], Words, Words, list[float], float]:
@@ -182,12 +182,14 @@ class _Table:
 
 
 def _check_names(path: str, lines: Ints, names: tuple[str, ...]) -> None:
-    """Each name once, and each gradient right before its operator."""
+    """Check that each name is unique, and each gradient is right before its operator."""
     first: dict[str, int] = {}
     for line, name, following in zip(lines.tolist(), names, (*names[1:], None), strict=True):
         if name in first:
-            what = f"name {shown(name)} stands twice, before on line {first[name]}"
-            raise FormatError(path, line, what, expected="rows that repeat once, with `repeat: {from, to, times}` in the spec")
+            what = f"name {shown(name)} is repeated, first on line {first[name]}"
+            raise FormatError(
+                path, line, what, expected="unique names; for repeated layers set `repeat: {from, to, times}` in the spec"
+            )
         first[name] = line
         operator = name.removesuffix(GRADIENT)
         if operator not in (name, "") and following != operator:

@@ -1,4 +1,4 @@
-"""A SimAI/AICB text as a `Workload`: which lines are layers, which once-a-step records, how often a layer repeats."""
+"""A SimAI/AICB text as a `Workload`: which lines are layers or once-per-step records, and how often a layer repeats."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from sim_core.workloads.workload import (
 )
 
 MAX_LAYER_TABLE: Final = 300_000
-"""Kinds of layers x layers of the model: what a table of running counts may hold (2 MB)."""
+"""Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
 def workload_from_simai(
     text: SimaiText, *, micro_batch: int | None, sequence: int | None, measured_on: str | None
 ) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a parsed text, and warnings. `micro_batch` is the one that the file was made with (not in the file).
+    """The workload of a parsed text, and warnings. `micro_batch` is that of the recording (not in the file).
 
-    Raises FormatError where the lines do not form micro-batches of layers.
+    Raises FormatError if the lines do not form micro-batches of layers.
     """
     warnings = list(text.warnings)
     sections = sections_of(text, warnings)
@@ -93,7 +93,7 @@ def workload_from_simai(
 
 
 def _base(header: Header, micro_batch: int | None) -> BasePlan:
-    """The header's plan. With one stage there is nothing to interleave: AICB writes layers per stage into `vpp` there."""
+    """The header's plan. With pp 1, AICB writes the number of layers into `vpp`, which is then taken as 1."""
     vpp = header.vpp if header.pp > 1 else 1
     return BasePlan(
         tp=header.tp, pp=header.pp, vpp=vpp, ep=header.ep, all_gpus=header.all_gpus, ga=header.ga, micro_batch=micro_batch or 1
@@ -103,18 +103,18 @@ def _base(header: Header, micro_batch: int | None) -> BasePlan:
 def _notes(header: Header, micro_batch: int | None, layers: int) -> list[str]:
     notes = []
     if micro_batch is None:
-        notes.append("the file does not say its micro-batch: taken as 1 (set workload.micro_batch)")
+        notes.append("the file does not state its micro-batch: taken as 1 (set workload.micro_batch)")
     if header.pp > 1:
-        notes.append(f"the file holds one of {header.pp} stages; the others are taken to hold {layers} such layers each")
+        notes.append(f"the file has one of {header.pp} stages; the others are assumed to have {layers} such layers each")
     if header.pp == 1 and header.vpp > 1:
-        notes.append(f"vpp: {header.vpp} with pp: 1 counts layers, there is nothing to interleave: taken as 1")
+        notes.append(f"vpp: {header.vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1")
     return notes
 
 
 def _units(
     text: SimaiText, sections: Sections, starts: list[int], compute_s: Floats, warnings: list[str]
 ) -> tuple[list[range], Ints, int, int]:
-    """Distinct layers as ranges of positions in a repetition, the unit of each layer, the first and last stage's units."""
+    """Distinct layers as ranges of positions in a repetition, the unit of each layer, and the units of first and last stage."""
     size = sections.repetitions.shape[1]
     stop = size - sections.tail
     layers = len(starts) * text.header.pp
@@ -122,7 +122,7 @@ def _units(
     if len(units) * layers > MAX_LAYER_TABLE:
         units, unit_of_layer = _alike(text, sections, starts, stop, None)
         warnings.append(
-            f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ in times alone are averaged"
+            f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
         )
     if len(units) * layers > MAX_LAYER_TABLE:
         found = f"{layers} layers of {len(units)} kinds (pp {text.header.pp} stages of {len(starts)})"
@@ -141,7 +141,7 @@ def _units(
 def _alike(
     text: SimaiText, sections: Sections, starts: list[int], stop: int, compute_s: Floats | None
 ) -> tuple[list[range], Ints]:
-    """Units of layers that hold the same records (and times, if given), as positions of their first; the unit of each layer."""
+    """Units of layers with equal records (and times, if given), as positions of the first one; and the unit of each layer."""
     ids: dict[object, int] = {}
     units: list[range] = []
     unit_of_layer = np.empty(len(starts), np.int64)
@@ -156,7 +156,7 @@ def _alike(
 
 
 def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
-    """Start positions of every occurrence of each unit."""
+    """Start positions of all occurrences of each unit."""
     found: list[list[int]] = [[] for _ in units]
     for layer, unit in enumerate(unit_of_layer):
         found[unit].append(starts[layer])
@@ -164,7 +164,7 @@ def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> 
 
 
 def _rerun_counts(header: Header, lines: int) -> Floats:
-    """How often backward runs the forward of each line again: from the nearest checkpoint up to each initiate (excluded)."""
+    """How often the backward runs each line's forward again: from the nearest checkpoint up to, excluding, each initiate."""
     steps = np.zeros(lines + 1, np.float64)
     if header.policy == RERUN_POLICY and header.checkpoint_initiates:
         stored = np.sort(np.array(header.checkpoints, np.int64))
@@ -202,20 +202,20 @@ def _pieces(
 
 
 def _mean(rows: Floats) -> Floats:
-    """Mean over the rows; equal rows give that row, to the last bit."""
+    """Mean over the rows; equal rows give exactly that row."""
     mean: Floats = rows[0] if (rows == rows[0]).all() else rows.mean(axis=0)
     return mean
 
 
 def _group(suffix: str, phase: int) -> int:
-    """Bare is TP in forward and input gradient, DP in weight gradient."""
+    """The group of a suffix; without one: TP in forward and input gradient, DP in weight gradient."""
     if suffix:
         return {"_EP": EP, "_DP_EP": DP_EP}[suffix]
     return DP if phase == WEIGHT_GRADIENT else TP
 
 
 def _step_pieces(records: Sequence[Record]) -> StepPieces:
-    """The once-a-step records; each becomes a row for its compute and one for each of its collectives."""
+    """The once-per-step records, each as one row for its compute and one for each of its collectives."""
     rows: list[tuple[int, int, float, int, int, int, float, int]] = []
     for record in records:
         rule, comm_rules = rules_of(record, in_layer=False)
@@ -253,12 +253,12 @@ _RULE_OF_GROUP: Final = {
 
 
 def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, int]]:
-    """Moving rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
+    """Rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
     groups = [_group(record.suffix[phase], phase) for phase in range(3)]
     comm = [_RULE_OF_GROUP[group] for group in groups]
     if in_layer:
         return moving.COMPUTE, (comm[0], comm[1], comm[2])
-    if record.name == "layernorm":  # its size is the rank's parameters, in 2 bytes each
+    if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
         on_tp = moving.PARAMETERS
     else:
         on_tp = moving.ACTIVATION if record.name.startswith("cross_entropy") else moving.FIXED
@@ -284,7 +284,7 @@ def _p2p(header: Header, pieces: Pieces) -> tuple[float, int, list[str]]:
         return (
             0.0,
             rule,
-            ["the bytes of a pipeline send are not known (no pp_comm, no TP message): plans with pp > 1 are infeasible"],
+            ["the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"],
         )
     size = float(forward.max()) / (header.tp if sharded else 1)
     why = f"its TP message / tp {header.tp}" if sharded else "its TP message"

@@ -1,4 +1,4 @@
-"""Which lines of a SimAI text are what: once-a-step records, micro-batches, layers."""
+"""Sections of a SimAI text: once-per-step records, micro-batches, layers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LAST_STAGE = re.compile(r"final_")
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
-    """Line ranges of a file: once-a-step records, then equal repetitions (micro-batches), then once-a-step records."""
+    """Line ranges of a file: once-per-step records, then equal repetitions (micro-batches), then once-per-step records."""
 
     before: range
-    repetitions: Ints  # [repetitions, records of one] layer lines
+    repetitions: Ints  # [repetitions, records per repetition] layer lines
     after: range
     head: int  # records of a repetition before its layers (the embedding)
     tail: int  # records of a repetition after its layers
 
 
 def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
-    """Cut the lines into the parts of a step."""
+    """Divide the lines into the parts of a step."""
     names = [record.name for record in text.records]
     line_names = [names[k] for k in text.order]
     total = len(line_names)
@@ -50,12 +50,12 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     repetitions = _repetitions(text, [*starts, end])
     if len(repetitions) > text.header.ga:
         warnings.append(
-            f"{text.path}:{text.line_of[0]}: the file holds {len(repetitions)} micro-batches but its header says "
-            f"ga: {text.header.ga}; one micro-batch is their mean"
+            f"{text.path}:{text.line_of[0]}: the file has {len(repetitions)} micro-batches but its header has "
+            f"ga: {text.header.ga}; their mean is used for each micro-batch"
         )
     if any("NONE" in r.collective and any(b for c, b in zip(r.collective, r.comm_bytes, strict=True) if c == "NONE")
            for r in text.records):  # fmt: skip
-        warnings.append(f"{text.path}:{text.line_of[0]}: bytes beside a collective NONE are not sent")
+        warnings.append(f"{text.path}:{text.line_of[0]}: bytes with collective NONE are ignored")
     _warn_of_records_in_odd_places(text, line_names, begin, repetitions[0], warnings)
     first = [line_names[k] for k in repetitions[0]]
     head = int(first[0] == EMBEDDING)
@@ -70,17 +70,21 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
 def _warn_of_records_in_odd_places(
     text: SimaiText, names: list[str], begin: int, repetition: Ints, warnings: list[str]
 ) -> None:
-    """A layer before the first micro-batch, or a once-a-step record inside one, is read as what stands there: say so."""
+    """Warn about a layer before the first micro-batch, or a once-per-step record inside one: its position decides."""
     early = next((k for k in range(begin) if not _BEFORE.match(names[k])), None)
     inside = next((int(k) for k in repetition if _BEFORE.match(names[k]) or _AFTER.match(names[k])), None)
     if early is not None:
-        warnings.append(f"{text.path}:{text.line_of[early]}: record {names[early]} before the first layers: taken once a step")
+        warnings.append(
+            f"{text.path}:{text.line_of[early]}: record {names[early]} before the first layers: taken once per step"
+        )
     if inside is not None:
-        warnings.append(f"{text.path}:{text.line_of[inside]}: record {names[inside]} among the layers: taken as part of one")
+        warnings.append(
+            f"{text.path}:{text.line_of[inside]}: record {names[inside]} among the layers: taken as part of a layer"
+        )
 
 
 def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
-    """Layer lines of each micro-batch; all must hold the same records (times may differ)."""
+    """Layer lines of each micro-batch; all must have the same records (times may differ)."""
     shape_ids: dict[object, int] = {}
     shape_ids_of = np.array([shape_ids.setdefault(shape_of(record), len(shape_ids)) for record in text.records])
     shapes = shape_ids_of[text.order]
@@ -112,7 +116,7 @@ def _told(record: Record) -> str:
 
 
 def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
-    """Where in a repetition each layer begins: by the shortest period of the names, else at each return of the first name."""
+    """Start of each layer in a repetition: by the shortest period of the names, else at each occurrence of the first name."""
     lines = sections.repetitions[0]
     stop = len(lines) - sections.tail
     names = [text.records[text.order[k]].name for k in lines[sections.head : stop]]
@@ -124,5 +128,5 @@ def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
 
 
 def shape_of(record: Record) -> tuple[object, ...]:
-    """What two records have in common that differ in times alone."""
+    """The fields that are equal in records that differ only in times."""
     return record.name, record.collective, record.suffix, record.comm_bytes

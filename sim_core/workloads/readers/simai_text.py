@@ -1,4 +1,4 @@
-"""The SimAI/AICB workload text: grammar, every hazard as one `path:line:` message, equal lines stored once.
+"""The SimAI/AICB workload text: its grammar, with a `path:line:` message for every fault; equal lines are stored once.
 
 Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads; docs/formats.md.
 """
@@ -51,7 +51,7 @@ _NAME_LENGTH: Final = 100
 
 
 class Header(NamedTuple):
-    """Line 1. `vpp` is 1 and `pp_comm` 0 where the line leaves them out."""
+    """Line 1. `vpp` is 1 and `pp_comm` 0 if the line lacks them."""
 
     policy: str
     tp: int
@@ -79,7 +79,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SimaiText:
-    """A whole file: the distinct records, and `order[k]`, the record that stands in layer line k (line `k_line[k]`)."""
+    """A whole file: the distinct records, and `order[k]`, the record in layer line k (line `k_line[k]`)."""
 
     path: str
     header: Header
@@ -150,17 +150,17 @@ class _Header:
         raise self.fail("unknown policy", found=shown(policy), expected=f"{RERUN_POLICY} or {POLICY}")
 
     def _entry(self, position: int) -> int:
-        """Read the key at `position` with its value; returns where the next key stands."""
+        """Read the key at `position` with its value; returns the position of the next key."""
         token = self.tokens[position]
         key = token.removesuffix(":")
         if not _KEY.match(token):
             if self.unknown:
                 raise self.fail(f"unknown key `{self.unknown[-1]}` ({nearest(self.unknown[-1], HEADER_KEYS)})")
-            raise self.fail("a header key was due", found=shown(token), expected="`key: value`")
-        if token == key and key != "pp_comm":  # generators are known to leave this one colon out
+            raise self.fail("a header key is missing", found=shown(token), expected="`key: value`")
+        if token == key and key != "pp_comm":  # some generators omit this colon
             raise self.fail("key without a colon", found=shown(token), expected=f"`{key}:`")
         if key in self.values or key in self.lists:
-            raise self.fail(f"key `{key}` stands twice")
+            raise self.fail(f"key `{key}` is repeated")
         if position + 1 >= len(self.tokens) or self.tokens[position + 1].endswith(":"):
             raise self.fail(f"key `{key}` without a value", expected="a number")
         value = self.tokens[position + 1]
@@ -211,7 +211,7 @@ class _Header:
         if gpus // (tp * pp) % ep:
             raise self.fail(f"ep({ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
         if policy == POLICY and any(self.lists.values()):
-            self.warnings.append(f"{self.path}:{self.line}: {POLICY} re-runs nothing: the checkpoint ids have no effect")
+            self.warnings.append(f"{self.path}:{self.line}: {POLICY} runs nothing again: the checkpoint ids have no effect")
         if "vpp" not in v:
             self.warnings.append(f"{self.path}:{self.line}: the header has no `vpp:`, taken as 1")
         return Header(
@@ -229,7 +229,7 @@ class _Header:
 
 
 def _body(path: str, lines: list[tuple[int, str]]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
-    """Line 2 and the layer lines; a line that was seen before costs a look-up, no object."""
+    """Line 2 and the layer lines; a repeated line costs only a look-up."""
     number, text = lines[1]
     tokens = text.split()
     if len(tokens) != 1:

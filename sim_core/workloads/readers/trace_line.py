@@ -1,4 +1,4 @@
-"""One line of a rank trace as texts: by one regular expression where its keys stand in the usual order, else in any order."""
+"""One line of a rank trace as texts: by a regular expression for the usual order of keys, else by a parser for any order."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ Part = tuple[Texts, Extra]
 
 
 class TraceLine(NamedTuple):
-    """An operation: the values of KEYS, None where a key is absent, and the fields whose key is none of them."""
+    """An operation: the values of KEYS, None where a key is absent, and the fields with other keys."""
 
     prefix: str  # rank or stage
     number: int
     name: str
     values: Texts
     extra: Extra
-    parts: list[Part]  # of each sub-operation: the values of PART_KEYS, and its other fields
+    parts: list[Part]  # for each sub-operation: the values of PART_KEYS, and its other fields
 
 
 def looks_like_trace(head: str) -> bool:
-    """Whether a file that begins with `head` is a rank trace: one of its first lines begins as an operation does."""
+    """Whether a file that begins with `head` is a rank trace: one of its first lines begins like an operation."""
     return any(_LOOKS.match(line.lstrip("\ufeff \t")) for line in head.split("\n", 100)[:100])
 
 
 def split_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
-    """The texts of one line. Raises FormatError; Unclosed where the line is cut off."""
+    """The texts of one line. Raises FormatError; Unclosed if the line is truncated."""
     return fast_line(text) or any_line(path, line, text, unended=unended)
 
 
 def fast_line(text: str) -> TraceLine | None:
-    """The texts of a line with its keys in the usual order, None for any other line."""
+    """The texts of a line with the usual order of keys; None for other lines."""
     match = _FAST.match(text)
     if match is None or len(text) > LINE_LENGTH:
         return None
@@ -91,7 +91,7 @@ def fast_line(text: str) -> TraceLine | None:
 
 
 def _fast_parts(text: str) -> list[Part] | None:
-    """The sub-operations between the brackets of their list, None if one has its keys in another order."""
+    """The sub-operations between the brackets of their list, None if one has another order of keys."""
     if not text:
         return []
     if not text[0] == text[-1] == "'":
@@ -101,16 +101,16 @@ def _fast_parts(text: str) -> list[Part] | None:
 
 
 def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
-    """The same for keys in any order, and every message. `unended`: no newline follows. Raises FormatError; Unclosed."""
+    """The same for any order of keys, with all error messages. `unended`: no newline follows. Raises FormatError; Unclosed."""
     head = _head(path, line, text)
     fields = split_fields(path, line, text[head.end() : -1], _KNOWN)
     free = fields.get(FREE_TEXT, "")
     joined = _JOINED.search(free)
     if joined:
         found = shown(free[joined.start() : joined.start() + 40])
-        raise FormatError(path, line, "two operations on one line", found=found, expected="a line each")
+        raise FormatError(path, line, "two operations on one line", found=found, expected="one operation per line")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
-        raise Unclosed(path, line, "the line is cut off in its description", found=shown(free[-40:] + ")"))
+        raise Unclosed(path, line, "the line is truncated in its description", found=shown(free[-40:] + ")"))
     parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))
     values = tuple(fields.pop(key, None) for key in KEYS)
     return TraceLine(prefix=head[1], number=int(head[2]), name=head[3], values=values, extra=fields or None, parts=parts)
@@ -126,7 +126,7 @@ def _head(path: str, line: int, text: str) -> re.Match[str]:
             path, line, "text after the closing parenthesis", found=shown(text[-40:]), expected="the end of the line"
         )
     if _HEAD_CUT.match(text) or (head and not text.endswith(")")):
-        raise Unclosed(path, line, "the line is cut off", found=shown(text[-40:]), expected="`)` at its end")
+        raise Unclosed(path, line, "the line is truncated", found=shown(text[-40:]), expected="`)` at its end")
     if not head:
         raise FormatError(path, line, "operation", found=shown(text[:100]), expected=_EXPECTED)
     return head
@@ -141,12 +141,12 @@ def _parts(path: str, line: int, text: str) -> list[Part]:
 
 
 def any_parts(path: str, line: int, text: str) -> list[Part]:
-    """The same for keys in any order, and every message. Raises FormatError."""
+    """The same for any order of keys, with all error messages. Raises FormatError."""
     parts: list[Part] = []
     for k, string in enumerate(split_strings(path, line, _PARTS_KEY, text), 1):
         try:
             fields = split_fields(path, line, string, PART_KEYS)
-        except Unclosed:  # of the string, the line itself is whole
+        except Unclosed:  # inside the string: the line itself is complete
             what = f"sub-operation {k}: a bracket or quote is not closed"
             raise FormatError(path, line, what, found=shown(string[:100])) from None
         values = tuple(fields.pop(key, None) for key in PART_KEYS)

@@ -1,4 +1,4 @@
-"""The Megatron rank trace: one rank's operations as columns, every hazard as one `path:line:` message.
+"""The Megatron rank trace: one rank's operations as columns, with a `path:line:` message for every fault.
 
 Source of the grammar: docs/formats.md.
 """
@@ -52,7 +52,7 @@ DTYPE_BYTES: Final[Mapping[str, int]] = {
     **{"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1},
     **{"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1},
 }
-"""Bytes of one element, by the name that torch gives its type."""
+"""Bytes of one element, by torch's name of its type."""
 
 _ABSENT: Final[Mapping[str | None, str]] = {None: "", "None": ""}
 _STATE: Final[Mapping[str | None, str]] = {**_ABSENT, **{word: word for word in STATES}}
@@ -60,11 +60,11 @@ _DTYPE: Final[Mapping[str | None, str]] = {**_ABSENT, **{p + d: d for d in DTYPE
 _OPERATION: Final = frozenset(OPERATIONS)
 _GROUP: Final[Mapping[str | None, str]] = {**_ABSENT, **{word: word for word in GROUPS}}
 _COMM_FUNCTION: Final = frozenset(COMM_FUNCTIONS)
-_MOST_MS: Final = 2.0**53  # beyond, a float64 cannot hold each millisecond
+_MOST_MS: Final = 2.0**53  # above, a float64 cannot represent every millisecond
 _INT64_MAX: Final = 2**63 - 1
 _NUMBER_LENGTH: Final = 64
-_NEAR_MISSES: Final = 1000  # keys that are compared with the known ones; more than any real file has
-_NAMED: Final = 20  # unknown words of one kind that are named, each with its nearest
+_NEAR_MISSES: Final = 1000  # unknown keys to compare with the known ones; no real file has as many
+_NAMED: Final = 20  # unknown words of one kind to name in warnings
 _INTEGER = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 _SIZES = re.compile(r"\[\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*){0,63})?\]\Z", re.ASCII)
 
@@ -73,16 +73,16 @@ _SIZES = re.compile(r"\[\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*){0,63})?\]\Z",
 class TraceText:
     """The operations of one rank as n rows, and the m communication calls inside them, both in the order of the file.
 
-    `rank` and `stage` are None where no line tells them. Times are seconds; `end_s` is the clock at the END of an operation,
-    NaN where it is absent. Other absent values: words "", shapes (), `micro_batch` -1. A `dtype` is a key of DTYPE_BYTES.
-    `extra` and `sub_extra` hold the fields that the grammar does not know, as texts.
+    `rank` and `stage` are None if no line has them. Times are seconds; `end_s` is the clock at the END of an operation,
+    NaN if absent. Other absent values: words "", shapes (), `micro_batch` -1. A `dtype` is a key of DTYPE_BYTES.
+    `extra` and `sub_extra` hold fields with unknown keys, as texts.
     """
 
     path: str
     rank: int | None
     stage: int | None
     warnings: tuple[str, ...]
-    truncated: bool  # the last line was cut off and is left out
+    truncated: bool  # the last line was truncated and is skipped
     name: tuple[str, ...]
     line: Ints  # [n]
     micro_batch: Ints  # [n]
@@ -94,7 +94,7 @@ class TraceText:
     dtype: tuple[str, ...]
     description: tuple[str, ...]
     extra: tuple[Extra, ...]
-    sub_row: Ints  # [m] the row that the call lies in
+    sub_row: Ints  # [m] the row of the operation that contains the call
     sub_name: tuple[str, ...]
     sub_group: tuple[str, ...]
     sub_function: tuple[str, ...]
@@ -119,14 +119,14 @@ def read_trace_text(path: str, data: bytes | None = None) -> TraceText:
     except Unclosed:
         if len(lines) == 1:
             raise
-        rows.warnings.add(line, "the last line is cut off: its operation is left out")
+        rows.warnings.add(line, "the last line is truncated: its operation is skipped")
         return rows.columns(truncated=True)
     rows.add(line, last)
     return rows.columns(truncated=False)
 
 
 class _Columns:
-    """What operations and sub-operations have alike, as growing columns: a tuple a row would cost as much as its parsing."""
+    """The common columns of operations and sub-operations; lists, because a tuple per row would cost as much as the parsing."""
 
     def __init__(self) -> None:
         self.name: list[str] = []
@@ -139,12 +139,12 @@ class _Columns:
 
 
 class _Rows:
-    """The lines of a file so far: each value checked, then kept."""
+    """The lines of a file so far, checked."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.warnings = Warnings(path)
-        self.rank: tuple[int, int] | None = None  # and the line that said so first
+        self.rank: tuple[int, int] | None = None  # and the first line that has it
         self.stage: tuple[int, int] | None = None
         self.named: dict[tuple[str, str], str] = {}
         self.kinds = Counter[str]()
@@ -160,7 +160,7 @@ class _Rows:
         self.part_function: list[str] = []
 
     def add(self, line: int, texts: TraceLine) -> None:
-        """Check and keep one line. Raises FormatError."""
+        """Check and store one line. Raises FormatError."""
         name, extra = texts.name, texts.extra
         stage, batch, state, duration, description, group, shape, dtype, timestamp = texts.values
         self._place(line, texts.prefix, texts.number, self._whole(line, "stage_id", stage))
@@ -200,7 +200,7 @@ class _Rows:
         dtype: str | None,
         extra: Extra,
     ) -> None:
-        """What operations (`part` 0) and sub-operations (from 1) have alike."""
+        """Store the common columns of an operation (`part` 0) or sub-operation (from 1)."""
         columns.name.append(name)
         columns.duration_ms.append(
             self._no_duration(line, name, part, extra)
@@ -218,7 +218,7 @@ class _Rows:
         columns.extra.append(extra)
 
     def columns(self, *, truncated: bool) -> TraceText:
-        """What was kept, as columns."""
+        """The stored lines as columns."""
         rows, parts = self.rows, self.parts
         return TraceText(
             path=self.path,
@@ -260,7 +260,7 @@ class _Rows:
         return value
 
     def _no_duration(self, line: int, name: str, part: int, extra: Extra) -> float:
-        """The refusal of an operation without it."""
+        """Raise FormatError for an operation without a duration."""
         near = difflib.get_close_matches("duration", extra or (), n=1, cutoff=0.7)
         found = f"the unknown key `{near[0]}`" if near else ""
         what = f"{_owner(name, part)} has no `duration`"
@@ -274,7 +274,7 @@ class _Rows:
         return int(text)
 
     def _place(self, line: int, prefix: str, index: int, stage: int | None) -> None:
-        """A file holds one rank, which is in one stage."""
+        """Check that the file has one rank in one stage."""
         if prefix == "rank":
             self.rank = self._one(line, "rank", self.rank, index)
         else:
@@ -284,7 +284,7 @@ class _Rows:
 
     def _one(self, line: int, what: str, before: tuple[int, int] | None, value: int) -> tuple[int, int]:
         if before is not None and before[0] != value:
-            expected = f"{before[0]} as on line {before[1]} (a file holds one rank)"
+            expected = f"{before[0]} as on line {before[1]} (one file per rank)"
             raise FormatError(self.path, line, what, found=str(value), expected=expected)
         return before or (value, line)
 
@@ -296,10 +296,10 @@ class _Rows:
         if _text(text):
             self._unknown(line, "comm_func", _text(text), COMM_FUNCTIONS)
         else:
-            self.warnings.add(line, "a sub-operation without `comm_func` is kept without a name")
+            self.warnings.add(line, "a sub-operation without `comm_func` has no name")
 
     def _shape(self, line: int, text: str | None, owner: str) -> Shape:
-        """Sizes of `[2, 3]`, also where that is the one element of a list."""
+        """Sizes of `[2, 3]` or `[[2, 3]]`."""
         text = text or ""
         bare = text[1:-1].strip() if text.startswith("[[") and text.endswith("]]") else text
         if not _SIZES.match(bare):
@@ -315,21 +315,21 @@ class _Rows:
         return sizes
 
     def _word(self, line: int, what: str, text: str | None, valid: Mapping[str | None, str]) -> str:
-        """The refusal of a word that is not in its closed list."""
+        """Raise FormatError for a word outside its closed list."""
         words = [word for key, word in valid.items() if key == word]
         hint = nearest((text or "").removeprefix("torch."), words)
         found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
         raise FormatError(self.path, line, f"unknown {what}", found=found, expected=" ".join(words))
 
     def _unknown(self, line: int, what: str, text: str, valid: tuple[str, ...]) -> None:
-        """A word that is not in its open list: kept, with one warning a word."""
+        """Warn about a word outside its open list, which is kept; one warning per word."""
         if (what, text) not in self.named and self.kinds[what] < _NAMED:
             self.kinds[what] += 1
             self.named[what, text] = f"unknown {what} {shown(text)} is kept as it is ({nearest(text, valid)})"
         self.warnings.add(line, self.named.get((what, text), f"further unknown {what}s are kept as they are"))
 
     def _near_misses(self, line: int, extra: Mapping[str, str], keys: tuple[str, ...], values: Texts) -> None:
-        """Warn of an unknown key that may be meant as a known one which the line lacks."""
+        """Warn about an unknown key that may be a misspelled known key, if the line lacks that key."""
         absent = tuple(key for key, value in zip(keys, values, strict=True) if value is None)
         for key in extra:
             near = self.near.get((key, absent))

@@ -1,1 +1,1 @@
-"""Measured steps: the rank traces of a job, replayed as they were recorded, and turned into a workload that can be swept."""
+"""Measured steps: the rank traces of a job, replayed, and turned into a workload that can be swept."""

@@ -1,4 +1,4 @@
-"""The ranks of a job: files found, read, put in time order, each exchange counted once, gaps between operations told."""
+"""The ranks of a job: trace files found, read and sorted by time, with exchanges merged and gaps computed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COMPUTE: Final = ("get_batch", "forward_step", "loss_func", "backward_step", "op
 SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
 EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
 BESIDE: Final = "ddp_grad_comm"
-"""Runs on a stream of its own inside a backward: no operation of the rank's own row."""
+"""Runs on its own stream during a backward; not one of the rank's operations in order."""
 HEAD_CHARS: Final = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A communication call inside an operation: seconds from the operation's start to its start, and its duration."""
+    """A communication call inside an operation; `begin_s` counts from the start of the operation."""
 
     name: str
     group: str
@@ -55,7 +55,7 @@ class Operation:
     compute_s: float
     group: str
     bytes: float
-    width: float  # bytes of an element of the message; 0 where it is not told
+    width: float  # bytes of an element of the message; 0: unknown
     calls: tuple[Call, ...]
     line: int
 
@@ -66,18 +66,18 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One rank of the job; `index` is its place among the ranks of its stage."""
+    """One rank of the job; `index` is its position among the ranks of its stage."""
 
     path: str
     rank: int
     stage: int
     index: int
     operations: tuple[Operation, ...]
-    beside: Mapping[str, float]  # bytes of gradients that were reduced beside the backward, by group
+    beside: Mapping[str, float]  # bytes of gradients that were reduced during the backward, by group
 
     @property
     def span_s(self) -> float:
-        """From the start of the first operation to the end of the last, by the rank's own clock."""
+        """Seconds from the start of the first operation to the end of the last, by the rank's own clock."""
         return max(operation.end_s for operation in self.operations)
 
     def named(self, *names: str) -> list[Operation]:
@@ -87,7 +87,7 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All ranks that are at hand, by stage and rank; `sequence` is in tokens, 0 where no message tells."""
+    """All ranks with a trace, by stage and rank; `sequence` is in tokens, 0 if no message has it."""
 
     ranks: tuple[Rank, ...]
     layout: Layout
@@ -95,17 +95,17 @@ class Job:
     sequence: int
 
     def of_stage(self, stage: int) -> list[Rank]:
-        """The ranks of a stage that are at hand."""
+        """The ranks of a stage that have a trace."""
         return [rank for rank in self.ranks if rank.stage == stage]
 
     @property
     def whole(self) -> bool:
-        """Whether every rank of every stage is at hand."""
+        """Whether every rank of every stage has a trace."""
         return len(self.ranks) == self.layout.pp * self.layout.ranks_per_stage
 
     @property
     def has_experts(self) -> bool:
-        """Whether experts are reduced or exchanged anywhere."""
+        """Whether the job has experts: their gradients or tokens are communicated."""
         return any(
             o.name in EXPERT_REDUCTIONS or any(call.group == "exp" for call in o.calls)
             for rank in self.ranks
@@ -114,7 +114,7 @@ class Job:
 
     @property
     def span_s(self) -> float:
-        """The recorded step: the longest span of a rank."""
+        """Seconds of the recorded step: the longest span of a rank."""
         return max(rank.span_s for rank in self.ranks)
 
 
@@ -139,7 +139,7 @@ def _is_trace(path: str) -> bool:
 
 
 def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
-    """The job whose trace(s) lie at `path` (a file, a folder, a glob). `facts` are the user's (tp, pp, all_gpus, layers ...).
+    """The job with the trace(s) at `path` (a file, a folder, a glob). `facts` are the user's (tp, pp, all_gpus, layers ...).
 
     Raises SimError, OSError.
     """
@@ -184,7 +184,7 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
 
 
 def _beside(file: TraceText) -> dict[str, float]:
-    """Bytes of the gradient buckets that newer traces tell as operations beside the backward, by group; each bucket once."""
+    """Bytes of gradient buckets, by group, which newer traces have as operations during the backward; each bucket once."""
     buckets: dict[tuple[str, str, str], float] = {}
     for k, name in enumerate(file.name):
         told = file.extra[k] or {}
@@ -200,27 +200,27 @@ def _beside(file: TraceText) -> dict[str, float]:
 
 
 def _cut_off(rank: Rank) -> str | None:
-    """A warning where a rank's trace does not hold a whole step."""
+    """A warning if a rank's trace is not a complete step."""
     forwards, backwards = len(rank.named("forward_step")), len(rank.named("backward_step"))
     if forwards == backwards:
         return None
-    return f"{rank.path}:{rank.operations[-1].line}: the step is cut off: {forwards} forwards, {backwards} backwards"
+    return f"{rank.path}:{rank.operations[-1].line}: the step is incomplete: {forwards} forwards, {backwards} backwards"
 
 
 def _is_new(text: TraceText, files: list[TraceText], warnings: list[str]) -> bool:
-    """Whether a file is of a rank that is not read yet. The same again is left out; another one of that rank is a fault."""
+    """Whether a file is of a new rank. An equal file is skipped; a different file of the same rank raises FormatError."""
     twin = next((file for file in files if (file.rank, file.stage) == (text.rank, text.stage)), None)
     if twin is None:
         return True
     if (twin.name, twin.duration_s.tolist()) == (text.name, text.duration_s.tolist()):
-        warnings.append(f"{text.path}:1: the same as {twin.path}: left out")
+        warnings.append(f"{text.path}:1: equal to {twin.path}: skipped")
         return False
-    raise FormatError(text.path, 1, f"rank {text.rank} a second time", found=f"also in {twin.path}", expected="one file a rank")
+    raise FormatError(text.path, 1, f"rank {text.rank} is repeated", found=f"also in {twin.path}", expected="one file per rank")
 
 
 def _stage_of(file: TraceText) -> int:
     if file.stage is None:
-        raise FormatError(file.path, 1, "stage_id is nowhere told", expected="stage_id=N in the lines")
+        raise FormatError(file.path, 1, "stage_id is missing", expected="stage_id=N in the lines")
     return file.stage
 
 
@@ -230,14 +230,14 @@ def _sequence(files: list[TraceText]) -> int:
 
 
 def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
-    """Rows in time order. Exchanges, recorded as several rows of one duration and one end, become one operation."""
+    """Rows in time order. An exchange, recorded as several rows of equal duration and end, becomes one operation."""
     rows = [k for k, name in enumerate(file.name) if name != BESIDE]
     if not rows:
-        raise FormatError(file.path, 1, "no operation of the rank itself", expected="forward_step and others")
+        raise FormatError(file.path, 1, "no operations besides ddp_grad_comm", expected="forward_step and others")
     ends = _ends(file, rows)
     order = sorted(range(len(rows)), key=lambda k: ends[k])
     if order != list(range(len(rows))):
-        warnings.append(f"{file.path}:{file.line[rows[0]]}: lines are not in the order of time: sorted")
+        warnings.append(f"{file.path}:{file.line[rows[0]]}: lines are not sorted by time: sorted")
     calls = _calls(file)
     first_s = ends[order[0]] - file.duration_s[rows[order[0]]]
     operations: list[Operation] = []
@@ -255,7 +255,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
         start_s = end_s - duration_s
         overlaps += start_s < at_s - 1e-3 * max(1.0, duration_s)
         gap_s = max(start_s - at_s, 0.0)
-        start_s = at_s + gap_s  # stamps are rounded: an operation begins no earlier than the last one ends
+        start_s = at_s + gap_s  # timestamps are rounded: an operation does not begin before the previous one ends
         inside = calls.get(row, [])
         held_s = sum(call.duration_s for call in inside)
         operations.append(
@@ -278,12 +278,12 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
         at_s = start_s + duration_s
         k += 1
     if overlaps:
-        warnings.append(f"{file.path}:{operations[0].line}: {overlaps} operations begin before the one before ends: moved")
+        warnings.append(f"{file.path}:{operations[0].line}: {overlaps} operations begin before the previous one ends: moved")
     return tuple(operations)
 
 
 def _ends(file: TraceText, rows: list[int]) -> Floats:
-    """End of each row; one that is not told (absent or 0) is right behind the row before, the first ones before the next."""
+    """End of each row; a missing end (absent or 0) follows directly from the previous row, for the first rows from the next."""
     ends = file.end_s[rows].copy()
     unknown = ~(ends > 0)
     if unknown.all():
@@ -299,7 +299,7 @@ def _ends(file: TraceText, rows: list[int]) -> Floats:
 
 
 def _fused(file: TraceText, row: int, after: int, parts: list[str]) -> bool:
-    """Whether `after` is recorded as one exchange with `row`: same duration, same stamp, another pipeline message."""
+    """Whether `after` is part of one exchange with `row`: same duration and timestamp, another pipeline message."""
     same = file.duration_s[row] == file.duration_s[after] and (
         file.end_s[row] == file.end_s[after] or (np.isnan(file.end_s[row]) and np.isnan(file.end_s[after]))
     )
@@ -307,7 +307,7 @@ def _fused(file: TraceText, row: int, after: int, parts: list[str]) -> bool:
 
 
 def _calls(file: TraceText) -> dict[int, list[Call]]:
-    """The communication calls inside each row, in the order of time."""
+    """The communication calls inside each row, sorted by time."""
     found: dict[int, list[Call]] = {}
     starts = file.end_s - file.duration_s
     for k, row in enumerate(file.sub_row.tolist()):

@@ -1,4 +1,4 @@
-"""How a job's ranks are laid out: what file names say, what the user says, what the operations imply; in that order."""
+"""The layout of a job's ranks: from the user's facts, else from file names, else from the operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RANK_AND_TIME = re.compile(r"(?:^|_)rank\d+(?:_\d+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The job's plan. `layers` is None where nothing tells; `notes` say what was assumed."""
+    """The job's plan. `layers` is None if unknown; `notes` are the assumptions."""
 
     tp: int
     pp: int
@@ -46,20 +46,20 @@ class Layout:
 
 
 def job_of_name(path: str) -> str:
-    """The part of a file's name that the ranks of one job share; "" where the name tells nothing of the job."""
+    """The part of a file's name that all ranks of a job share; "" if the name does not describe a job."""
     return _RANK_AND_TIME.sub("", os.path.basename(path)) if facts_of_name(path) else ""
 
 
 def facts_of_name(path: str) -> dict[str, int]:
-    """What a file's name says of the job; an absurd value (0) is not taken."""
+    """The facts in a file's name; invalid values (0) are ignored."""
     found = {key: pattern.search(os.path.basename(path)) for key, pattern in _IN_NAME.items()}
     return {key: int(match[1]) for key, match in found.items() if match and int(match[1]) > 0}
 
 
 def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[str, int | None]) -> Layout:
-    """The layout of the job that `files` (at `stages`) are of. `given` are the user's own facts, which go first.
+    """The layout of the job of `files` (at `stages`). `given` are the user's own facts, which take precedence.
 
-    Raises FormatError where facts contradict each other.
+    Raises FormatError if facts contradict each other.
     """
     named = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
     facts = {**named, **{key: value for key, value in given.items() if value}}
@@ -75,7 +75,7 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
     per_stage = _ranks_per_stage(files, stages, facts, pp, notes)
     if not tp:
         tp = 1
-        notes.append("tp is not told: taken as 1 (set workload.tp)")
+        notes.append("tp is unknown: taken as 1 (set workload.tp)")
     if per_stage % tp:
         raise FormatError(files[0].path, 1, "tp", found=str(tp), expected=f"a divisor of the {per_stage} ranks of a stage")
     dp = per_stage // tp
@@ -83,12 +83,12 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
     if not ep:
         ep = dp if experts else 1
         if experts:
-            notes.append(f"ep is not told: taken as dp {dp} (set workload.ep)")
+            notes.append(f"ep is unknown: taken as dp {dp} (set workload.ep)")
     if dp % ep:
         raise FormatError(files[0].path, 1, "ep", found=str(ep), expected=f"a divisor of dp {dp}")
     micro_batch = facts.get("micro_batch") or _batch_of_messages(files)
     if not micro_batch:
-        notes.append("the micro-batch is not told: taken as 1 (set workload.micro_batch)")
+        notes.append("the micro-batch is unknown: taken as 1 (set workload.micro_batch)")
     return Layout(
         tp=tp,
         pp=pp,
@@ -104,20 +104,20 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
 
 
 def check_facts(given: Mapping[str, int | None]) -> None:
-    """Raises SpecError on a fact that no job can have."""
+    """Raise SpecError for an impossible fact."""
     for key, value in given.items():
         if value is not None and value < 1:
             raise SpecError(f"workload.{key}: found {value}, expected a whole number above 0")
 
 
 def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Mapping[str, int]) -> tuple[int, int]:
-    """Micro-batches of a step and virtual stages, from the forwards of a rank and the batches that an end stage reads."""
+    """Micro-batches per step and virtual stages, from the forwards of a rank and the batches that an end stage reads."""
     forwards = [file.name.count("forward_step") for file in files]
     most = max(forwards)
     if most == 0:
         raise FormatError(files[0].path, 1, "no forward_step in the trace", expected="at least one")
     if not any("backward_step" in file.name for file in files):
-        raise FormatError(files[0].path, int(files[0].line[-1]), "no backward_step in the trace", expected="a whole step")
+        raise FormatError(files[0].path, int(files[0].line[-1]), "no backward_step in the trace", expected="a complete step")
     if "vpp" in facts:
         vpp = facts["vpp"]
         if most % vpp:
@@ -132,7 +132,7 @@ def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Map
 
 
 def _stages(files: Sequence[TraceText], stages: Sequence[int], vpp: int, notes: list[str]) -> int:
-    """Pipeline stages: to the one that computes the loss, else as the warm-up of 1F1B tells."""
+    """Pipeline stages: from the stage that computes the loss, else from the warm-up of 1F1B."""
     for file, stage in zip(files, stages, strict=True):
         if LAST_STAGE in file.name:
             return stage + 1
@@ -143,16 +143,16 @@ def _stages(files: Sequence[TraceText], stages: Sequence[int], vpp: int, notes: 
         return stage + 1
     ahead = names.index("backward_step") if "backward_step" in names else 1
     if vpp > 1:
-        raise FormatError(file.path, 1, "pp is not told and the last stage is missing", expected="workload.pp")
+        raise FormatError(file.path, 1, "pp is unknown and the last stage has no trace", expected="workload.pp")
     pp = stage + max(ahead, 2)
-    notes.append(f"pp is not told: {ahead} forwards before the first backward on stage {stage} make it {pp} (set workload.pp)")
+    notes.append(f"pp is unknown: {ahead} forwards before the first backward on stage {stage} imply {pp} (set workload.pp)")
     return pp
 
 
 def _ranks_per_stage(
     files: Sequence[TraceText], stages: Sequence[int], facts: Mapping[str, int], pp: int, notes: list[str]
 ) -> int:
-    """tp * dp, from the world size, else from the ranks at hand."""
+    """tp * dp, from the world size, else from the ranks with a trace."""
     if "all_gpus" in facts:
         if facts["all_gpus"] % pp:
             found = f"all_gpus {facts['all_gpus']}, pp {pp}"
@@ -169,7 +169,7 @@ def _ranks_per_stage(
     tp = facts.get("tp", 1)
     per_stage = -(-per_stage // tp) * tp
     if len(known) < per_stage * pp:
-        notes.append(f"the number of ranks is not told: taken as {per_stage * pp} (set workload.all_gpus)")
+        notes.append(f"the number of ranks is unknown: taken as {per_stage * pp} (set workload.all_gpus)")
     return per_stage
 
 

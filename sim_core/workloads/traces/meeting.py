@@ -1,8 +1,8 @@
-"""Who takes part in which communication of a job, and what it costs once all are there.
+"""The members of each communication of a job, and its cost.
 
-A pipeline message meets by its channel: the k-th send from one rank to another is the k-th receive there. A collective meets
-by its group: the k-th call of a kind on each member. Nothing recorded about waiting enters: the cost of a communication is
-the shortest duration that any of its members recorded, which is that of the last to arrive.
+Pipeline messages match by channel: the k-th send from one rank to another is the k-th receive there. Collectives match by
+group: the k-th call of a kind on each member. The cost of a communication is the shortest duration that any member recorded,
+which is that of the last member to arrive, because it does not wait.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Meeting:
     key: Key
     members: list[tuple[int, int, int]] = field(default_factory=list)
     recorded_s: list[float] = field(default_factory=list)
-    whole: bool = True  # whether every rank of its group is at hand
-    paid_s: float | None = None  # what the last to arrive paid, where the replay told who that was
+    whole: bool = True  # whether every rank of its group has a trace
+    paid_s: float | None = None  # duration of the last member to arrive, if the replay found it
 
     @property
     def cost_s(self) -> float:
-        """What the last to arrive paid; by default the shortest that a member recorded."""
+        """Cost in seconds: duration of the last member to arrive, by default the shortest recorded one."""
         return min(self.recorded_s) if self.paid_s is None else self.paid_s
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a pipeline message, from one rank to another."""
+        """Whether it is a pipeline message between two ranks."""
         return self.key[0] in MESSAGES
 
     @property
     def link(self) -> tuple[int, int, str]:
-        """Stage of a message's sender, of its receiver, and its kind."""
+        """Stages of a message's sender and receiver, and its kind."""
         kind, group, _ = self.key
         return group[0][0], group[-1][0], kind
 
@@ -70,7 +70,7 @@ def meetings(job: Job) -> list[Meeting]:
 def _communications(
     layout: Layout, rank: Rank, operation: Operation, waits_in_optimizer: bool
 ) -> Iterator[tuple[str, tuple[Place, ...], int, float]]:
-    """(kind, places of the group, call or -1, seconds recorded) of each communication that an operation takes part in."""
+    """(kind, places of the group, call or -1, recorded seconds) of each communication of an operation."""
     if operation.parts:
         for part in operation.parts:
             yield part.partition("_")[2], channel(layout, rank.stage, rank.index, part), -1, operation.duration_s
@@ -80,7 +80,7 @@ def _communications(
         if len(group) > 1:
             yield f"{call.group} {call.name}", group, c, call.duration_s
     if operation.name == OPTIMIZER and waits_in_optimizer and not operation.calls:
-        group = group_of(layout, rank, "mp")  # the gradient norm is summed over the ranks of the model
+        group = group_of(layout, rank, "mp")  # the gradient norm is a sum over the ranks of the model
         if len(group) > 1:
             yield operation.name, group, -1, operation.duration_s
     elif operation.name in _GROUP_OF_OPERATION:
@@ -90,7 +90,7 @@ def _communications(
 
 
 def channel(layout: Layout, stage: int, index: int, part: str) -> tuple[Place, Place]:
-    """(sender, receiver) of a pipeline message, as `stage` names it; the ring of virtual stages is closed."""
+    """(sender, receiver) of a pipeline message, seen from `stage`; the last stage also sends to the first."""
     down = part.endswith("forward")
     sends = part.startswith("send")
     other = (stage + (1 if down == sends else -1)) % layout.pp

@@ -1,8 +1,8 @@
-"""Stages of which no rank is at hand, made from those that are known.
+"""Stages without a trace, estimated from the known ones.
 
-A missing stage is taken to be like the nearest known one, save the last: it is slower by the mean of two things that betray
-it, the steady waits beyond a message and the waits of the cooldown beyond a forward. Where only the last stage is known, the
-others' forwards are what fills the pipeline before its first message.
+A missing stage is assumed to equal the nearest known one, except for the last stage, which is slower. Its extra time is the
+mean of two estimates: steady waits minus a message, and cooldown waits minus a forward. If only the last stage is known, the
+forward time of the others follows from the wait for its first message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COOLDOWN: Final = "cooldown"
 
 
 def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str]) -> list[Stage]:
-    """All stages, the missing ones made from the known. Raises SpecError for an interleaved job."""
+    """All stages, with estimates of the missing ones. Raises SpecError for an interleaved job."""
     pp, last = job.layout.pp, job.layout.pp - 1
     missing = sorted(set(range(pp)) - set(known))
     if job.layout.vpp > 1 or any(
@@ -34,8 +34,8 @@ def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str])
     if not inner:
         forward_s, backward_s = _before_the_last(job, known[last], message_s)
         notes.append(
-            f"{names} not recorded: taken alike, forward {short(forward_s, 's')} as the pipeline's fill tells, "
-            f"backward {short(backward_s, 's')} in the proportion of stage {last}"
+            f"{names} not recorded: assumed equal, forward {short(forward_s, 's')} from the pipeline's fill time, "
+            f"backward {short(backward_s, 's')} in the ratio of stage {last}"
         )
         known = _without_norm_wait(known, backward_s + message_s)
         return [*(_made(job, stage, known[last], forward_s, backward_s) for stage in range(last)), known[last]]
@@ -45,7 +45,7 @@ def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str])
         near = known[min(inner, key=lambda k, s=stage: abs(k - s))]  # type: ignore[misc]
         stages.append(known.get(stage) or _made(job, stage, near, *block_s(near)))
     if last in known:
-        notes.append(f"{names} not recorded: taken to be like the nearest that is")
+        notes.append(f"{names} not recorded: assumed equal to the nearest recorded stage")
         return [*stages, known[last]]
     near = known[inner[-1]]
     excess_s = _excess(job, near, message_s)
@@ -53,21 +53,21 @@ def infer(job: Job, known: dict[int, Stage], message_s: float, notes: list[str])
     own_s = forward_s + backward_s
     grown = 1 + excess_s / own_s if own_s > 0 else 1.0
     notes.append(
-        f"{names} not recorded: taken to be like the nearest that is, the last slower by {short(excess_s, 's')} a "
-        "micro-batch (mean of the steady waits beyond a message and the cooldown's waits beyond a forward)"
+        f"{names} not recorded: assumed equal to the nearest recorded stage, the last slower by {short(excess_s, 's')} "
+        "per micro-batch (mean of steady waits minus a message and cooldown waits minus a forward)"
     )
     return [*stages, _made(job, last, near, forward_s * grown, backward_s * grown)]
 
 
 def _excess(job: Job, near: Stage, message_s: float) -> float:
-    """How much slower than `near` the last stage is in a micro-batch, from the waits of the ranks of `near`; at least 0."""
+    """Extra seconds per micro-batch of the last stage compared with `near`, from the waits of `near`'s ranks; at least 0."""
     forward_s, backward_s = block_s(near)
     after = job.layout.pp - 1 - near.stage
     signs: list[float] = []
     fills: list[float] = []
     for rank in job.of_stage(near.stage):
         exchanges = [o for o in rank.operations if "recv_backward" in o.parts]
-        waits = [(o.state, o.duration_s - message_s) for o in exchanges[1:]]  # the first waits for the pipeline to fill
+        waits = [(o.state, o.duration_s - message_s) for o in exchanges[1:]]  # the first one waits for the pipeline to fill
         steady = [wait_s for state, wait_s in waits if state != COOLDOWN]
         cooling = [wait_s - forward_s for state, wait_s in waits if state == COOLDOWN]
         signs += [fmean(found) for found in (steady, cooling) if found]
@@ -76,9 +76,9 @@ def _excess(job: Job, near: Stage, message_s: float) -> float:
 
 
 def _without_norm_wait(known: dict[int, Stage], a_stage_s: float) -> dict[int, Stage]:
-    """The known stages without the wait that their optimizers hold, for the missing first stage: it ends its backwards last.
+    """The known stages without the wait of their optimizers for the missing first stage, which ends its backwards last.
 
-    `a_stage_s` is a backward and its message. A stage that reduces embeddings with the first has waited there.
+    `a_stage_s` is a backward and its message. A stage that reduces embeddings with the first stage has already waited there.
     """
     lowest = min(known)
     return {
@@ -106,7 +106,7 @@ def _before_the_last(job: Job, last: Stage, message_s: float) -> tuple[float, fl
 
 
 def _made(job: Job, stage: int, like: Stage, forward_s: float, backward_s: float) -> Stage:
-    """A stage that is not recorded: 1F1B of blocks of these seconds, and the end of the step of a stage `like` it."""
+    """A stage without a trace: 1F1B with blocks of these seconds, and the end of the step as in stage `like`."""
     ends = (0, job.layout.pp - 1)
     finalize = [
         step

@@ -1,4 +1,4 @@
-"""What a job does once a step: gradients reduced, tied embeddings, the optimizer; as the step pieces of a workload."""
+"""The once-per-step work of a job as step pieces of a workload: gradient reduction, tied embeddings, optimizer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sim_core.workloads.workload import (
 )
 
 BESIDE_OF: Final = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
-"""Groups of the gradient buckets that newer traces tell beside the backward."""
+"""Groups of the gradient buckets that newer traces record during the backward."""
 Row = tuple[int, float, int, int, int, float, int]
 """Role, seconds and their rule; collective, group, bytes and their rule."""
 
 
 def step_pieces(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces, float]:
-    """What happens once a step, and the bytes of a gradient's element."""
+    """The work once per step, and the bytes of a gradient's element."""
     rows: list[Row] = []
     reductions = (
         ("dp_allreduce", DP, moving.PARAMETERS),
@@ -78,8 +78,8 @@ def step_pieces(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces,
 
 
 def _unsized(name: str, seconds: float, notes: list[str]) -> Row:
-    """A reduction of which only the time is known: once a step, after the gradients."""
-    notes.append(f"{name} does not tell its size: taken as {short(seconds, 's')} of work after the gradients")
+    """A reduction of which only the time is known: once per step, after the gradients."""
+    notes.append(f"{name} has no size: taken as {short(seconds, 's')} of work after the gradients")
     return AFTER_GRADIENTS, seconds, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED
 
 
@@ -90,7 +90,7 @@ def gradients_known(step: StepPieces) -> tuple[bool, bool]:
 
 
 def _of_stages(job: Job, name: str) -> list[list[Operation]]:
-    """Operations of a name, of the first rank of each stage that has any."""
+    """Operations with this name, of the first rank of each stage that has any."""
     found: dict[int, list[Operation]] = {}
     for rank in job.ranks:
         operations = rank.named(name)
@@ -100,7 +100,7 @@ def _of_stages(job: Job, name: str) -> list[list[Operation]]:
 
 
 def _seconds(stages: Stages, name: str) -> float:
-    """Mean over the recorded stages of what the operations of a name take in a step."""
+    """Seconds per step of the operations with this name, mean over the recorded stages."""
     totals: Iterable[float] = (
         sum(step.work_s + step.gap_s for step in stage.steps if step.name == name)
         for stage in stages.stages

@@ -1,4 +1,4 @@
-"""A replay's program, collected operation by operation, and what the engine makes of it."""
+"""The program of a replay, collected operation by operation, and its run by the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reference = tuple[object, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """One operation as it was replayed, seconds from the start of the step; `row` names the rank or stage."""
+    """One replayed operation, seconds from the start of the step; `row` names the rank or stage."""
 
     row: int
     stage: int
@@ -27,7 +27,7 @@ class Played:
 
 @dataclass(kw_only=True)
 class Builder:
-    """Collects operations rank by rank; communications are referred to by any key."""
+    """Collects operations rank by rank; any key may name a communication."""
 
     first: list[int] = field(default_factory=lambda: [0])
     gap_s: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Builder:
     told: list[tuple[int, int, str]] = field(default_factory=list)  # row, stage, name
 
     def add(self, row: int, stage: int, name: str, gap_s: float, work_s: float, parts: Mapping[Reference, float]) -> None:
-        """One operation; `parts` are the communications it takes part in, with their cost."""
+        """One operation; `parts` are its communications, with their cost."""
         self.told.append((row, stage, name))
         self.gap_s.append(gap_s)
         self.work_s.append(work_s)
@@ -54,7 +54,7 @@ class Builder:
         self.first.append(len(self.told))
 
     def run(self) -> tuple[Played, ...]:
-        """Raises SpecError where the ranks wait for each other in a circle."""
+        """Run the program. Raises SpecError if the ranks wait for each other in a cycle."""
         members = np.bincount(np.array(self.part, np.int64), minlength=len(self.cost_s)).astype(np.int64)
         program = RankProgram(
             first=np.array(self.first, np.int64),
@@ -70,7 +70,7 @@ class Builder:
         stuck = run_ranks(program, times)
         if stuck >= 0:
             row, stage, name = self.told[stuck]
-            raise SpecError(f"the recorded operations wait for each other in a circle: {name} of rank {row} (stage {stage})")
+            raise SpecError(f"the recorded operations wait for each other in a cycle: {name} of rank {row} (stage {stage})")
         columns = zip(self.told, times.start_s.tolist(), times.end_s.tolist(), times.wait_s.tolist(), strict=True)
         return tuple(
             Played(row=row, stage=stage, name=name, start_s=start_s, end_s=end_s, wait_s=wait_s)

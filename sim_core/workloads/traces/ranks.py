@@ -1,8 +1,8 @@
-"""Every rank with its own durations, and what communications cost: that which the last to arrive paid.
+"""Replay of every rank with its own durations; the cost of a communication is the duration of its last member to arrive.
 
-Where a communication is all that its members do meanwhile, that is the shortest duration that one of them recorded. It would be
-too much where members wait for something else, too (an exchange with two neighbours), and too little where work of their own
-follows (the optimizer behind the gradient norm). There the replay tells who came last, never a recorded stamp or wait.
+Usually that is the shortest recorded duration. It is too long if members also wait for something else (an exchange with two
+neighbours), and too short if other work is included (the optimizer after the gradient norm). In these cases the replay finds
+the last member to arrive; recorded timestamps and waits are not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting
 from sim_core.workloads.traces.program import Builder, Played, Reference
 
 ROUNDS: Final = 3
-"""Of settling: who comes last depends a little on what the communications before it cost."""
+"""Rounds of `settle`: which member arrives last depends slightly on the cost of earlier communications."""
 Link = tuple[int, int, str]
 Place = tuple[int, int]
 """(rank, operation), by number."""
@@ -26,7 +26,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimeline:
-    """The events of all ranks; those of operation k of rank r are `events[first[r][k]]` to before `events[first[r][k + 1]]`."""
+    """The events of all ranks; operation k of rank r has `events[first[r][k]:first[r][k + 1]]`."""
 
     events: tuple[Played, ...]
     first: tuple[tuple[int, ...], ...]
@@ -35,12 +35,12 @@ class RankTimeline:
         return self.events[self.first[place[0]][place[1]]].start_s
 
     def duration_s(self, rank: int, k: int) -> float:
-        """Of an operation, with the waits that the replay finds in it."""
+        """Seconds of an operation in the replay, including its waits."""
         return self.events[self.first[rank][k + 1] - 1].end_s - self.start_s((rank, k))
 
 
 def settle(job: Job, met: Sequence[Meeting]) -> RankTimeline:
-    """Set what each communication cost (`paid_s`) and replay all ranks at hand. Raises SpecError on a circle of waits."""
+    """Set the cost of each communication (`paid_s`) and replay all ranks. Raises SpecError for a cycle of waits."""
     held: dict[Place, list[int]] = defaultdict(list)
     for m, meeting in enumerate(met):
         for rank, k, _ in meeting.members:
@@ -58,12 +58,12 @@ def settle(job: Job, met: Sequence[Meeting]) -> RankTimeline:
 
 
 def _is_mixed(met: Sequence[Meeting], held: dict[Place, list[int]], meeting: Meeting) -> bool:
-    """Whether a member of a message exchanges others at the same time with somebody else."""
+    """Whether a member of a message exchanges other messages with another rank at the same time."""
     return any(len({member[:2] for m in held[place[:2]] for member in met[m].members}) > 2 for place in meeting.members)
 
 
 def _paid_by_the_last(met: Sequence[Meeting], held: dict[Place, list[int]], timeline: RankTimeline) -> dict[int, float]:
-    """Seconds of the messages of each exchange that begins after all its counterparts: it waited for nobody."""
+    """Seconds of the messages of each exchange that begins after all its counterparts and thus does not wait."""
     paid: dict[int, float] = {}
     for place, messages in held.items():
         if not met[messages[0]].is_message:
@@ -77,7 +77,7 @@ def _paid_by_the_last(met: Sequence[Meeting], held: dict[Place, list[int]], time
 
 
 def _settle_messages(met: Sequence[Meeting], mixed: Sequence[int], paid: dict[int, float]) -> None:
-    """Messages of mixed exchanges: as the last paid, else as the others on their link, else the shortest recorded there."""
+    """Cost of messages in mixed exchanges: of the last member, else of others on the link, else the shortest recorded there."""
     known: dict[Link, list[float]] = defaultdict(list)
     shortest: dict[Link, float] = {}
     for m in mixed:
@@ -92,7 +92,7 @@ def _settle_messages(met: Sequence[Meeting], mixed: Sequence[int], paid: dict[in
 
 
 def play(job: Job, met: Sequence[Meeting]) -> RankTimeline:
-    """Run all ranks: an operation is cut at its calls into pieces of compute and communications."""
+    """Run all ranks; operations are split at their calls into compute and communications."""
     held: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for m, meeting in enumerate(met):
         for member in meeting.members:
@@ -118,12 +118,12 @@ def play(job: Job, met: Sequence[Meeting]) -> RankTimeline:
 def _cut(
     builder: Builder, rank: int, stage: int, operation: Operation, called: list[list[int] | None], met: Sequence[Meeting]
 ) -> None:
-    """A computation with the calls inside it; the pieces of compute keep their places between the calls."""
+    """Add a computation with the calls inside it; compute keeps its position between the calls."""
     gap_s, at_s, work_s = operation.gap_s, 0.0, 0.0
     for call, meeting in zip(operation.calls, called, strict=True):
         work_s += max(call.begin_s - at_s, 0.0)
         at_s = max(at_s, call.begin_s) + call.duration_s
-        if meeting is None:  # nobody else takes part: it is work like any other
+        if meeting is None:  # no other member: counts as compute
             work_s += call.duration_s
             continue
         builder.add(rank, stage, operation.name, gap_s, work_s, {})

@@ -1,4 +1,4 @@
-"""A job's step rebuilt from what its ranks did: every communication at its cost, every wait found anew by the engine."""
+"""Replay of a job's step: recorded compute, communications at their cost, waits computed by the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim_core.workloads.traces.statistics import recorded_waits
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A replayed step. `of_ranks`: each rank with its own durations; else a rank a stage with the stage's mean."""
+    """A replayed step. `of_ranks`: each rank with its own durations; else one rank per stage with the stage's means."""
 
     step_s: float
     recorded_s: float
@@ -28,12 +28,12 @@ class Replay:
 
     @property
     def error(self) -> float:
-        """Of the predicted step, relative to the recorded."""
+        """Error of the predicted step relative to the recorded one."""
         return self.step_s / self.recorded_s - 1 if self.recorded_s > 0 else 0.0
 
 
 def replay(job: Job, *, of_ranks: bool = False) -> Replay:
-    """Rebuild the step: with each stage's mean durations, or (`of_ranks`, needs all ranks) with each rank's own.
+    """Replay the step with each stage's mean durations or, `of_ranks`, with each rank's own (needs all ranks).
 
     Raises SpecError.
     """
@@ -41,7 +41,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
     if of_ranks:
         if not job.whole:
             total = job.layout.pp * job.layout.ranks_per_stage
-            raise SpecError(f"{len(job.ranks)} of {total} ranks are at hand: a replay of single ranks needs them all")
+            raise SpecError(f"{len(job.ranks)} of {total} ranks have a trace: a replay of single ranks needs all of them")
         events = settle(job, meetings(job)).events
     else:
         stages = stages_of(job)
@@ -56,18 +56,17 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
 
 
 def _unmet(job: Job) -> Iterator[str]:
-    """Messages that only one of two recorded ranks knows of: such traces are not of one step."""
+    """A warning about messages that only one of two recorded ranks has: such traces are not of the same step."""
     alone = [m for m in meetings(job) if m.is_message and m.whole and len(m.members) == 1]
     if alone:
         rank, k, _ = alone[0].members[0]
         first = f"{job.ranks[rank].operations[k].name} of rank {job.ranks[rank].rank}"
         what = f"{len(alone)} messages have no counterpart in the other rank's trace (the first: {first})"
-        yield f"{what}: are these traces of one step?"
+        yield f"{what}: are these traces of the same step?"
 
 
 def recorded_step(job: Job) -> tuple[Played, ...]:
-    """The operations as they were recorded and the calls inside them, each rank from its own first start, with the waits
-    that can be told."""
+    """The recorded operations and the calls inside them, each rank from its own first start, with known waits."""
     waits, _ = recorded_waits(job)
     events: list[Played] = []
     for rank, own in zip(job.ranks, waits, strict=True):
@@ -84,7 +83,7 @@ def _played(rank: Rank, name: str, start_s: float, duration_s: float, wait_s: fl
 
 
 def _stages(job: Job, stages: Stages) -> tuple[Played, ...]:
-    """One rank a stage, with the stage's means."""
+    """One rank per stage, with the stage's means."""
     builder = Builder()
     for stage in stages.stages:
         counts: Counter[Reference] = Counter()

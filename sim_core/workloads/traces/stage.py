@@ -1,4 +1,4 @@
-"""A stage of a job in the mean: its operations in order, with their seconds."""
+"""The mean of a stage of a job: its operations in order, with their seconds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sim_core.workloads.traces.meeting import OPTIMIZER
 BLOCKS: Final = ("forward_step", "backward_step")
 EMBEDDING_REDUCTION: Final = "ep_allreduce"
 TIED: Final = (EMBEDDING_REDUCTION, OPTIMIZER)
-"""Operations that meet ranks of other stages."""
+"""Operations that communicate with ranks of other stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One operation of a stage, in the mean. `work_s` is its cost without waiting; messages cost what their link does."""
+    """One mean operation of a stage. `work_s` is without waiting; a message has the cost of its link."""
 
     name: str
     parts: tuple[str, ...]
@@ -25,26 +25,26 @@ class Step:
     state: str
     gap_s: float
     work_s: float
-    meets: bool  # ends when its members on other stages are there, too
+    meets: bool  # ends when its members on other stages have arrived, too
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage's operations in order; `inferred` where no rank of it is at hand."""
+    """A stage's operations in order; `inferred` if no rank of it has a trace."""
 
     stage: int
     steps: tuple[Step, ...]
     inferred: bool
 
     def mean_s(self, name: str) -> float:
-        """Mean work of the operations of a name; 0 where there is none."""
+        """Mean work of the operations with this name; 0 if there are none."""
         found = [step.work_s for step in self.steps if step.name == name]
         return fmean(found) if found else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """All stages, the cost of a message by (channel's stages, direction), and what was assumed, in sentences."""
+    """All stages, the cost of a message by (stages of the channel, direction), and the assumptions."""
 
     stages: tuple[Stage, ...]
     message_s: Mapping[tuple[int, int, str], float]
@@ -53,7 +53,7 @@ class Stages:
 
 
 def block_s(stage: Stage) -> tuple[float, float]:
-    """Seconds of a micro-batch's forward and backward on a stage: with its batch, its loss and the gaps before them."""
+    """Seconds of a micro-batch's forward and backward on a stage, with batch, loss and the gaps before them."""
     blocks = {name: [s for s in stage.steps if s.name == name] for name in ("get_batch", *BLOCKS, "loss_func")}
     count = max(len(blocks[BLOCKS[0]]), 1)
 

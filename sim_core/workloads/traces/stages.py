@@ -1,6 +1,6 @@
-"""What each stage of a job does in the mean: seconds of its operations without waiting for other stages.
+"""The mean of each stage of a job: seconds of its operations without waiting for other stages.
 
-Known are the stages with a rank at hand; the others are inferred (`missing`).
+Stages with a trace are known; the others are inferred (`missing`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, TIED, S
 
 
 def stages_of(job: Job) -> Stages:
-    """The mean stages of a job, with the waits of a stage's ranks for each other as a replay of the whole pipelines finds them.
+    """The mean stages of a job, with the waits of a stage's ranks for each other from a replay of the complete pipelines.
 
-    Raises SpecError where the ranks wait for each other in a circle.
+    Raises SpecError if the ranks wait for each other in a cycle.
     """
     at_hand = job
     job = whole_pipelines(job)
@@ -43,7 +43,7 @@ def stages_of(job: Job) -> Stages:
 
 
 def whole_pipelines(job: Job) -> Job:
-    """The job without the ranks whose pipeline has gaps, if any pipeline is whole; else the job."""
+    """The job without ranks of incomplete pipelines, if any pipeline is complete; else the job."""
     stages: dict[int, set[int]] = defaultdict(set)
     for rank in job.ranks:
         stages[rank.index].add(rank.stage)
@@ -52,13 +52,13 @@ def whole_pipelines(job: Job) -> Job:
 
 
 def _of_missing(job: Job, used: Job) -> Iterable[str]:
-    """What is assumed of the ranks that are not at hand, where every stage has one that is."""
+    """The assumptions about ranks without a trace, if every stage has a rank with one."""
     if not job.whole:
-        yield f"{len(job.ranks)} of {job.layout.pp * job.layout.ranks_per_stage} ranks are at hand: the others are alike"
+        yield f"{len(job.ranks)} of {job.layout.pp * job.layout.ranks_per_stage} ranks have a trace; others are taken as equal"
     kept = {rank.rank for rank in used.ranks}
     left_out = [rank.rank for rank in job.ranks if rank.rank not in kept]
     if left_out:
-        yield f"ranks {', '.join(map(str, left_out))} are left out: other ranks of their pipelines are missing"
+        yield f"ranks {', '.join(map(str, left_out))} are skipped: other ranks of their pipelines have no trace"
 
 
 def chunk_of(job: Job, name: str, occurrence: int) -> int:
@@ -71,9 +71,9 @@ def chunk_of(job: Job, name: str, occurrence: int) -> int:
 
 
 def message_costs(met: list[Meeting]) -> tuple[dict[tuple[int, int, str], float], float]:
-    """Seconds of a message on each link: the median over its messages of what the last to arrive paid.
+    """Seconds of a message on each link: the median over its messages, without waiting.
 
-    Where one end only is at hand, waiting cannot be told from transfer: the shortest message stands for all.
+    If only one end has a trace, waiting and transfer cannot be separated: the shortest message is used for all.
     """
     by_link: dict[tuple[int, int, str], list[float]] = defaultdict(list)
     alone: list[float] = []
@@ -101,13 +101,13 @@ def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float
         rank, k, _ = meeting.members[0]
         size = job.ranks[rank].operations[k].bytes
         if meeting.key[0] == EMBEDDING_REDUCTION and len(meeting.members) == 1 and rate is not None and size > 0:
-            cost_s = min(cost_s, size * rate)  # its wait for the other end is not told apart: as fast as dp_allreduce
+            cost_s = min(cost_s, size * rate)  # its wait for the other end is unknown: as fast as dp_allreduce
         costs.update(dict.fromkeys(meeting.members, cost_s))
     return costs
 
 
 def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float], timeline: RankTimeline | None) -> Stage:
-    """Means over the stage's ranks and micro-batches, in the order of the rank that recorded most."""
+    """Means over the stage's ranks and micro-batches, in the order of the rank with the most operations."""
     work: dict[tuple[str, int], list[float]] = defaultdict(list)
     gaps: dict[tuple[str, int], list[float]] = defaultdict(list)
     template: list[tuple[Operation, int]] = []
@@ -147,7 +147,7 @@ def numbered(job: Job, rank: Rank) -> Iterable[tuple[Operation, int]]:
 
 
 def work_without_waits(operation: Operation, rank: int, k: int, costs: Mapping[tuple[int, int, int], float]) -> float:
-    """Seconds of an operation with every communication in it at its cost."""
+    """Seconds of an operation with all its communications at their cost."""
     if (rank, k, -1) in costs:
         return costs[rank, k, -1]
     calls = (costs.get((rank, k, c), call.duration_s) for c, call in enumerate(operation.calls))

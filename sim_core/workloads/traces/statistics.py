@@ -1,4 +1,4 @@
-"""What a job's ranks did with their time: per operation, per stage, and which ranks are slower than their peers."""
+"""Statistics of a job's time: per operation, per stage, and ranks that are slower than their peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim_core.workloads.traces.stage import BLOCKS
 from sim_core.workloads.traces.stages import call_costs, message_costs
 
 STRAGGLER: Final = 1.03
-"""A rank is one if its compute takes more than this many times the median of its stage's ranks."""
+"""A rank is a straggler if its compute takes more than this many times the median of its stage's ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class OperationStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Where the span of a stage's ranks goes, in the mean of its ranks; the four add up to it."""
+    """The span of a stage's ranks in four parts that add up to it; means over its ranks."""
 
     stage: int
     ranks: int
@@ -46,7 +46,7 @@ class Shares:
 
 @dataclass(frozen=True, kw_only=True)
 class Waits:
-    """Seconds that an operation waits itself, and in each of the calls inside it."""
+    """Seconds that an operation waits, and each of the calls inside it."""
 
     own_s: float = 0.0
     calls_s: tuple[float, ...] = ()
@@ -68,7 +68,7 @@ class Straggler:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatistics:
-    """Statistics of a job. `unknown_waits`: names of collectives whose waits cannot be told, as their members are missing."""
+    """Statistics of a job. `unknown_waits`: names of collectives whose waits are unknown, because members have no trace."""
 
     operations: tuple[OperationStatistics, ...]
     shares: tuple[Shares, ...]
@@ -78,7 +78,7 @@ class JobStatistics:
 
 
 def statistics(job: Job) -> JobStatistics:
-    """Sum a job up."""
+    """The statistics of a job."""
     waits, unknown = recorded_waits(job)
     rows: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
@@ -126,9 +126,9 @@ def statistics(job: Job) -> JobStatistics:
 
 
 def recorded_waits(job: Job) -> tuple[list[list[Waits]], tuple[str, ...]]:
-    """Seconds of waiting inside each operation of each rank; and the kinds of collective of which that is not known.
+    """Seconds of waiting inside each operation of each rank; and the kinds of collective for which that is unknown.
 
-    Raises SpecError where a whole job's operations wait for each other in a circle.
+    Raises SpecError if the operations of a complete job wait for each other in a cycle.
     """
     met = meetings(job)
     if job.whole:
@@ -182,7 +182,7 @@ def _stragglers(job: Job) -> list[Straggler]:
 
 
 def _schedule(job: Job) -> str:
-    """The pipeline schedule, by the forwards that run before the first backward."""
+    """The pipeline schedule, from the number of forwards before the first backward."""
     if job.layout.vpp > 1:
         return "interleaved 1f1b"
     rank = job.ranks[0]

@@ -1,4 +1,4 @@
-"""A job's traces as a `Workload`: the layers' compute, the messages by their size, what the end stages do besides."""
+"""A job's traces as a `Workload`: compute of layers, sizes of messages, extra work of the end stages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KIND_OF_CALL: Final = {
 }
 GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
 LIGHTER: Final = 0.02
-"""Part of a block by which an end stage may be lighter than the inner ones without a word."""
+"""Part of a block by which an end stage may be faster than the inner ones without a note."""
 ONCE_A_STEP: Final = ("dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 RECORDED: Final = {"overlap_grad": False, "overlap_param": False}
 """Nothing overlaps inside a rank of these traces: every operation ends in a synchronisation."""
@@ -52,7 +52,7 @@ Phases = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class _Comm:
-    """A collective of a layer: how often a layer's forward and backward call it, and the bytes of one call."""
+    """A collective of a layer: calls per forward and per backward of a layer, and bytes per call."""
 
     kind: int
     group: int
@@ -61,7 +61,7 @@ class _Comm:
 
 
 def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None, micro_batch: int | None) -> Workload:
-    """The workload of a job. What its messages do not tell of `sequence` (tokens) and `micro_batch`, the user may."""
+    """The workload of a job. The user may give `sequence` (tokens) and `micro_batch` if its messages lack them."""
     layout = job.layout
     met = meetings(job)
     stages = stages_of(job)
@@ -69,7 +69,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     notes = [*layout.notes, *stages.notes]
     layers = layout.layers or chunks
     if layout.layers is None:
-        notes.append(f"layers are not told: each of the {chunks} virtual stages is one (set workload.layers)")
+        notes.append(f"layers are unknown: each of the {chunks} virtual stages is taken as one (set workload.layers)")
     a_block = layers / chunks
     together = call_costs(job, [meeting for meeting in met if len(meeting.members) > 1])
     comms, inside_s = _collectives(job, together, a_block)
@@ -123,8 +123,8 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
 def _collectives(job: Job, costs: Mapping[tuple[int, int, int], float], a_block: float) -> tuple[list[_Comm], Phases]:
     """Collectives of a layer on TP and EP groups, and the seconds that they cost in a recorded forward and backward.
 
-    Calls of a kind share their bytes equally. A call whose other members are not at hand costs what the shortest of its kind
-    and size did; its waits for them stay part of the compute, as does what is not re-costed (broadcasts, groups of one).
+    Calls of a kind have equal shares of their bytes. A call whose other members have no trace costs as much as the shortest of
+    its kind and size; its waits remain part of the compute, as do calls without a cost model (broadcasts, groups of one).
     """
     counts: dict[tuple[int, int], list[list[float]]] = defaultdict(lambda: [[], []])
     seconds: list[list[float]] = [[], []]
@@ -154,11 +154,11 @@ def _collectives(job: Job, costs: Mapping[tuple[int, int, int], float], a_block:
 
 
 def _spans(job: Job, group: int) -> bool:
-    return (group == TP and job.layout.tp > 1) or group == EP  # what one rank would send to others of its experts is known
+    return (group == TP and job.layout.tp > 1) or group == EP  # the bytes that one rank sends to the others are known
 
 
 def _comm(kind: int, group: int, sizes: list[list[float]], blocks: list[int], a_block: float, job: Job) -> _Comm:
-    """One kind's calls a layer: as many as there are in a block over its layers, rounded up; the bytes are kept."""
+    """Calls of one kind per layer: those of a block over its layers, rounded up; the total bytes are kept."""
     calls, size = [0, 0], [0.0, 0.0]
     whole = job.layout.ep if group == EP else job.layout.tp
     for phase in range(2):
@@ -171,9 +171,9 @@ def _comm(kind: int, group: int, sizes: list[list[float]], blocks: list[int], a_
 
 
 def _split(stages: Stages, inside_s: Phases, ga: int, vpp: int, notes: list[str]) -> tuple[Phases, Phases, Phases]:
-    """Compute of an inner stage's block, and what the first and the last stage do besides in a micro-batch.
+    """Compute of an inner stage's block, and the extra compute per micro-batch of the first and the last stage.
 
-    Idle gaps count as compute. `inside_s` are the seconds of collectives that are costed anew.
+    Idle gaps count as compute. `inside_s` is the seconds of collectives, whose cost is computed separately.
     """
     blocks = ga * vpp
     own: list[Phases] = []
@@ -185,20 +185,22 @@ def _split(stages: Stages, inside_s: Phases, ga: int, vpp: int, notes: list[str]
     inner = [s for s in range(1, last) if not stages.stages[s].inferred]
     if inner:
         layer_s = fmean(own[s][0] for s in inner), fmean(own[s][1] for s in inner)
-    else:  # what both ends have is that of the layers
+    else:  # extra time of both ends belongs to the layers
         layer_s = min(own[0][0], own[last][0]), min(own[0][1], own[last][1])
     ends = []
     for s in (0, last):
         extra = (max(own[s][0] - layer_s[0], 0.0) * vpp, max(own[s][1] - layer_s[1], 0.0) * vpp)
         lighter_s = (sum(layer_s) - sum(own[s])) * vpp
         if last > 0 and not sum(extra) and lighter_s > LIGHTER * sum(layer_s) * vpp:
-            notes.append(f"stage {s} is {short(lighter_s, 's')} a micro-batch lighter than the inner ones: taken as they are")
+            notes.append(
+                f"stage {s} is {short(lighter_s, 's')} per micro-batch faster than the inner stages: taken as equal to them"
+            )
         ends.append(extra if last > 0 else (0.0, 0.0))
     return layer_s, ends[0], ends[1]
 
 
 def _pieces(layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[_Comm]) -> tuple[Pieces, tuple[str, ...], int, int]:
-    """Unit 0 is the layer; the end stages' own work, where there is any, are units of their own."""
+    """Unit 0 is the layer; extra work of the end stages, if any, is in separate units."""
     rows: list[tuple[int, str, Phases, _Comm | None, tuple[int, int]]] = [(0, "layer", layer_s, None, (0, 0))]
     for comm in comms:
         rows += [
@@ -221,7 +223,7 @@ def _pieces(layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[_Comm]
                 comm_rule[r, phase] = moving.SHARDED_ACTIVATION if held.group == EP else moving.ACTIVATION
     pieces = Pieces(
         unit=np.array([row[0] for row in rows], np.int64),
-        compute_s=np.array([(f, b / 2, b / 2) for _, _, (f, b), _, _ in rows]),  # two products of the size of the forward's
+        compute_s=np.array([(f, b / 2, b / 2) for _, _, (f, b), _, _ in rows]),  # two products, each like the forward's
         comm_kind=comm_kind,
         comm_group=comm_group,
         comm_bytes=comm_bytes,
@@ -234,17 +236,17 @@ def _pieces(layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[_Comm]
 
 
 def _is_sequence_parallel(job: Job) -> bool:
-    """Whether activations are split over TP between the layers: gathered and scattered there, not reduced."""
+    """Whether activations between layers are split over TP: gathered and scattered there, not reduced."""
     calls = (call for rank in job.ranks for operation in rank.operations for call in operation.calls)
     return job.layout.tp > 1 and any(call.group == "tp" and call.name in ("allgather", "reduce_scatter") for call in calls)
 
 
 def _note_what_is_left_out(job: Job, notes: list[str]) -> None:
-    """Operations that the sweep does not know are in the replay only."""
+    """Notes about operations that only the replay supports."""
     seconds: dict[str, float] = defaultdict(float)
     for rank in job.ranks:
         for operation in rank.operations:
             if not operation.parts and operation.name not in (*BLOCKS, "get_batch", "loss_func", *ONCE_A_STEP):
                 seconds[operation.name] += operation.duration_s / len(job.ranks)
     for name, total_s in seconds.items():
-        notes.append(f"{name} ({short(total_s, 's')} a step) is not in the sweep, only in the replay")
+        notes.append(f"{name} ({short(total_s, 's')} per step) is not in the sweep, only in the replay")
