@@ -108,8 +108,8 @@ class Arrays(NamedTuple):
 class Workload:
     """One model as recorded under one plan.
 
-    `recorded_fields` are fields of the recorded plan beyond the base plan. `state_width` is the bytes of state per parameter on every
-    rank, and those that a sharded optimizer divides among ranks. `dtype` is that of the computation.
+    `recorded_fields` are fields of the recorded plan beyond the base plan. `state_width` is the bytes of state per parameter on
+    every rank, and those that a sharded optimizer divides among ranks. `dtype` is that of the computation.
     `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None if unknown.
     `notes` are the assumptions that matter; `content` is the hash of everything that can change a
     result.
