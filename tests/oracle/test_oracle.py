@@ -61,7 +61,7 @@ def network(hardware: Hardware) -> Network:
 
 @cache
 def layer_counts(pp: int, vpp: int, layer_split: int, layers: int) -> tuple[tuple[int, ...], ...]:
-    """Layers of each [stage][chunk] in sim_core, from the seconds of its blocks with one second per layer."""
+    """Layers of each [stage][chunk] in the product, told by the seconds of its blocks where a layer takes one."""
     ruler = workload_of(one_layer(), step_pieces([]), [0] * layers)
     table = hardware_table([read_hardware("H100-SXM")], None)
     plans = make_plans(ruler, tp=1, pp=pp, vpp=vpp, all_gpus=pp, ga=pp, layer_split=layer_split)
@@ -135,7 +135,7 @@ def test_random_plans_of_random_workloads(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(200, 225))
 def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
-    """All values in one batch, so that shared tables cannot hide the column."""
+    """Simulated together, so that whatever plans share in tables must not hide the column."""
     rng = np.random.default_rng(seed)
     workload = random_workload(rng)
     machines = random_machines(rng, workload.dtype, most_memory=1e13)
