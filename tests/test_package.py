@@ -58,7 +58,7 @@ def test_the_wheel_names_its_license(wheel: Path) -> None:
 
 
 def commands() -> dict[str, str]:
-    """The targets that plain `make` lists, and what it says of each."""
+    """The targets that plain `make` lists, with their descriptions."""
     told = subprocess.run(
         ["make", "-s", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     ).stdout

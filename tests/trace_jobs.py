@@ -128,7 +128,7 @@ class SyntheticJob:
         return replace(self, programs=[*self.programs[:rank], ops, *self.programs[rank + 1 :]])
 
     def write(self, folder: Path, *, ranks: Iterable[int] | None = None, named: bool = True) -> Path:
-        """Files of the ranks (default all) into `folder`, with names that tell the layout or say nothing."""
+        """Files of the ranks (default all) into `folder`, with names that have the layout, or do not."""
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(self.spec.world) if ranks is None else ranks:
             (folder / file_name(self.spec, rank, named=named)).write_text(self.rank_text(rank))
@@ -136,7 +136,7 @@ class SyntheticJob:
 
 
 def file_name(spec: JobSpec, rank: int, *, named: bool = True) -> str:
-    """wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0_20250818090223.txt, stamped a second or two apart; or a name that says nothing."""
+    """wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0_20250818090223.txt; or a name without the layout."""
     if not named:
         return f"trace_{rank:03d}.txt"
     experts = 4 * spec.ep if spec.moe else 0

@@ -28,7 +28,7 @@ FROM_COSMIC_RAY: Final = (
     *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue"),
     *("ReplaceAndWithOr", "ReplaceOrWithAnd", "AddNot", "ExceptionReplacer", "NumberReplacer", "ZeroIterationForLoop"),
 )
-"""Cosmic Ray's operators that make sense of the types at hand: `a << b` of two floats only shows that tests run at all."""
+"""Cosmic Ray's operators that suit the types in use: `a << b` of two floats only shows that tests run at all."""
 
 LEFT_ALONE: Final = ("decorator", "import_name", "import_from", "annassign", "tfpdef")
 Place = tuple[int, int]

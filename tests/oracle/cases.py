@@ -115,7 +115,7 @@ class Once(NamedTuple):
 
 
 def step_pieces(rows: list[Once]) -> StepPieces:
-    """What happens once a step, as columns."""
+    """Once-per-step work, as columns."""
 
     def whole(values: list[int]) -> Ints:
         return np.array(values, np.int64)

@@ -141,7 +141,7 @@ class Oracle:
         return {kind: {placement(ranks, node) for ranks in grid.groups(kind)} for kind in PART}
 
     def seconds(self, kind: int, group: int, size: float) -> float:
-        """Of a collective, until the slowest of the groups is through."""
+        """Seconds of a collective, until the slowest of the groups ends."""
         return max(self.network.collective(kind, size, where) for where in self.placements[group])
 
     # blocks
@@ -236,7 +236,7 @@ class Oracle:
         return found
 
     def sends(self) -> list[list[float]]:
-        """[way][stage], seconds of a message into a stage: a stage sends when its slowest pair of ranks is through."""
+        """[way][stage], seconds of a message into a stage: that of the slowest pair of ranks."""
         plan, node, arrays = self.plan, self.network.gpus_per_node, self.workload.arrays
         into = [[0.0] * plan.pp for _ in (FORWARD, BACKWARD)]
         if plan.pp > 1:

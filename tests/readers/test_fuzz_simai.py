@@ -44,7 +44,7 @@ optimizer2\t-1\t1\tALLREDUCE\t4\t1\tNONE\t0\t1\tNONE\t0\t100
 
 
 def shortened(name: str, records: int) -> bytes:
-    """The first `records` layer lines of an example, under a count that says so."""
+    """The first `records` layer lines of an example, with the matching count."""
     lines = (EXAMPLES / name).read_bytes().splitlines()
     return b"\n".join([lines[0], str(records).encode(), *lines[2 : 2 + records]]) + b"\n"
 

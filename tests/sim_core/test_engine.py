@@ -201,7 +201,7 @@ def test_cheaper_messages_and_blocks_are_never_slower(case: tuple[Program, Times
 
 
 def test_an_order_that_contradicts_itself_is_refused_not_waited_for() -> None:
-    """The first stage waits for a backward, the second for a forward: the engine says so instead of hanging."""
+    """The first stage waits for a backward, the second for a forward: the engine returns False instead of hanging."""
     program, times = pipeline(ONE_F_ONE_B, 2, 1, 1)
     program.order[:] = program.order[[1, 0, 2, 3]]
     assert not run(program, 2, 1, 1, True, times)

@@ -1,4 +1,4 @@
-"""Messages: one line that says where, what was found and what is valid."""
+"""Messages: one line with the place, the value found and the valid values."""
 
 from __future__ import annotations
 

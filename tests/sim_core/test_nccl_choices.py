@@ -1,4 +1,4 @@
-"""What a hardware file says of NCCL: its switches, files of the previous version, what is refused."""
+"""NCCL's numbers in a hardware file: switches, files of the previous version, invalid values."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_checkpoint_lists_with_several_ids(tmp_path: Path, stored: tuple[int, ..
     text = gpt_text(tp=4, pp=1, all_gpus=32, ga=2).replace("checkpoints: 0 checkpoint_initiates: 0", ids)
     path = write(tmp_path, text)
     tool = Tool(path, gpus=32, nv=360, nic=48.5)
-    tool.stored, tool.initiates = sorted(set(stored)), sorted(set(initiates))  # an id that stands twice counts once
+    tool.stored, tool.initiates = sorted(set(stored)), sorted(set(initiates))  # a repeated id counts once
     expected = tool.run()
     found = ours(read_workload(path)[0], hardware_table([machine()], None))
     # step records have 1 ns each; those inside a re-run range are not in ours
@@ -288,7 +288,7 @@ class TestDeliberateDifferences:
         assert ours(read_workload(path)[0], hardware_table([machine()], None))["TP"] == 0
 
     def test_sizes_keep_all_their_digits(self, tmp_path: Path) -> None:
-        """The tool passes them through float32: 2^30 + 32 is 2^30 there."""
+        """The tool converts them to float32, where 2^30 + 32 is 2^30."""
         times = []
         for size in (2**30, 2**30 + 32):
             path = write(tmp_path, gpt_text(tp=2, pp=1, all_gpus=2, layers=2, tokens_bytes=size), f"{size}.txt")

@@ -1,4 +1,4 @@
-"""Whole steps: parts add up, hardware helps, gradients and parameters flow in buckets as a bucket-by-bucket loop says."""
+"""Whole steps: parts add up, better hardware is not slower, buckets agree with a bucket-by-bucket loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identity of a workload: whatever can change a result changes its hash, and nothing else does."""
+"""The identity of a workload: its hash changes with everything that can change a result, and with nothing else."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Greedy(SliceTask):
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedOnce(SliceTask):
-    """Stops its process for good (SIGSTOP: it lives, and says nothing more) the first time that a slice holds `position`."""
+    """Stops its process with SIGSTOP (alive but silent) the first time that a slice contains `position`."""
 
     position: int
     marks: Path

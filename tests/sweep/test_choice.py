@@ -1,4 +1,4 @@
-"""Which executor runs: Ray only where it is asked for and there; what cannot work is told before anything is computed."""
+"""Which executor runs: Ray only if requested and installed; errors come before anything is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons against pairing and sorting in Python; which inputs changed; and the forms in which it is told."""
+"""Comparisons against pairing and sorting in Python; which inputs changed; and the output formats."""
 
 from __future__ import annotations
 

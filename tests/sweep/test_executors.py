@@ -1,4 +1,4 @@
-"""The contract of executors, run on each: all rows once, whatever dies; the guilty plan alone is failed."""
+"""The contract of executors, run on each: all rows once, even if workers die; only the plan at fault has failed."""
 
 from __future__ import annotations
 

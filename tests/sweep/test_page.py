@@ -86,7 +86,7 @@ def test_the_figures_are_the_nights(page: str) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_a_browser_draws_it_without_network(page: str, tmp_path: Path) -> None:
-    """Every name resolves to nowhere; the plots must be there all the same, and no script of a name has run."""
+    """Without network the plots are still there, and no script inside a name has run."""
     path = tmp_path / "page.html"
     path.write_text(page, encoding="utf-8")
     done = subprocess.run(

@@ -66,7 +66,7 @@ def test_its_night_is_the_baseline_of_the_next(folder: Path) -> None:
 
 
 def test_rows_of_another_version_are_not_added_to_it(folder: Path) -> None:
-    """One line says what to do. A change of sim_core gives a sweep another identity; here it is given by hand."""
+    """One line says what to do. A change of sim_core changes a sweep's identity; here the identity is set by hand."""
     provenance = prepare(load_spec(folder / "small.yaml"), folder).provenance | {"sweep": "other", "model": "other"}
     with pytest.raises(
         SpecError, match="holds results of another version of the simulator; choose another --out, or start over with --fresh"

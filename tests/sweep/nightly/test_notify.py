@@ -20,7 +20,7 @@ BODY = {"text": "two regressions: é", "code": 1}
 
 
 class Receiver(ThreadingHTTPServer):
-    """Answers with the codes of `answers` in turn, then 200; `received` are the bodies. Code 0: hold the line, say nothing."""
+    """Answers with the codes of `answers` in turn, then 200; `received` are the bodies. Code 0: no answer."""
 
     daemon_threads = True
 
