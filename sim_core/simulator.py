@@ -16,7 +16,7 @@ from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.building import check_plans
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
@@ -97,7 +97,8 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = _tables(workload.arrays, hardware, plans, rows)
-        _simulate_rows(workload.arrays, hardware, plans, tables, rows, reason, metrics)
+        scratch = _scratch(workload.arrays, plans, tables.split, rows)
+        _run_rows(workload.arrays, hardware, plans, tables, rows, scratch, reason, metrics)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
@@ -155,7 +156,10 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     rows = np.zeros(1, np.int64)
     tables = _tables(workload.arrays, hardware, one, rows)
-    program, times = _trace(workload.arrays, hardware, one, tables, rows)
+    scratch = _scratch(workload.arrays, one, tables.split, rows)
+    metrics = np.empty((len(METRICS), 1))
+    _run_rows(workload.arrays, hardware, one, tables, rows, scratch, np.zeros(1, np.int64), metrics)
+    program, times = scratch.program, scratch.times
     blocks = int(2 * one.pp[0] * one.vpp[0] * one.ga[0])
     codes = program.order[:blocks]
     stage = np.arange(blocks) // (blocks // one.pp[0])
@@ -174,15 +178,10 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     )
 
 
-@kernel
 def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
     """Scratch large enough for each plan in `rows`."""
-    blocks, stages, cells = 0, 0, 0
-    for i in rows:
-        held = plans.pp[i] * plans.vpp[i]
-        blocks = max(blocks, 2 * held * plans.ga[i])
-        stages = max(stages, plans.pp[i])
-        cells = max(cells, held)
+    held = plans.pp[rows] * plans.vpp[rows]
+    blocks, stages, cells = int((2 * held * plans.ga[rows]).max()), int(plans.pp[rows].max()), int(held.max())
     program, times = allocate(blocks, stages, cells)
     return _Scratch(
         program=program,
@@ -193,20 +192,6 @@ def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch
         once=allocate_once(arrays, split.sizes, stages),
         sums=np.zeros(len(METRICS)),
     )
-
-
-@kernel
-def _simulate_rows(
-    arrays: Arrays,
-    hardware: HardwareTable,
-    plans: Plans,
-    tables: _Tables,
-    rows: Ints,
-    reason: Ints,
-    metrics: Floats,
-) -> None:
-    """Simulate legal plans; consecutive plans with the same schedule share its order of blocks."""
-    _run_rows(arrays, hardware, plans, tables, rows, _scratch(arrays, plans, tables.split, rows), reason, metrics)
 
 
 @inner_kernel
@@ -220,6 +205,7 @@ def _run_rows(
     reason: Ints,
     metrics: Floats,
 ) -> None:
+    """Simulate legal plans; consecutive plans with the same schedule share its order of blocks."""
     sums = scratch.sums
     schedule, pp, vpp, ga = -1, -1, -1, -1
     for i in rows:
@@ -242,15 +228,6 @@ def _all_finite(values: Floats) -> bool:
         if not np.isfinite(value):
             return False
     return True
-
-
-@kernel
-def _trace(arrays: Arrays, hardware: HardwareTable, plans: Plans, tables: _Tables, rows: Ints) -> tuple[Program, Times]:
-    """Program and times of the only plan in `rows`, after its run."""
-    scratch = _scratch(arrays, plans, tables.split, rows)
-    reason, metrics = np.zeros(len(plans.tp), np.int64), np.empty((len(METRICS), len(plans.tp)))
-    _run_rows(arrays, hardware, plans, tables, rows, scratch, reason, metrics)
-    return scratch.program, scratch.times
 
 
 @inner_kernel

@@ -16,7 +16,7 @@ from sim_core.costing.compute import compute_factor, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
 from sim_core.planning.split import Split
@@ -35,7 +35,9 @@ def cost_blocks(arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: G
     of_row, first = distinct_rows(_keys(arrays, plans, groups, rows))
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
-    return _fill(arrays, hardware, plans, groups, split, key, rows[first])
+    blocks = allocate_blocks(arrays, key, len(first))
+    _cost_rows(arrays, hardware, plans, groups, split, blocks, rows[first])
+    return blocks
 
 
 def _keys(arrays: Arrays, plans: Plans, groups: Groups, rows: Ints) -> Ints:
@@ -48,15 +50,6 @@ def _keys(arrays: Arrays, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))
     columns.append(plans.device_speed[rows].view(np.int64))
     return np.stack(columns, axis=1)
-
-
-@kernel
-def _fill(
-    arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, key: Ints, first: Ints
-) -> Blocks:
-    blocks = allocate_blocks(arrays, key, len(first))
-    _cost_rows(arrays, hardware, plans, groups, split, blocks, first)
-    return blocks
 
 
 @inner_kernel

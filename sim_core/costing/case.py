@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.groups import Groups, group_s
 from sim_core.hardware.table import Device, HardwareTable, device_at
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
@@ -49,7 +49,6 @@ class Case(NamedTuple):
     block: int
 
 
-@kernel
 def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
     """An empty table of `rows` rows."""
     units, pieces = arrays.unit_layers.shape[0], arrays.pieces.unit.shape[0]

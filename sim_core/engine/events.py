@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -211,7 +211,6 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
     return True
 
 
-@kernel
 def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
     """Scratch for programs of up to `blocks` blocks, `stages` stages and `cells` virtual stages."""
     program = Program(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of
 from sim_core.engine.events import UP, Program, Times
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
 from sim_core.workloads.moving import BY_LAYERS, PARAMETERS
@@ -39,7 +39,6 @@ class Buckets(NamedTuple):
     total_s: Floats  # [sizes] seconds of all buckets of all pieces
 
 
-@kernel
 def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
     """Scratch for one plan at a time; `sizes`: see Split."""
     step_pieces = arrays.step.role.shape[0]

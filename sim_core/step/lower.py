@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Case
 from sim_core.costing.collectives import send_s
 from sim_core.engine.events import DOWN, UP, Program
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.placement import crosses_nodes
@@ -28,7 +28,6 @@ class Lowered(NamedTuple):
     extra_s: Floats  # [3] seconds that a straggler adds to FORWARD_S, BACKWARD_S and RECOMPUTE_S
 
 
-@kernel
 def allocate_lowered(arrays: Arrays) -> Lowered:
     """Scratch for one plan at a time."""
     units = arrays.unit_layers.shape[0]

@@ -15,7 +15,7 @@ from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.compute import once_s
 from sim_core.engine.events import DOWN, Program
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.step.gradients import Buckets, cost_buckets
 from sim_core.workloads.moving import BY_LAYERS
@@ -33,7 +33,6 @@ class Once(NamedTuple):
     after_s: Floats  # [stages] all work of a stage after the gradients
 
 
-@kernel
 def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
     """Scratch for one plan at a time; `sizes`: see Split."""
     step_pieces = arrays.step.role.shape[0]
