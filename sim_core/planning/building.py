@@ -54,11 +54,12 @@ class _Bounds(NamedTuple):
     most: float
 
 
-_SIZE: Final = _Bounds(least=1, most=2.0**62)
+_SIZE: Final = _Bounds(least=1, most=2.0**31 - 1)
 _SWITCH: Final = _Bounds(least=0, most=1)
 _FACTOR: Final = _Bounds(least=1e-9, most=1e9)
 _BOUNDS: Final[Mapping[str, _Bounds]] = {
-    **dict.fromkeys(("tp", "pp", "vpp", "ep", "all_gpus", "micro_batch", "layers"), _SIZE),
+    **dict.fromkeys(("tp", "pp", "vpp", "ep", "micro_batch", "layers"), _SIZE),
+    "all_gpus": _Bounds(least=1, most=2.0**62),
     **dict.fromkeys(("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param"), _SWITCH),
     **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
     "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
@@ -139,6 +140,11 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             coded[name] = np.array([_number(name, value, whole) for value in values], np.int64 if whole else np.float64)
     if "overlap_pp" not in coded:
         coded["overlap_pp"] = (coded["vpp"] > 1).astype(np.int64)
+    for derived, names in (("dp", ("dp", "tp", "pp")), ("global_batch", ("global_batch", "micro_batch"))):
+        if derived in coded:
+            product = np.prod([coded[name].astype(np.float64) for name in names], axis=0)
+            if (product >= 2.0**62).any() or any((coded[name] < 1).any() for name in names):
+                raise SpecError(f"plans: {' x '.join(names)}: expected whole numbers from 1, their product below 2^62")
     if "dp" in coded:
         coded["all_gpus"] = coded["dp"] * coded["tp"] * coded["pp"]
     if "global_batch" in coded:
@@ -160,6 +166,8 @@ def _number(name: str, value: object, whole: bool) -> int | float:
         return int(value)
     if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.integer | np.floating):
         raise SpecError(f"plans: {name}: found {shown(value)}, expected a number")
+    if not abs(float(value)) < 2.0**62:
+        raise SpecError(f"plans: {name}: found {shown(value)}, expected a number below 2^62")
     if whole and value != int(value):
         raise SpecError(f"plans: {name}: found {value}, expected a whole number")
     return int(value) if whole else float(value)
@@ -171,12 +179,17 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
     for label in labels:
         word, colon, span = label.partition(":")
         counted = word in ("every", "block")
-        if word not in CHECKPOINTING or counted != bool(colon) or (counted and not (span.isdecimal() and int(span) > 0)):
+        if word not in CHECKPOINTING or counted != bool(colon) or (counted and not _is_span(span)):
             forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING]
             raise SpecError(f"checkpointing: found {shown(label)}, {nearest(label, forms)}, K a whole number above 0")
         kinds.append(CHECKPOINTING.index(word))
         spans.append(int(span or 0))
     return np.array(kinds, np.int64), np.array(spans, np.int64)
+
+
+def _is_span(text: str) -> bool:
+    """Whether `text` is a number of layers above 0."""
+    return text.isascii() and text.isdecimal() and len(text) < 7 and int(text) > 0
 
 
 def split_text(value: object) -> str:
@@ -187,7 +200,7 @@ def split_text(value: object) -> str:
         return value
     if isinstance(entries, Sequence | np.ndarray) and len(entries) > 0:
         texts = [str(entry).strip() for entry in entries if not isinstance(entry, bool)]
-        if len(texts) == len(entries) and all(text.isdecimal() and len(text) < 7 for text in texts):
+        if len(texts) == len(entries) and all(text.isascii() and text.isdecimal() and len(text) < 7 for text in texts):
             return ",".join(str(int(text)) for text in texts)
     hint = nearest(str(value), words)
     raise SpecError(f"layer_split: found {shown(value)}, {hint}; or the layers of each virtual stage: [8, 10, 10, 8]")

@@ -8,7 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.schedule import ONE_F_ONE_B
-from sim_core.planning.columns import BALANCED, BLOCK, EVEN, EVENT, EVERY, LISTED, SELECTIVE, Plans
+from sim_core.planning.columns import (
+    BALANCED,
+    BLOCK,
+    EMBEDDING_AS_LAYER,
+    ENDS_AS_LAYERS,
+    EVEN,
+    EVENT,
+    EVERY,
+    LISTED,
+    LOSS_AS_LAYER,
+    SELECTIVE,
+    SPLITS,
+    Plans,
+)
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -63,7 +76,7 @@ EXPLANATIONS: Final = {
     "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
     "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
     "layers_not_alike": "layers differs from the workload's number, and the workload's layers are not all equal",
-    "layers_not_divisible": "pp * vpp does not divide the layers and what counts as one (layer_split: balanced allows it)",
+    "layers_not_divisible": "pp * vpp does not divide the layers, ends that count as layers included (balanced allows it)",
     "layer_list_unfit": "the list in layer_split does not have pp * vpp entries, or does not sum to the number of layers",
     "microbatches_not_multiple_of_pp": "interleaving needs ga to be a multiple of pp",
     "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
@@ -88,7 +101,8 @@ EXPLANATIONS: Final = {
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 
-EXTRA_LAYERS: Final = np.array([0, 0, 1, 1, 2, 0])
+_EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
+EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
 MAX_BLOCKS: Final = 2**24
 MAX_GPUS: Final = 2**40
@@ -148,17 +162,19 @@ def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArra
 
 
 def _unfit(plans: Plans) -> npt.NDArray[np.bool_]:
-    """Plans whose list of layers has a wrong length or sum."""
-    entries = (plans.virtual_layers >= 0).sum(axis=1)
-    unfit: npt.NDArray[np.bool_] = (entries != plans.pp * plans.vpp) | (
-        np.maximum(plans.virtual_layers, 0).sum(axis=1) != plans.layers
-    )
+    """Plans whose list of layers is not one of their virtual stages and layers."""
+    layers, virtual = plans.virtual_layers, plans.pp * plans.vpp
+    used = np.arange(layers.shape[1]) < virtual[:, None]
+    right = np.where(used, layers >= 0, layers == -1).all(axis=1) & (virtual <= layers.shape[1])
+    unfit: npt.NDArray[np.bool_] = ~right | (np.where(used, layers, 0).sum(axis=1) != plans.layers)
     return unfit
 
 
 def _largest(plans: Plans, slots: Ints) -> Ints:
     """Layers of the largest virtual stage."""
-    shared: Ints = -(-slots // (plans.pp * plans.vpp))
+    virtual, ends = plans.pp * plans.vpp, EXTRA_LAYERS[plans.layer_split]
+    at_ends = np.where(virtual == 1, ends, np.where(virtual == 2, ends // 2, 0))  # every virtual stage is at an end
+    shared: Ints = -(-slots // virtual) - at_ends
     return np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
 
 

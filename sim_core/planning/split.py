@@ -9,7 +9,7 @@ stage, the loss as one of the last (Megatron-LM's --account-for-embedding-in-pip
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ from sim_core.workloads.workload import Arrays
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+MOST_VIRTUAL: Final = 2**23
+"""Virtual stages of a step that is not too large: two blocks each, of MAX_BLOCKS."""
 
 
 class Split(NamedTuple):
@@ -157,7 +161,8 @@ def _fullest(kinds: Ints) -> Floats:
         pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
         most[k] = layers / pp
         listed = kinds[k, 3] == LISTED
-        if (listed and pp * vpp > kinds.shape[1] - 4) or (not listed and pp * vpp > layers + 2):
+        fits = pp * vpp <= (kinds.shape[1] - 4 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
+        if not fits:
             continue  # illegal, or fidelity simai, which uses means
         fullest, held = 0, 0
         for stage in range(pp):

@@ -272,7 +272,11 @@ def legal(workload: Workload, plan: Plan) -> bool:
     chunks = plan.pp * plan.vpp
     slots = plan.layers + sum(ends(plan.layer_split))
     listed = plan.layer_split == LISTED
-    most = max(plan.virtual_layers) if listed and plan.virtual_layers else -(-slots // chunks)
+    before, after = ends(plan.layer_split)
+    shares = [-(-slots // chunks)] * chunks
+    shares[0] -= before
+    shares[-1] -= after
+    most = max(plan.virtual_layers if listed and plan.virtual_layers else shares)
     dense, of_experts = workload.gradients_known
     rules = (
         plan.dp % plan.ep == 0,

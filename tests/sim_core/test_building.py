@@ -57,6 +57,13 @@ def test_results_have_names(gpt7b: Workload, h100: HardwareTable) -> None:
         ({"layer_split": "evn"}, "layer_split: found 'evn', nearest valid: even; or the layers of each virtual stage"),
         ({"dp": 8, "all_gpus": 64}, "plans: dp and all_gpus are both given, but one follows from the other"),
         ({"device_speed": -1}, "plans.device_speed: found -1.0 in row 0, expected 1e-09 to 1e+09"),
+        ({"checkpointing": "block:" + "9" * 30}, "checkpointing: found 'block:999"),
+        ({"tp": float("nan")}, "plans: tp: found 'nan', expected a number below 2^62"),
+        ({"tp": 1e300}, "plans: tp: found '1e+300', expected a number below 2^62"),
+        ({"tp": 2**61, "pp": 4, "dp": 1}, "plans: dp x tp x pp: expected whole numbers from 1, their product below 2^62"),
+        ({"tp": 2**40}, "plans.tp: found 1099511627776 in row 0, expected 1 to 2.14748e+09"),
+        ({"global_batch": -5}, "plans: global_batch x micro_batch: expected whole numbers from 1"),
+        ({"layer_split": "\u0661\u0668"}, "layer_split: found"),
         ({"micro_batch": [1, 0]}, "plans.micro_batch: found 0 in row 1, expected 1 to"),
     ],
 )

@@ -100,6 +100,22 @@ def test_splits_that_do_not_fit_are_infeasible(gpt7b: Workload, h100: HardwareTa
     assert reason(gpt7b, h100, **account, layers=35) == ""
 
 
+def test_a_list_with_a_hole_does_not_fit(gpt7b: Workload, h100: HardwareTable) -> None:
+    plan = {"pp": 2, "all_gpus": 32, "layer_split": LISTED}
+    assert reason(gpt7b, h100, **plan, virtual_layers=[20, 16, -1]) == ""
+    assert reason(gpt7b, h100, **plan, virtual_layers=[20, -1, 16]) == "layer_list_unfit"
+    assert reason(gpt7b, h100, **plan, virtual_layers=[20, 16, -3]) == "layer_list_unfit"
+
+
+def test_a_span_is_held_against_the_layers_that_a_stage_has(gpt7b: Workload, h100: HardwareTable) -> None:
+    both = {"layer_split": SPLITS.index("embedding_and_loss_as_layer"), "checkpointing": 5}
+    assert reason(gpt7b, h100, pp=2, all_gpus=32, **both, checkpoint_layers=18) == ""
+    assert reason(gpt7b, h100, pp=2, all_gpus=32, **both, checkpoint_layers=19) == "checkpoint_span_exceeds_stage"
+    one = {"layer_split": SPLITS.index("embedding_as_layer"), "checkpointing": 5}
+    assert reason(gpt7b, h100, pp=1, all_gpus=32, **one, checkpoint_layers=37) == "checkpoint_span_exceeds_stage"
+    assert reason(gpt7b, h100, pp=37, tp=1, all_gpus=37, **one, checkpoint_layers=1) == ""
+
+
 def test_the_stage_with_fewer_layers_waits(llama: Workload, h100: HardwareTable) -> None:
     """A list that is the balanced split gives its numbers to the last bit; a lopsided one is slower."""
     lists = [[12, 12, 12], [10, 12, 14]]
