@@ -31,6 +31,7 @@ FROM_COSMIC_RAY: Final = (
 """Cosmic Ray's operators that suit the types in use: `a << b` of two floats only shows that tests run at all."""
 
 LEFT_ALONE: Final = ("decorator", "import_name", "import_from", "annassign", "tfpdef")
+"""Parts of a source that are never evaluated, or that only say how."""
 Place = tuple[int, int]
 
 
@@ -91,6 +92,8 @@ def _left_alone(node: Node, place: Place) -> bool:
             return True  # Ints = npt.NDArray[np.int64]
         if node.type == "param" and node.annotation is not None and _within(place, node.annotation):
             return True
+        if node.type == "operator" and node.parent.type == "parameters":
+            return True  # the * before keywords
         node = node.parent
     return False
 

@@ -24,7 +24,7 @@ WIDTH: dict[int | str, Ints] = {1 - 2: [3]}
 
 
 @cache(4)
-def area(wide: int | None, high: tuple[int, ...]) -> int | None:
+def area(wide: int | None, /, *, high: tuple[int, ...]) -> int | None:
     if wide <= 0:
         return None
     return wide * high[wide]

@@ -60,6 +60,15 @@ def test_layers_that_differ_in_records_are_units_of_their_own(tmp_path: Path) ->
     assert workload.arrays.unit_layers[:2, -1].tolist() == [1, 2]
 
 
+def test_a_layer_is_the_shortest_period_of_the_names(tmp_path: Path) -> None:
+    """Attention, attention, mlp: the first name stands twice in a layer, and begins it once."""
+    lines = gpt_text(tp=1, pp=1, all_gpus=8, layers=4).splitlines()
+    rows = [row for line in lines[2:] for row in ([line] * 2 if line.startswith("attention") else [line])]
+    workload, _ = read_workload(write(tmp_path, "\n".join([lines[0], str(len(rows)), *rows])))
+    assert workload.layers == 4
+    assert workload.arrays.unit_layers[:, -1].tolist() == [4, 0]
+
+
 def test_layers_timed_one_by_one_are_units_of_their_own(tmp_path: Path) -> None:
     lines = gpt_text(tp=1, pp=2, all_gpus=8, layers=8).splitlines()
     rows = [k for k, line in enumerate(lines) if line.startswith("mlp_row")]

@@ -194,6 +194,7 @@ def test_experts_have_their_traffic_also_from_a_job_without_expert_groups(hardwa
 def test_the_optimizer_follows_the_experts_too(hardware: HardwareTable, tmp_path: Path) -> None:
     workload, _ = workload_of(replace(SPEC, moe=True, dp=4, ep=2), tmp_path)
     assert metrics(workload, hardware, ep=4)["optimizer_s"] < metrics(workload, hardware, ep=2)["optimizer_s"]
+    assert metrics(workload, hardware, ep=2)["optimizer_s"] == pytest.approx(SPEC.optimizer_ms / 1e3, rel=0.05)
 
 
 def test_buckets_beside_the_backward_are_gradients(tmp_path: Path) -> None:
