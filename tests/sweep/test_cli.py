@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim_core import HARDWARE_KEYS, read_hardware
 from tests.conftest import GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
@@ -52,6 +53,14 @@ def test_hardware_lists_presets_and_sources() -> None:
     for name in ("A100-80G-SXM", "A100-40G-SXM", "A800-80G-SXM", "H100-SXM", "H800-SXM", "H20-SXM", "B200-SXM"):
         assert name in listed
     assert "NVIDIA/nccl src/graph/tuning.cc" in sweep("hardware", "H100-SXM").stdout
+
+
+def test_the_columns_of_a_preset_are_aligned() -> None:
+    preset = read_hardware("H100-SXM")
+    lines = sweep("hardware", "H100-SXM").stdout.splitlines()[1:]
+    sources = [getattr(getattr(preset, section), key).source for key, (section, _) in HARDWARE_KEYS.items()]
+    assert len({line.index(source) for line, source in zip(lines, sources, strict=True)}) == 1
+    assert all(line.split()[0] == key for line, key in zip(lines, HARDWARE_KEYS, strict=True))
 
 
 @pytest.mark.parametrize(
