@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sim_core.errors import SpecError, nearest, shown
+from sim_core.errors import shown
 
 MAX: Final = 2**31 - 1
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX)]
@@ -23,11 +22,11 @@ Norm = Literal["layernorm", "rmsnorm"]
 Position = Literal["learned", "rotary", "alibi", "none"]
 
 
-class _Checked(BaseModel):
+class Checked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Mla(_Checked):
+class Mla(Checked):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): sizes of the latents and of a head."""
 
     q_rank: Count | None = None  # None: queries come from the hidden state directly
@@ -37,7 +36,7 @@ class Mla(_Checked):
     v_head_dim: Count
 
 
-class Experts(_Checked):
+class Experts(Checked):
     """Mixture of experts in place of the dense MLP of some layers."""
 
     count: Count
@@ -51,7 +50,7 @@ class Experts(_Checked):
     imbalance: Annotated[float, Field(strict=True, ge=1)] = 1.0  # tokens of the busiest rank / mean
 
 
-class Window(_Checked):
+class Window(Checked):
     """Sliding-window attention: a token sees the last `tokens` tokens."""
 
     tokens: Count
@@ -74,7 +73,7 @@ HEAD: Final = "head"
 MTP: Final = "mtp"
 
 
-class Model(_Checked):
+class Model(Checked):
     """A decoder-only transformer. Counts are of the whole model; a layer is attention and MLP.
 
     `kv_heads` and `head_dim` default to `heads` and `hidden / heads`; with `mla` they follow from it. `ffn` is that of dense
@@ -224,72 +223,6 @@ class Model(_Checked):
         inside = where == "all" or layer % 2 == (where == "odd") if isinstance(where, str) else layer in where
         return self.window.tokens if inside else 0
 
-    def with_values(self, values: Mapping[str, object]) -> Model:
-        """A copy with some numbers replaced; inside a section by a dotted name such as `experts.topk`. Raises SpecError."""
-        document = model_document(self)
-        for key, value in values.items():
-            put(document, key, value, f"model {self.name}")
-        return parse_model(document, f"model {self.name}")
-
-
-SECTIONS: Final[dict[str, type[_Checked]]] = {"mla": Mla, "experts": Experts, "window": Window}
-
-
-def put(document: dict[str, Any], key: str, value: object, where: str) -> None:
-    """Set a value by its dotted name. Raises SpecError on an unknown name."""
-    section, _, name = key.rpartition(".")
-    names = SECTIONS[section].model_fields if section in SECTIONS else Model.model_fields
-    if (section and section not in SECTIONS) or name not in names:
-        known = [*Model.model_fields, *(f"{s}.{n}" for s, kind in SECTIONS.items() for n in kind.model_fields)]
-        raise SpecError(f"{where}: {key}: unknown key, {nearest(key, known)}")
-    if section:
-        inside = document.get(section)
-        document[section] = {**(inside if isinstance(inside, Mapping) else {}), name: value}
-    else:
-        document[name] = value
-
-
-def parse_model(document: object, where: str) -> Model:
-    """A model from a mapping as read from YAML. Raises SpecError that names `where`, the key and the value."""
-    if not isinstance(document, Mapping):
-        raise SpecError(f"{where}: found {shown(document)}, expected a mapping with layers, hidden, heads, ...")
-    try:
-        return Model.model_validate(dict(document))
-    except ValidationError as error:
-        raise SpecError(f"{where}: {_first_fault(error)}") from None
-
-
-def _first_fault(error: ValidationError) -> str:
-    """The first fault in one line. An unknown key comes first: it is the likely cause of a missing one."""
-    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    fault = faults[0]
-    path = [str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "tuple[", "constrained-"))]
-    key = ".".join(path)
-    if fault["type"] == "extra_forbidden":
-        parent = SECTIONS.get(path[0], Model) if len(path) > 1 else Model
-        return f"{key}: unknown key, {nearest(path[-1], parent.model_fields)}"
-    if fault["type"] == "missing":
-        return f"{key}: missing"
-    if fault["type"] == "value_error":
-        message = fault["msg"].removeprefix("Value error, ")
-        return f"{key}: {message}" if key else message
-    if fault["type"] == "literal_error" and path:
-        return f"{key}: found {shown(fault['input'])}, {nearest(str(fault['input']), _literals(path))}"
-    return f"{key}: found {shown(fault['input'])}, expected {_expected(fault['type'], fault['msg'])}"
-
-
-def _literals(path: list[str]) -> list[str]:
-    words = {"activation": Activation, "norm": Norm, "position": Position}
-    return list(get_args(words[path[-1]])) if path[-1] in words else ["all", "even", "odd", "a list of layers"]
-
-
-def _expected(kind: str, message: str) -> str:
-    """What pydantic expected, in the words of this program."""
-    if kind.startswith(("int_", "tuple_")):
-        return "a whole number or a list of layers" if kind.startswith("tuple_") else "a whole number"
-    words = {"bool_type": "true or false", "float_type": "a number", "string_type": "text", "model_type": "a mapping"}
-    return words.get(kind, message.removeprefix("Input should be "))
-
 
 def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[bool, str]]:
     beyond = [layer for layer in layers if layer >= count]
@@ -307,24 +240,3 @@ def _name(kind: tuple[bool, int], kinds: Mapping[tuple[bool, int], None]) -> str
     if len({moe for moe, _ in kinds}) > 1:
         words.append("moe" if kind[0] else "dense")
     return "_".join([*words, LAYER])
-
-
-def model_document(model: Model) -> dict[str, Any]:
-    """The numbers that differ from their defaults, as a mapping that `parse_model` reads back."""
-    document = model.model_dump(mode="json", exclude_defaults=True)
-    if model.mla is not None or model.kv_heads == model.heads:
-        del document["kv_heads"]
-    if model.mla is not None or model.head_dim * model.heads == model.hidden:
-        del document["head_dim"]
-    return document
-
-
-def model_yaml(model: Model) -> str:
-    """A YAML text that `parse_model` reads back: a number per line."""
-    lines = (
-        yaml.safe_dump(
-            {key: value}, sort_keys=False, width=10**6, default_flow_style=None if isinstance(value, dict) else False
-        )
-        for key, value in model_document(model).items()
-    )
-    return "".join(lines)

@@ -10,9 +10,12 @@ from typing import Any, Final
 import yaml
 
 from sim_core.errors import SpecError, nearest
-from sim_core.models.description import Model, parse_model, put
+from sim_core.models.description import Model
+from sim_core.models.parsing import parse_model, put
 from sim_core.models.readers.config_fields import load_config
 from sim_core.models.readers.hugging_face import read_config
+from sim_core.models.readers.megatron import read_megatron
+from sim_core.models.readers.megatron_text import flags_of_document, flags_of_text
 
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".txt", ".sh", ".slurm")
@@ -33,26 +36,34 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
     path = PRESET_DIR / f"{name_or_path}.yaml" if name_or_path in model_names() else (base or Path()) / name_or_path
     if name_or_path not in model_names() and path.suffix not in SUFFIXES and not path.exists():
         raise SpecError(f"unknown model {name_or_path!r}, {nearest(name_or_path, model_names())}, or a path")
-    document = _read(path)
-    for key, value in (values or {}).items():
+    values = values or {}
+    document = _read(path, values)
+    for key, value in values.items():
         put(document, key, value, name_or_path)
     return parse_model(document, name_or_path)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, given: Mapping[str, object]) -> dict[str, Any]:
+    """The numbers in a file; those in `given` may be missing."""
+    found = {"name": path.stem if path.stem != "config" else path.resolve().parent.name, "source": str(path)}
     if path.suffix == ".json":
-        name = path.stem if path.stem != "config" else path.resolve().parent.name
-        return {"name": name, "source": str(path), **read_config(load_config(path), str(path))}
+        return found | read_config(load_config(path), str(path))
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(f"model {str(path)!r}: {error.strerror}: {path}") from None
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not text in UTF-8") from None
+    if path.suffix not in (".yaml", ".yml"):
+        flags = flags_of_text(text)
+        if "--num-layers" not in flags and "--hidden-size" not in flags:
+            raise SpecError(f"{path}: found no model: expected Megatron-LM arguments (--num-layers ...), YAML or a config.json")
+        return found | read_megatron(flags, str(path), given)
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
-        raise SpecError(f"{path}: found no model: expected a description in YAML, a config.json or Megatron-LM arguments")
-    return {"name": path.stem, "source": str(path), **document}
+        raise SpecError(f"{path}: found no model: expected a mapping with layers, hidden, heads, ... or MODEL_ARGS")
+    of_megatron = flags_of_document(document)
+    return found | (document if of_megatron is None else read_megatron(of_megatron, str(path), given))

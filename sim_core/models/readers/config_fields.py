@@ -9,6 +9,22 @@ from typing import Any, Final
 
 from sim_core.errors import SpecError, nearest, shown
 
+Document = dict[str, Any]
+"""Numbers of a model, for `parse_model`."""
+
+ACTIVATIONS: Final[Mapping[str, str]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "quick_gelu": "gelu",
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
+
 FREE: Final = frozenset({
     # names, versions, tokens
     "_name_or_path", "architectures", "auto_map", "model_type", "transformers_version", "tokenizer_class", "bos_token_id",
