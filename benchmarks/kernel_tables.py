@@ -1,10 +1,12 @@
 """Makes the tables of measured kernels that ship with sim_core, and prints how far interpolation between their nodes is off.
 
     .venv/bin/python benchmarks/kernel_tables.py RAW_FOLDER            # writes sim_core/hardware/kernels/data/*.npz
-    .venv/bin/python benchmarks/kernel_tables.py RAW_FOLDER --errors   # leave one node out, a Markdown table
+    .venv/bin/python benchmarks/kernel_tables.py RAW_FOLDER --errors   # leave one node out, Markdown tables
+    .venv/bin/python benchmarks/kernel_tables.py RAW_FOLDER --sample   # writes the rows that tests compare with
 
 RAW_FOLDER holds `gemm.parquet` and `attention_forward.parquet`: the text tables of ai-dynamo/aiconfigurator (Apache-2.0),
-one row per device, precision and shape, with the median and the minimum over the frameworks that measured it.
+one row per device, precision and shape, with the median and the minimum over the frameworks that measured it; and
+`training_kernels_simumax.csv`: MooreThreads/SimuMax configs/system (Apache-2.0), efficiencies of training kernels.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from sim_core.hardware.description import KERNEL_DIR, measured_devices, preset_n
 from sim_core.hardware.kernels.grid import SLACK, Grid, interpolate
 from sim_core.hardware.kernels.tables import NOT_MEASURED, STEPS, read_tables
 
-SOURCE: Final = (
-    "ai-dynamo/aiconfigurator at 095f58a, Apache License 2.0, Copyright (c) NVIDIA CORPORATION & AFFILIATES; changed: median or "
-    "minimum over frameworks, as logarithms of TFLOP/s on a grid of shapes"
-)
+AICONFIGURATOR: Final = "ai-dynamo/aiconfigurator at 095f58a, Apache License 2.0, Copyright (c) NVIDIA CORPORATION & AFFILIATES"
+SIMUMAX: Final = "MooreThreads/SimuMax at 4dcaae5, configs/system, Apache License 2.0, Copyright Moore Threads Technology"
+SOURCE: Final = f"{AICONFIGURATOR}; changed: median or minimum over frameworks, as logarithms of TFLOP/s on a grid of shapes"
+SAMPLES: Final = Path(__file__).parent.parent / "tests" / "sim_core" / "kernels"
 PRECISIONS: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 HEADS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96)
 SLOTS: Final = (1, 2, 4, 8)  # key-value heads; one more slot where they are as many as heads
@@ -71,6 +73,8 @@ def gemm_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
             continue
         axes = gemm_axes(raw)
         flops = 2.0 * rows["m"] * rows["n"] * rows["k"]
+        if dtype == "fp8_block":  # below a block of 128, all devices fall back to a kernel that takes 80-190 us
+            flops[np.minimum(rows["n"], rows["k"]) < 128] = np.nan
         for kind, column in (("gemm", "us_median" if dtype == "bf16" else "us_min"), ("expert_gemm", "us_median")):
             if (kind, dtype) != ("expert_gemm", "bf16"):  # the same table
                 found[f"{kind}:{dtype}"] = on_grid(rows, axes, flops / rows[column].astype(np.float64) / 1e6)
@@ -153,7 +157,8 @@ def print_errors() -> None:
     """Median and 90th percentile of the errors in percent, per device, precision and axis."""
     kinds = {"gemm": ("m", "n", "k"), "attention": ("heads", "", "sequence", "batch")}
     for kind, axes in kinds.items():
-        print(f"| {kind} on | precision | {' | '.join(name for name in axes if name)} |\n|---|---|{'--:|' * len([*filter(None, axes)])}")
+        named = [name for name in axes if name]
+        print(f"| {kind} on | precision | {' | '.join(named)} |\n|---|---|{'--:|' * len(named)}")
         for device in measured_devices():
             for dtype, grids in tables_of(kind, device).items():
                 cells = []
@@ -173,13 +178,45 @@ def tables_of(kind: str, device: str) -> dict[str, list[Grid]]:
     return {dtype: list(by_size.values()) for dtype, by_size in tables.attention.items()}
 
 
+def sample(raw: Path) -> None:
+    """Random measured rows for the tests: inside the grid, from 1,024 on, as measured."""
+    gemm = """SELECT device, dtype, m, n, k, us_median, us_min FROM read_parquet($raw)
+        WHERE m % 2 = 0 AND least(m, n, k) >= 1024 AND m < 32768 AND greatest(n, k) < 51200 AND m <> 384"""
+    attention = f"""SELECT device, dtype, b, s, heads, kv_heads, head_dim, us_median FROM read_parquet($raw)
+        WHERE s BETWEEN 1024 AND 12288 AND b <= 16 AND heads IN {HEADS[2:-1]} AND head_dim IN (64, 128)"""
+    for name, query, rows, path in (
+        ("gemm_sample", gemm, 80, "gemm.parquet"),
+        ("attention_sample", attention, 30, "attention_forward.parquet"),
+    ):
+        order = "md5(concat_ws(' ', *COLUMNS(*)))"  # random, and the same each time
+        chosen = f"""SELECT * EXCLUDE mixed FROM (SELECT *, {order} AS mixed FROM ({query}))
+            QUALIFY row_number() OVER (PARTITION BY device ORDER BY mixed) <= {rows} ORDER BY ALL"""
+        write_csv(name, AICONFIGURATOR, chosen, raw / path)
+    simumax = "SELECT device, op, peak_tflops, efficiency, key FROM read_csv($raw) WHERE {} ORDER BY ALL"
+    kept = """device = 'A100-PCIe-80G' OR (op = 'matmul' AND key LIKE '%layout=TN%')
+        OR (op LIKE 'sdp%' AND key LIKE '%contiguous=True%')"""
+    write_csv("simumax_sample", SIMUMAX, simumax.format(kept), raw / "training_kernels_simumax.csv")
+
+
+def write_csv(name: str, source: str, query: str, raw: Path) -> None:
+    """Rows of a query as a CSV file of the tests, with its source in the first line."""
+    found = duckdb.execute(query, {"raw": str(raw)})
+    header = ",".join(column[0] for column in found.description or ())
+    lines = [",".join(f"{value:.9g}" if isinstance(value, float) else str(value) for value in row) for row in found.fetchall()]
+    path = SAMPLES / f"{name}.csv"
+    path.write_text("\n".join([f"# {source}", header, *lines]) + "\n", encoding="utf-8")
+    print(f"{path.name:24} {len(lines)} rows")
+
+
 def main(arguments: list[str]) -> int:
-    """Write the tables, or print errors."""
+    """Write the tables or the sample, or print errors."""
     if not arguments or not Path(arguments[0]).is_dir():
         print(__doc__)
         return 2
     if "--errors" in arguments:
         print_errors()
+    elif "--sample" in arguments:
+        sample(Path(arguments[0]))
     else:
         write(Path(arguments[0]))
     return 0

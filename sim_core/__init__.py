@@ -23,6 +23,7 @@ from sim_core.hardware.description import (
     preset_names,
     read_hardware,
 )
+from sim_core.hardware.kernels.device import load_kernels, measured_kernels
 from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
@@ -148,6 +149,8 @@ __all__ = [
     "hardware_yaml",
     "is_compiled",
     "legality",
+    "load_kernels",
+    "measured_kernels",
     "nearest",
     "parse_hardware",
     "plans",

@@ -131,7 +131,9 @@ class KernelNumbers(_Model):
     sustained_scale: Plain = _default(1, "clocks under hours of training as in the short measurements of the tables")
     gemm_efficiency: Plain = _default(0.7, "a large bf16 GEMM of the measured devices reaches 0.65-0.78 of the peak")
     attention_efficiency: Plain = _default(0.5, "FlashAttention-2 reaches 0.50-0.73 of the peak of an A100 (arXiv 2307.08691)")
-    hbm_efficiency: Plain = _default(0.75, "norms, activations and adds in training, fitted to measured runs; 0.70-0.80 fit as well")
+    hbm_efficiency: Plain = _default(
+        0.75, "norms, activations and adds in training, fitted to measured runs; 0.70-0.80 fit as well"
+    )
     kernel_overhead: Seconds = _default(2e-6, "start and end of a kernel on the GPU, fitted to measured runs")
 
 
@@ -164,7 +166,13 @@ class Hardware(_Model):
         return parse_hardware(document, f"hardware {self.name}")
 
 
-_SECTIONS: Final[dict[str, type[_Model]]] = {"device": Device, "node": Node, "fabric": Fabric, "nccl": Nccl, "kernels": KernelNumbers}
+_SECTIONS: Final[dict[str, type[_Model]]] = {
+    "device": Device,
+    "node": Node,
+    "fabric": Fabric,
+    "nccl": Nccl,
+    "kernels": KernelNumbers,
+}
 KEYS: Final = {
     key: (section, mark.name)
     for section, model in _SECTIONS.items()

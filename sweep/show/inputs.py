@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sim_core import HARDWARE_KEYS, Hardware, Summary, Workload, short, summarize
+from sim_core import HARDWARE_KEYS, Hardware, Summary, Workload, load_kernels, measured_kernels, short, summarize
 from sweep.show.tables import print_table
 
 MOST_PIECES: Final = 12
@@ -69,7 +69,23 @@ def print_hardware(one: Hardware, console: Console) -> None:
     console.print(f"{one.name}")
     for key, (section, unit) in HARDWARE_KEYS.items():
         number = getattr(getattr(one, section), key)
-        console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", soft_wrap=True)
+        console.print(f"  {key:23} {short(number.value, unit):14} {number.source}", soft_wrap=True)
+    _kernels(one, console)
+
+
+def _kernels(one: Hardware, console: Console) -> None:
+    """Print which kernels were measured: on this device, or on the one whose tables it borrows."""
+    lines = measured_kernels(load_kernels(one))
+    if not lines:
+        console.print("measured kernels: none; from the peaks, gemm_efficiency and attention_efficiency", soft_wrap=True)
+    elif one.kernels.borrowed:
+        console.print(
+            f"measured kernels: none; those of {one.kernels.tables} are taken ({one.kernels.borrowed})", soft_wrap=True
+        )
+    else:
+        console.print("measured kernels", soft_wrap=True)
+    for line in lines:
+        console.print(f"  {line}", soft_wrap=True)
 
 
 def print_presets(presets: Sequence[Hardware], console: Console) -> None:

@@ -49,7 +49,10 @@ def test_inspect_of_a_broken_file_is_one_line(tmp_path: Path) -> None:
 
 def test_hardware_lists_presets_and_sources() -> None:
     listed = sweep("hardware").stdout
-    for name in ("A100-80G-SXM", "A100-40G-SXM", "A800-80G-SXM", "H100-SXM", "H800-SXM", "H20-SXM", "B200-SXM"):
+    for name in (
+        *("A100-80G-SXM", "A100-40G-SXM", "A100-80G-PCIe", "A800-80G-SXM", "V100-32G-SXM", "H100-SXM", "H100-96G-500W"),
+        *("H200-SXM", "H800-SXM", "H20-SXM", "B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72"),
+    ):
         assert name in listed
     assert "NVIDIA/nccl src/graph/tuning.cc" in sweep("hardware", "H100-SXM").stdout
 
@@ -60,7 +63,7 @@ def test_hardware_lists_presets_and_sources() -> None:
         (("inspect", "gone.txt"), "error: gone.txt: No such file or directory\n"),
         (("run", "gone.yaml"), "error: gone.yaml: No such file or directory\n"),
         (("rank", "gone"), "error: gone: holds no results of a sweep\n"),
-        (("hardware", "V100"), "error: unknown hardware preset 'V100', nearest valid: H100-SXM"),
+        (("hardware", "H10"), "error: unknown hardware preset 'H10', nearest valid: H100-SXM"),
     ],
 )
 def test_a_fault_of_the_user_is_one_line_and_exit_code_1(arguments: tuple[str, ...], message: str) -> None:

@@ -33,9 +33,9 @@ def attention_forward_s(
     grids = kernels.tables.attention.get(DTYPES[dtype].table) if kernels.tables else None
     factor = kernels.numbers["sustained_scale"]
     if not grids:
-        rate = peak * kernels.numbers["attention_efficiency"]
-        overhead = kernels.numbers["kernel_overhead"]
-        return Timed(factor * b * heads * s * s * (d + d_v) / rate + overhead, np.zeros(len(d), np.bool_))
+        reached = peak * kernels.numbers["attention_efficiency"]
+        seconds = factor * b * heads * s * s * (d + d_v) / reached + kernels.numbers["kernel_overhead"]
+        return Timed(seconds, np.zeros(len(d), np.bool_))
     measured_d = np.array(sorted(grids))
     nearest = measured_d[np.argmin(np.abs(np.log(d)[:, None] - np.log(measured_d)), axis=1)]
     shortest = np.exp(next(iter(grids.values())).axes[2][0])
@@ -62,7 +62,9 @@ def _slot(heads: Floats, kv_heads: Floats) -> Floats:
     return np.where(kv_heads == heads, np.log(16.0), np.where(kv_heads <= 8, np.log(kv_heads), between))
 
 
-def unfused_attention_forward_s(kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, dropout: bool) -> Timed:
+def unfused_attention_forward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool
+) -> Timed:
     """Attention of Megatron-LM before flash attention: two batched GEMMs, softmax and dropout over the full square of scores.
 
     Bytes per score: 4 in the fused softmax (read, write, 16 bits), 5 in dropout (and a mask of a byte).
@@ -70,7 +72,9 @@ def unfused_attention_forward_s(kernels: Kernels, dtype: str, b: Sizes, s: Sizes
     return _unfused(kernels, dtype, b, s, heads, d, gemms=2, softmax=(4, 37), dropout=5 if dropout else 0)
 
 
-def unfused_attention_backward_s(kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, dropout: bool) -> Timed:
+def unfused_attention_backward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool
+) -> Timed:
     """The backward of the same: four batched GEMMs, 6 bytes per score in the fused softmax, 5 in dropout."""
     return _unfused(kernels, dtype, b, s, heads, d, gemms=4, softmax=(6, 40), dropout=5 if dropout else 0)
 

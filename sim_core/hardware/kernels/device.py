@@ -87,7 +87,9 @@ def measured_kernels(kernels: Kernels) -> list[str]:
         ("attention", ("heads", "", "sequence", "batch"), {name: by[max(by)] for name, by in kernels.tables.attention.items()}),
     ):
         axes = next(iter(by_dtype.values())).axes
-        ranges = [f"{name} {np.exp(axis[0]):.0f}-{np.exp(axis[-1]):.0f}" for name, axis in zip(names, axes, strict=True) if name]
+        ranges = [
+            f"{name} {np.exp(axis[0]):.0f}-{np.exp(axis[-1]):.0f}" for name, axis in zip(names, axes, strict=True) if name
+        ]
         if kind == "attention":
             heads = sorted({dim for by in kernels.tables.attention.values() for dim in by})
             ranges.append(f"head size {', '.join(map(str, heads))}")

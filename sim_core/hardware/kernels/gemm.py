@@ -24,7 +24,7 @@ UNALIGNED: Final = 0.51
 bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
 
 
-def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, phase: Phase = "forward") -> Timed:
+def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward") -> Timed:
     """GEMMs of a linear layer: [m, k] x [k, n], m tokens from k to n channels; arrays of one length.
 
     `phase` takes the same m, n and k: the input gradient is a GEMM (m, k, n), the weight gradient (n, k, m).
@@ -36,7 +36,7 @@ def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, phase: Ph
 
 
 def grouped_gemm_s(
-    kernels: Kernels, dtype: str, groups: Sizes, m: Sizes, n: Sizes, k: Sizes, phase: Phase = "forward"
+    kernels: Kernels, dtype: str, groups: Sizes, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward"
 ) -> Timed:
     """`groups` GEMMs of m tokens each, run as one grouped kernel; m is the mean and need not be whole.
 
@@ -48,8 +48,8 @@ def grouped_gemm_s(
     groups, m = np.asarray(groups, np.float64), np.asarray(m, np.float64)
     apart = groups * _dense(kernels, dtype, table, m, n, k, phase).seconds
     together = _dense(kernels, dtype, table, m * groups, n, k, phase).seconds
-    timed = _aligned(kernels, dtype, Timed(np.sqrt(apart * together), np.zeros(len(apart), np.bool_)), m * groups, n, k)
-    return timed
+    seconds = np.sqrt(apart * together)
+    return _aligned(kernels, dtype, Timed(seconds, np.zeros(len(seconds), np.bool_)), m * groups, n, k)
 
 
 def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> Timed:
@@ -68,7 +68,7 @@ def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes,
 
 
 def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -> Floats:
-    """Where nothing was measured: a stated part of the peak, or the bytes of the three matrices, and the overhead of a kernel."""
+    """Where nothing was measured: a stated part of the peak, or the bytes of the matrices; and the overhead of a kernel."""
     compute = 2.0 * m * n * k / (kernels.numbers[dtype.peak] * kernels.numbers["gemm_efficiency"])
     memory = ((m * k + k * n) * dtype.bytes + m * n * max(dtype.bytes, 2)) / kernels.hbm_bandwidth
     return np.maximum(compute, memory) + kernels.numbers["kernel_overhead"]
@@ -77,7 +77,7 @@ def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -
 def _aligned(kernels: Kernels, dtype: str, timed: Timed, m: Sizes, n: Sizes, k: Sizes) -> Timed:
     """Without tensor cores where n or k, the contiguous sizes of all three GEMMs of a layer, are not aligned."""
     multiple = ALIGNED_BYTES / DTYPES[dtype].bytes
-    unaligned = (np.asarray(n) % multiple != 0) | (np.asarray(k) % multiple != 0)
+    unaligned = (np.asarray(n, np.float64) % multiple != 0) | (np.asarray(k, np.float64) % multiple != 0)
     if dtype == "fp32" or not unaligned.any():
         return timed
     slow = 2.0 * np.asarray(m, np.float64) * n * k / (UNALIGNED * kernels.peak("fp32"))

@@ -30,6 +30,11 @@ class Found(NamedTuple):
 
 def interpolate(grid: Grid, at: Sequence[Floats]) -> Found:
     """The rate at `at`: one array of log sizes per axis, all of one length."""
+    parts = [_some(grid, [x[start : start + CHUNK] for x in at]) for start in range(0, max(len(at[0]), 1), CHUNK)]
+    return Found(np.concatenate([part.rate for part in parts]), np.concatenate([part.inside for part in parts]))
+
+
+def _some(grid: Grid, at: Sequence[Floats]) -> Found:
     strides = [int(np.prod(grid.log_rate.shape[axis + 1 :], dtype=np.int64)) for axis in range(len(grid.axes))]
     inside = np.ones(len(at[0]), np.bool_)
     corners: list[tuple[Ints, Floats]] = [(np.zeros(len(inside), np.int64), np.ones(len(inside)))]  # (node, its share)
@@ -38,11 +43,9 @@ def interpolate(grid: Grid, at: Sequence[Floats]) -> Found:
         below = np.minimum(position.astype(np.int64), len(axis) - 2)
         upper = position - below
         inside &= (x >= axis[0] - SLACK) & (x <= axis[-1] + SLACK)
-        first = below * stride
+        lower, first = 1 - upper, below * stride
         corners = [
-            (node + first + step, share * part)
-            for node, share in corners
-            for step, part in ((0, 1 - upper), (stride, upper))
+            (node + step, share * part) for node, share in corners for step, part in ((first, lower), (first + stride, upper))
         ]
     flat, missing = grid.log_rate.ravel(), grid.missing.ravel()
     log_rate = sum((share * flat[node] for node, share in corners), np.zeros(len(inside)))
@@ -52,5 +55,7 @@ def interpolate(grid: Grid, at: Sequence[Floats]) -> Found:
     return Found(np.exp(log_rate), inside)
 
 
+CHUNK: Final = 8192
+"""Shapes at a time, so that they stay in the cache."""
 SLACK: Final = 1e-9
 """Rounding of a logarithm: a size that is a node lies on it."""

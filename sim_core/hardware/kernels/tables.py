@@ -52,7 +52,7 @@ def _log(sizes: npt.NDArray[np.integer]) -> Floats:
 
 
 def filled(axes: tuple[Floats, ...], steps: npt.NDArray[np.int16]) -> Grid:
-    """A grid from stored steps. A node that was not measured takes its nearest measured neighbour along the last axis that has one."""
+    """A grid from stored steps. A node that was not measured takes a neighbour along the last axis that has one."""
     missing = steps == NOT_MEASURED
     values = np.where(missing, np.nan, steps.astype(np.float64) / STEPS + np.log(1e12))
     for axis in reversed(range(values.ndim)):
