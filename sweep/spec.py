@@ -107,6 +107,7 @@ class WorkloadSpec(_Model):
     ep: Count = None
     all_gpus: Count = None
     layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    ffn: Count = None
     experts: Count = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None

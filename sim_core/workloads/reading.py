@@ -26,7 +26,7 @@ class Facts:
     """Facts about a workload that its file does not hold; None: unknown.
 
     `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
-    compute times; tp .. layers are the plan of the recording, for kinds of file without it.
+    compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP.
     """
 
     micro_batch: int | None = None
@@ -38,6 +38,7 @@ class Facts:
     ep: int | None = None
     all_gpus: int | None = None
     layers: int | None = None
+    ffn: int | None = None
     experts: int | None = None
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
@@ -45,7 +46,7 @@ class Facts:
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: _COMMON,
+    SIMAI: (*_COMMON, "ffn"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
@@ -88,7 +89,9 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             measured_on=facts.measured_on,
         )
     text = read_simai_text(path)
-    return workload_from_simai(text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on)
+    return workload_from_simai(
+        text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on, ffn=facts.ffn
+    )
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:
