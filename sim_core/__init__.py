@@ -23,7 +23,9 @@ from sim_core.hardware.description import (
     preset_names,
     read_hardware,
 )
-from sim_core.hardware.kernels.device import load_kernels, measured_kernels
+from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
+from sim_core.hardware.kernels.gemm import PHASES as GEMM_PHASES
+from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
@@ -109,6 +111,7 @@ __all__ = [
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
+    "GEMM_PHASES",
     "HARDWARE_KEYS",
     "METRICS",
     "PARTS",
@@ -149,8 +152,10 @@ __all__ = [
     "hardware_yaml",
     "is_compiled",
     "legality",
+    "gemm_s",
     "load_kernels",
     "measured_kernels",
+    "precisions",
     "nearest",
     "parse_hardware",
     "plans",

@@ -77,6 +77,11 @@ def load_kernels(hardware: Hardware) -> Kernels:
     return Kernels(hardware.name, tables, not stated.borrowed, {key: hardware.value(key) for key in _NUMBERS})
 
 
+def precisions(kernels: Kernels) -> list[str]:
+    """The precisions that a device has."""
+    return [dtype for dtype, (_, peak, _) in DTYPES.items() if kernels.numbers[peak] > 0]
+
+
 def measured_kernels(kernels: Kernels) -> list[str]:
     """A line for each kind of kernel that the tables of a device hold: precisions and ranges of sizes."""
     if kernels.tables is None:

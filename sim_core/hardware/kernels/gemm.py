@@ -10,6 +10,7 @@ from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Time
 from sim_core.hardware.kernels.grid import Floats, Grid, interpolate
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
+PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
 
 WEIGHT_GRADIENT: Final = 1.05
 """Seconds of a weight gradient, which adds to a gradient in fp32, over those of a forward GEMM of its shape.
