@@ -26,10 +26,11 @@ def test_every_reason_has_an_explanation() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_every_number_of_a_preset_has_its_source(name: str) -> None:
     hardware = read_hardware(name)
-    for section in (hardware.device, hardware.node, hardware.fabric, hardware.nccl):
-        for key, number in section:
+    for section in (hardware.device, hardware.node, hardware.fabric, hardware.nccl, hardware.kernels):
+        for key, number in ((key, number) for key, number in section if not isinstance(number, str)):
             assert len(number.source) > 10, (name, key)
             assert number.source != "given in the spec"
+            assert not number.source.startswith("default")
     assert not hardware.not_given()
 
 
@@ -99,6 +100,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "cluster/README.md",
         "cluster/nightly/README.md",
         "docs/architecture.md",
+        "docs/kernels.md",
         "docs/moving.md",
         "docs/network.md",
         "docs/fidelity.md",

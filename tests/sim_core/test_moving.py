@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import METRICS, Facts, HardwareTable, Workload, read_workload, simulate, trace
+from sim_core import METRICS, HardwareTable, Workload, simulate, trace
 from sim_core.workloads.moving import EXPONENTS, N_RULES, RULES, rule_scales
 from tests.aicb import gpt_text, read, write
 from tests.conftest import GPT7B, LLAMA405B, ROOT, make_plans
