@@ -190,8 +190,10 @@ def sample(raw: Path) -> None:
         WHERE m % 2 = 0 AND least(m, n, k) >= 1024 AND m < 32768 AND greatest(n, k) < 51200 AND m <> 384"""
     attention = f"""SELECT device, dtype, b, s, heads, kv_heads, head_dim, us_median FROM read_parquet($raw)
         WHERE s BETWEEN 1024 AND 12288 AND b <= 16 AND heads IN {HEADS[2:-1]} AND head_dim IN (64, 128)"""
+    odd = gemm.replace("m % 2 = 0", "m % 2 = 1").replace(">= 1024", "> 1024 AND dtype = 'bfloat16'")
     for name, query, rows, path in (
         ("gemm_sample", gemm, 80, "gemm.parquet"),
+        ("gemm_off_grid_sample", odd, 60, "gemm.parquet"),
         ("attention_sample", attention, 30, "attention_forward.parquet"),
     ):
         order = "md5(concat_ws(' ', *COLUMNS(*)))"  # random, and the same each time

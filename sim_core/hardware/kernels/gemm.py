@@ -64,10 +64,10 @@ def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes,
         return Timed(factor * _roofline(kernels, DTYPES[dtype], *sizes), np.zeros(len(sizes[0]), np.bool_))
     rate, inside = interpolate(table, [np.log(np.maximum(size, 1.0)) for size in sizes])
     # A GEMM below the smallest measured size takes as long as the smallest: it fills no more of the GPU.
-    m, n, k = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
+    rows, columns, depth = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
     if kernels.tables and kernels.tables.multiprocessors:
-        rate = rate * wave_efficiency(m, n, kernels.tables.multiprocessors)
-    return Timed(factor * 2.0 * m * n * k / rate, inside & kernels.own)
+        rate = rate * wave_efficiency(rows, columns, kernels.tables.multiprocessors)
+    return Timed(factor * 2.0 * rows * columns * depth / rate, inside & kernels.own)
 
 
 def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -> Floats:
