@@ -41,6 +41,11 @@ from sim_core.metrics import (
     METRICS,
     PARTS,
 )
+from sim_core.models.description import Model
+from sim_core.models.flops import model_flops_per_token
+from sim_core.models.parameters import Parameters, parameters
+from sim_core.models.parsing import model_document, model_yaml, parse_model
+from sim_core.models.reading import model_names, read_model
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
@@ -137,6 +142,8 @@ __all__ = [
     "Repeat",
     "Replay",
     "HardwareTable",
+    "Model",
+    "Parameters",
     "Plans",
     "Results",
     "SimError",
@@ -152,16 +159,23 @@ __all__ = [
     "hardware_yaml",
     "is_compiled",
     "legality",
+    "model_document",
+    "model_flops_per_token",
+    "model_names",
+    "model_yaml",
     "gemm_s",
     "load_kernels",
     "measured_kernels",
     "precisions",
     "nearest",
+    "parameters",
     "parse_hardware",
+    "parse_model",
     "plans",
     "preset_names",
     "quantity",
     "read_hardware",
+    "read_model",
     "input_paths",
     "kind_of",
     "read_traces",

@@ -17,26 +17,25 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.terms import ALL_GATHER as ALL_GATHER
+from sim_core.terms import ALL_REDUCE as ALL_REDUCE
+from sim_core.terms import ALL_TO_ALL as ALL_TO_ALL
+from sim_core.terms import DP as DP
+from sim_core.terms import DP_EP as DP_EP
+from sim_core.terms import EMBEDDING as EMBEDDING
+from sim_core.terms import EP as EP
+from sim_core.terms import FORWARD as FORWARD
+from sim_core.terms import GROUP_NAMES as GROUP_NAMES
+from sim_core.terms import INPUT_GRADIENT as INPUT_GRADIENT
+from sim_core.terms import NO_COMM as NO_COMM
+from sim_core.terms import REDUCE_SCATTER as REDUCE_SCATTER
+from sim_core.terms import SEND_RECEIVE as SEND_RECEIVE
+from sim_core.terms import TP as TP
+from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
-
-NO_COMM: Final = 0
-ALL_REDUCE: Final = 1
-ALL_GATHER: Final = 2
-REDUCE_SCATTER: Final = 3
-ALL_TO_ALL: Final = 4
-SEND_RECEIVE: Final = 5
-
-TP: Final = 0
-EP: Final = 1
-DP: Final = 2
-DP_EP: Final = 3
-EMBEDDING: Final = 4
-GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
-"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
 
 GATHER_PARAMETERS: Final = 0
 REDUCE_GRADIENTS: Final = 1
@@ -178,7 +177,9 @@ class Workload:
     def _largest(self, group: int) -> Floats:
         """Bytes of the largest message of each piece on a group, [n]."""
         pieces = self.arrays.pieces
-        sent: Floats = np.where((pieces.comm_kind != NO_COMM) & (pieces.comm_group == group), pieces.comm_bytes, 0.0).max(axis=1)
+        sent: Floats = np.where((pieces.comm_kind != NO_COMM) & (pieces.comm_group == group), pieces.comm_bytes, 0.0).max(
+            axis=1
+        )
         return sent
 
     @property

@@ -80,9 +80,11 @@ def _compute(summary: Summary, ga: int, console: Console) -> None:
 def print_hardware(one: Hardware, console: Console) -> None:
     """Print the numbers of one hardware with their sources."""
     console.print(f"{one.name}")
-    for key, (section, unit) in HARDWARE_KEYS.items():
-        number = getattr(getattr(one, section), key)
-        console.print(f"  {key:23} {short(number.value, unit):14} {number.source}", soft_wrap=True)
+    numbers = {key: getattr(getattr(one, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
+    values = {key: short(number.value, HARDWARE_KEYS[key][1]) for key, number in numbers.items()}
+    keys_width, values_width = max(map(len, values)), max(map(len, values.values()))
+    for key, number in numbers.items():
+        console.print(f"  {key:{keys_width}}  {values[key]:{values_width}}  {number.source}", soft_wrap=True)
     _kernels(one, console)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim_core import HARDWARE_KEYS, read_hardware
 from tests.conftest import GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
@@ -55,6 +56,14 @@ def test_hardware_lists_presets_and_sources() -> None:
     ):
         assert name in listed
     assert "NVIDIA/nccl src/graph/tuning.cc" in sweep("hardware", "H100-SXM").stdout
+
+
+def test_the_columns_of_a_preset_are_aligned() -> None:
+    preset = read_hardware("H100-SXM")
+    lines = sweep("hardware", "H100-SXM").stdout.splitlines()[1 : 1 + len(HARDWARE_KEYS)]
+    sources = [getattr(getattr(preset, section), key).source for key, (section, _) in HARDWARE_KEYS.items()]
+    assert len({line.index(source) for line, source in zip(lines, sources, strict=True)}) == 1
+    assert all(line.split()[0] == key for line, key in zip(lines, HARDWARE_KEYS, strict=True))
 
 
 def test_hardware_tells_what_was_measured_on_it() -> None:
