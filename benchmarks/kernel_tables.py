@@ -36,8 +36,10 @@ SLOTS: Final = (1, 2, 4, 8)  # key-value heads; one more slot where they are as 
 SEQUENCES: Final = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 16384)
 BATCHES: Final = (1, 2, 4, 8, 16, 32)
 HEAD_DIMS: Final = (64, 128, 192, 256)
-FASTEST_ATTENTION: Final = 0.8  # of the bf16 peak; FlashAttention-3 reaches 0.75 on an H100 (arXiv 2407.08608)
-FALLBACK_ATTENTION: Final = 0.2  # heads of 192 on Blackwell: at most 0.13, a ninth of the rate that SimuMax measured
+FASTEST_ATTENTION: Final = 0.8  # of the peak; FlashAttention-3 reaches 0.75 on an H100 (arXiv 2407.08608)
+FALLBACK_ATTENTION: Final = (
+    0.2  # of the bf16 peak; heads of 192 on Blackwell: at most 0.13, a ninth of the rate that SimuMax measured
+)
 SMALLEST: Final = {"gemm": (1024, 1024, 1024), "attention": (4, 1, 1024, 1)}
 """Sizes from which errors are counted."""
 
@@ -102,7 +104,7 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
     found: dict[str, npt.NDArray[Any]] = {}
     query = """SELECT b, s, heads, kv_heads, us_median FROM read_parquet($raw)
                WHERE device = $device AND dtype = $dtype AND head_dim = $head_dim"""
-    peak = bf16_peak(device) / 1e12
+    peaks = {name: peak_of(device, name) / 1e12 for name in ("bf16", "fp8")}
     for given, dtype in PRECISIONS.items():
         for head_dim in HEAD_DIMS:
             chosen = {"raw": str(raw / "attention_forward.parquet"), "device": device, "dtype": given, "head_dim": head_dim}
@@ -110,16 +112,18 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
             rows["slot"] = np.where(rows["kv_heads"] == rows["heads"], 2 * SLOTS[-1], rows["kv_heads"])
             flops = 2.0 * rows["b"] * rows["heads"] * rows["s"].astype(np.float64) ** 2 * head_dim
             rate = flops / rows["us_median"].astype(np.float64) / 1e6
-            rate = np.where(rate > FASTEST_ATTENTION * peak, np.nan, rate)
-            if len(rate) and np.nanmax(rate) > FALLBACK_ATTENTION * peak:
+            rate = np.where(rate > FASTEST_ATTENTION * peaks["bf16" if dtype == "bf16" else "fp8"], np.nan, rate)
+            if len(rate) and np.nanmax(rate) > FALLBACK_ATTENTION * peaks["bf16"]:
                 found[f"attention:{dtype}:{head_dim}"] = on_grid(rows, attention_axes(), rate)
     return found
 
 
-def bf16_peak(device: str) -> float:
-    """The peak of a device, from the preset that owns its tables."""
+def peak_of(device: str, dtype: str) -> float:
+    """A peak of a device, from the preset that owns its tables."""
     presets = (read_hardware(name) for name in preset_names())
-    return next(one.value("peak_flops_bf16") for one in presets if one.kernels.tables == device and not one.kernels.borrowed)
+    return next(
+        one.value(f"peak_flops_{dtype}") for one in presets if one.kernels.tables == device and not one.kernels.borrowed
+    )
 
 
 def attention_axes() -> dict[str, tuple[int, ...]]:
