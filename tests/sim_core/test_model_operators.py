@@ -423,3 +423,42 @@ def test_a_model_without_a_sequence_has_no_operators() -> None:
     model = read_model("llama3-8b", {"sequence": None})
     with pytest.raises(SpecError, match=r"model llama3-8b: sequence: missing: give the tokens of a training sequence"):
         operators(model, unit_of(model, LAYER), make_keys(), Kernels())
+
+
+# Peak allocated bytes of Megatron-LM on eight A100-PCIe: MooreThreads/SimuMax@4dcaae513, docs/FULL_RESULTS.md (its estimates
+# and the errors that it states against them; +-2 %): model, changes, tp, pp, ep, GPUs, GiB. bf16, fp32 gradients, distributed
+# Adam, flash attention, sequence parallelism, no recompute, micro-batch 1, 1F1B.
+PEAKS = [
+    ("llama3-70b", {"layers": 12}, 1, 2, 1, 65.4),
+    ("llama3-70b", {"layers": 12}, 2, 1, 1, 59.9),
+    ("llama3-70b", {"layers": 12}, 4, 1, 1, 38.6),
+    ("llama3-70b", {"layers": 12}, 8, 1, 1, 28.0),
+    ("llama3-8b", {}, 1, 2, 1, 51.5),
+    ("llama3-8b", {}, 2, 1, 1, 44.0),
+    ("llama3-8b", {}, 4, 1, 1, 27.6),
+    ("llama3-8b", {}, 8, 1, 1, 19.5),
+    ("deepseek-v2", {"layers": 4}, 1, 1, 8, 46.6),
+    ("deepseek-v2", {"layers": 4}, 1, 2, 4, 47.3),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "tp", "pp", "ep", "gib"), PEAKS)
+def test_state_and_activations_are_the_memory_that_was_read(
+    name: str, changes: dict[str, object], tp: int, pp: int, ep: int, gib: float
+) -> None:
+    model = read_model(name, {"sequence": 4096, **changes})
+    keys = make_keys(tp=tp, ep=ep, sequence_parallel=1)
+    dp, experts_dp = 8 / (tp * pp), 8 / (pp * ep)
+    head = unit_of(model, HEAD)
+    layers = [model.layer_units[unit] for unit in model.unit_of_layer]
+    per_stage, peaks = model.layers // pp, []
+    for stage in range(pp):
+        units = layers[stage * per_stage : (stage + 1) * per_stage]
+        kept = sum(activation_bytes(model, unit, keys, flash=True)[0, 0] for unit in units) * (pp - stage)
+        if stage == pp - 1:
+            kept += activation_bytes(model, head, keys, flash=True)[0, 0]
+        parts = [held(model, unit, keys) for unit in units]
+        parts += [held(model, unit_of(model, EMBEDDING), keys)] * (stage == 0) + [held(model, head, keys)] * (stage == pp - 1)
+        dense, experts = (sum(part[kind][0] for part in parts) for kind in (0, 1))
+        peaks.append(kept + dense * (6 + 12 / dp) + experts * (6 + 12 / experts_dp))
+    assert max(peaks) / 2**30 == pytest.approx(gib, rel=0.04)

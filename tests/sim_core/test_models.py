@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,9 +116,11 @@ def test_every_preset_is_counted_and_has_its_source() -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_a_model_written_is_read_back(name: str) -> None:
+def test_a_model_written_is_read_back(name: str, tmp_path: Path) -> None:
     model = read_model(name)
-    assert parse_model(yaml.safe_load(model_yaml(model)), "here") == model
+    (tmp_path / "mine.yaml").write_text(model_yaml(model), encoding="utf-8")
+    assert read_model("mine.yaml", base=tmp_path) == model
+    assert parse_model(yaml.safe_load(model_yaml(model))["model"], "here") == model
     assert parse_model(model_document(model), "here") == model
 
 
