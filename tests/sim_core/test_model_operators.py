@@ -191,6 +191,7 @@ def test_gradient_accumulation_moves_bytes_of_all_weights_of_a_rank() -> None:
     assert found.bytes[0, found.names.index("gradient_accumulation")] == 10 * (mine.dense[0] + mine.experts[0])
     assert mine.experts[0] == 2 * 3 * 4096 * 14336
     assert mine.dense[0] == (2 * 4096 * 4096 + 2 * 4096 * 1024) / 2 + 8 * 4096 + 2 * 4096
+    assert mine.replicated[0] == 8 * 4096 + 2 * 4096
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -206,6 +207,23 @@ def test_ranks_hold_all_parameters_together(name: str) -> None:
     if model.experts:
         experts = sum(unit.number * held(model, unit, make_keys(ep=2, etp=2)).experts[0] for unit in model.layer_units)
         assert 4 * experts == counts.by_part["routed_experts"]
+
+
+@pytest.mark.parametrize("kernels", [UNFUSED, Kernels()])
+@pytest.mark.parametrize("name", ["gpt3-175b", "deepseek-v3", "gemma2-27b", "gpt-oss-20b"])
+def test_a_message_finds_its_operators(name: str, kernels: Kernels) -> None:
+    """Every operator has one row per phase; what runs beside a message is among them."""
+    model, keys = read_model(name), make_keys(tp=2, sequence_parallel=1)
+    for unit in model.units:
+        found, sending = operators(model, unit, keys, kernels), messages(model, unit, keys, kernels)
+        rows = list(zip(found.names, found.phase.tolist(), strict=True))
+        assert len(set(rows)) == len(rows)
+        assert [found.row(*row) for row in rows] == list(range(len(rows)))
+        for operator, phase, beside in zip(sending.operators, sending.phase.tolist(), sending.beside.tolist(), strict=True):
+            assert found.row(operator, phase) >= 0
+            assert beside == -1 or found.kind[found.row(operator, beside)] == GEMM
+    with pytest.raises(KeyError):
+        found.row("nothing", FORWARD)
 
 
 def test_key_value_weights_are_repeated_beyond_their_heads() -> None:

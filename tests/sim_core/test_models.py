@@ -152,6 +152,7 @@ def test_layers_of_different_kinds_are_units_of_their_own() -> None:
         ({"layer": 3}, "layer: unknown key, nearest valid: layers"),
         ({"layers": "many"}, "layers: found 'many', expected a whole number"),
         ({"layers": 0}, "layers: found '0', expected greater than or equal to 1"),
+        ({"layers": 10_001}, "layers: found '10001', expected less than or equal to 10000"),
         ({"layers": True}, "layers: found 'True', expected a whole number"),
         ({"gated": 1}, "gated: found '1', expected true or false"),
         ({"heads": 5}, "head_dim: missing, and hidden 64 does not divide by heads 5"),
