@@ -17,7 +17,7 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_forward_s,
 )
 from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels
-from sim_core.hardware.kernels.gemm import gemm_s, grouped_gemm_s
+from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
 from sim_core.hardware.kernels.memory import memory_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
@@ -89,7 +89,8 @@ def cost_model_blocks(
 def _devices(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
     """The distinct devices among the variants, and the one of each."""
     found: dict[object, int] = {}
-    devices, of_variant = [], []
+    devices: list[Kernels] = []
+    of_variant: list[int] = []
     for variant in hardware.variants:
         kernels = load_kernels(variant)
         key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()))
@@ -134,7 +135,7 @@ def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernel
                 n, k = k, n
             elif phase == WEIGHT_GRADIENT:
                 m, n, k = k, m, n
-            how = ("forward", "input_gradient", "weight_gradient")[phase]
+            how = PHASES[phase]
             if kind == GEMM:
                 timed = gemm_s(kernels, dtype, m, n, k, phase=how)
             else:
