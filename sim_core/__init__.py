@@ -23,6 +23,9 @@ from sim_core.hardware.description import (
     preset_names,
     read_hardware,
 )
+from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
+from sim_core.hardware.kernels.gemm import PHASES as GEMM_PHASES
+from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
@@ -113,6 +116,7 @@ __all__ = [
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
+    "GEMM_PHASES",
     "HARDWARE_KEYS",
     "METRICS",
     "PARTS",
@@ -159,6 +163,10 @@ __all__ = [
     "model_flops_per_token",
     "model_names",
     "model_yaml",
+    "gemm_s",
+    "load_kernels",
+    "measured_kernels",
+    "precisions",
     "nearest",
     "parameters",
     "parse_hardware",

@@ -1,8 +1,9 @@
 """AICB workload texts of a model under any plan, from the model's numbers: the truth for moving a file to another plan.
 
 An independent statement of what the generator writes (records, order, sizes, parameters), found from its files: it reproduces
-160 files of two models under 60 plans to the byte (eleven but for a nanosecond of rounding). Compute times are those of one measured plan, in proportion to
-micro-batch / tp; the optimizer's, and what of it leaks into the first embedding, in proportion to the dense parameters.
+160 files of two models under 60 plans to the byte (eleven but for a nanosecond of rounding). Compute times are those of one
+measured plan, in proportion to micro-batch / tp; the optimizer's, and what of it leaks into the first embedding, in
+proportion to the dense parameters.
 """
 
 from __future__ import annotations

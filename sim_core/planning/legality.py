@@ -167,7 +167,8 @@ def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArra
     dense, of_experts = workload.gradients_known
     lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
     mixed = bool((workload.arrays.step.comm_rule == ALL_PARAMETERS).any())  # experts in them, nobody knows how many
-    return lacks | ((plans.ep != workload.base.ep) & (mixed and not of_experts))
+    lacks |= (plans.ep != workload.base.ep) & (mixed and not of_experts)
+    return lacks
 
 
 def _unfit(plans: Plans) -> npt.NDArray[np.bool_]:

@@ -177,7 +177,9 @@ class Workload:
     def _largest(self, group: int) -> Floats:
         """Bytes of the largest message of each piece on a group, [n]."""
         pieces = self.arrays.pieces
-        sent: Floats = np.where((pieces.comm_kind != NO_COMM) & (pieces.comm_group == group), pieces.comm_bytes, 0.0).max(axis=1)
+        sent: Floats = np.where((pieces.comm_kind != NO_COMM) & (pieces.comm_group == group), pieces.comm_bytes, 0.0).max(
+            axis=1
+        )
         return sent
 
     @property

@@ -125,3 +125,33 @@ def test_one_axis_at_a_time(tmp_path: Path, machine: HardwareTable) -> None:
                 assert reason == ""
                 assert abs(step) < STEP
                 assert abs(state) < STATE
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sweep_ranks_plans_as_their_own_files_do(tmp_path: Path, machine: HardwareTable, seed: int) -> None:
+    """One file, moved to random plans of 64 GPUs and a global batch of 64, against a file for each of them."""
+    rng = np.random.default_rng(seed)
+    base = Plan(tp=2, pp=int(rng.choice([1, 2])), ep=int(rng.choice([2, 4])), dp=16, ga=4)
+    one = read_workload(write(tmp_path, str(Text(EXPERTS, base))), Facts(micro_batch=1))[0]
+    moved_s, own_s = [], []
+    for _ in range(8):
+        tp, pp = int(rng.choice([1, 2, 4, 8])), int(rng.choice([1, 2, 4, 8]))
+        dp = 64 // (tp * pp)
+        micro_batch = int(rng.choice([m for m in (1, 2, 4) if dp * m <= 64]))
+        plan = Plan(
+            tp=tp,
+            pp=pp,
+            ep=int(rng.choice([e for e in (1, 2, 4, 8) if dp % e == 0])),
+            dp=dp,
+            micro_batch=micro_batch,
+            ga=64 // (dp * micro_batch),
+        )
+        reason, step_s, _ = simulated(one, machine, plan, "event")
+        own = read_workload(write(tmp_path, str(Text(EXPERTS, plan, at=base))), Facts(micro_batch=micro_batch))[0]
+        assert reason == ""
+        moved_s.append(step_s)
+        own_s.append(simulated(own, machine, plan, "event")[1])
+    for a in range(8):
+        for b in range(8):
+            if own_s[a] < own_s[b] * (1 - 2 * COMBINED / 100):
+                assert moved_s[a] < moved_s[b]

@@ -14,10 +14,12 @@ from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import first_excess_ns, messages_of, parameters_of
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
     DP,
     DP_EP,
     EP,
@@ -42,6 +44,13 @@ from sim_core.workloads.workload import (
 
 MAX_LAYER_TABLE: Final = 300_000
 """Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
+_KIND: Final = {
+    "NONE": NO_COMM,
+    "ALLREDUCE": ALL_REDUCE,
+    "ALLGATHER": ALL_GATHER,
+    "REDUCESCATTER": REDUCE_SCATTER,
+    "ALLTOALL": ALL_TO_ALL,
+}
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
@@ -201,7 +210,7 @@ def _pieces(
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
         compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
-        comm_kind=np.array([[COLLECTIVES.index(c) for c in r.collective] for r in records], np.int64),
+        comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
         comm_group=group,
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
@@ -239,7 +248,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
         if compute_s > 0:
             rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
         for phase in range(3):
-            kind = COLLECTIVES.index(record.collective[phase])
+            kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
             group = _group(record.suffix[phase], phase)

@@ -82,9 +82,7 @@ def _activation(records: Sequence[Record]) -> float:
     return max(counts, key=lambda size: (counts[size], size), default=0.0)
 
 
-def parameters_of(
-    text: SimaiText, sections: Sections, messages: Messages, layers: int, ffn: int | None
-) -> Parameters:
+def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, ffn: int | None) -> Parameters:
     """How the parameters of the recorded stage with `layers` layers divide among layers, embedding and experts."""
     before = [text.records[text.order[k]] for k in sections.before]
     dense, everything = (_sent(before, names) for names in (("grad_param_comm",), ("grad_norm",)))
