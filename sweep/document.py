@@ -88,7 +88,7 @@ def _note_lines(node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[s
 def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:
     """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
 
-    With `within`, keys are those of that section, except `hardware.` and `workload.`.
+    With `within`, keys are those of that section, except `hardware.`, `workload.` and `model.`.
     """
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -99,10 +99,15 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
         except (yaml.YAMLError, ValueError, AttributeError):
             raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
-        if within and not key.strip().startswith(("hardware.", "workload.")):
+        if within and not key.strip().startswith(("hardware.", "workload.", "model.")):
             parts = [within, key.strip()]
         elif parts[0] in OPEN_SECTIONS:
             parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
+        given = document.get("workload")
+        if parts[0] == "model" and isinstance(given, dict) and "model" in given:
+            parts = ["workload", *parts]
+        elif parts[:2] == ["workload", "model"] and "model" in document:
+            parts = parts[1:]
         section = document
         for part in parts[:-1]:
             inner = section.get(part)
@@ -110,6 +115,8 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
                 inner = {"preset": inner}
             if part == "workload" and isinstance(inner, str):
                 inner = {"path": inner}
+            if part == "model" and isinstance(inner, str):
+                inner = {"preset": inner}
             if not isinstance(inner, dict):
                 inner = {}
             section[part] = dict(inner)

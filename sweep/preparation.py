@@ -18,7 +18,6 @@ from sim_core import (
     Workload,
     hardware_table,
     read_hardware,
-    read_workload,
     short,
     source_hash,
 )
@@ -27,6 +26,7 @@ from sweep.constraints import check_constraints
 from sweep.fingerprint import fingerprint_of
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
+from sweep.workloads import workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +58,16 @@ class Prepared:
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
     """Read the files that the spec names, relative to `base`, and build the sweep. Raises SimError, OSError."""
     given = spec.workload
-    path = base / given.path
-    try:
-        workload, warnings = read_workload(str(path), given.facts())
-    except (OSError, ValueError) as error:
-        raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
+    workload, warnings = workload_of(given, base)
     measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on, workload.dtype)
     notes = [
         *workload.notes,
-        "memory: only the model's state is checked (state_bytes); activations are not in the workload",
+        "memory: only the model's state is checked (state_bytes); activations are not "
+        + ("counted yet" if workload.modelled else "in the workload"),
     ]
-    if measured_on is None:
+    if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
     if spec.sample and spec.sample.n > space.size:
         notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
@@ -124,8 +121,8 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     digest.update(json.dumps(chosen).encode())
     digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
-    if workload.modelled is not None:
-        digest.update(json.dumps([variant.kernels.model_dump(mode="json") for variant in variants]).encode())
+    if workload.modelled is not None:  # every number counts, and the tables
+        digest.update(json.dumps([variant.model_dump(mode="json") for variant in variants]).encode())
     for column in table.columns:
         digest.update(column.tobytes())
     digest.update(f"{workload.content} {source_hash()}".encode())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
     FIDELITIES,
@@ -15,8 +15,6 @@ from sim_core import (
     PRECISIONS,
     SCHEDULES,
     SWITCH,
-    Facts,
-    Repeat,
     SpecError,
     checkpointing_codes,
     nearest,
@@ -25,6 +23,7 @@ from sim_core import (
     split_text,
 )
 from sweep.document import apply_sets, first_error, read_document
+from sweep.workloads import Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
     "model_parallel_NPU_group": "tp",
@@ -66,72 +65,25 @@ MAX_AXIS_VALUES: Final = 1_000_000
 Value = int | float | str | bool
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _from_text(key: str) -> Any:
-    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
-
-
 def _hardware(given: object) -> object:
     """A preset's name or path as a mapping; empty if an axis names the hardware."""
     return {} if given is None else {"preset": given} if isinstance(given, str) else given
 
 
-Count = Annotated[int, Field(ge=1, lt=2**31)] | None
-
-
-class RepeatSpec(_Model):
-    """Rows of an operator table that represent one of `times` equal layers."""
-
-    first: str = Field(alias="from")
-    last: str = Field(alias="to")
-    times: int = Field(ge=1, le=100_000)
-
-    def rows(self) -> Repeat:
-        """These rows as the reader expects them."""
-        return Repeat(first=self.first, last=self.last, times=self.times)
-
-
-class WorkloadSpec(_Model):
-    """The workload (relative to the spec): a file, a folder of rank traces or a glob; and facts that it does not contain."""
-
-    path: str = Field(min_length=1)
-    micro_batch: Count = None
-    sequence: Count = None
-    measured_on: str | None = None
-    tp: Count = None
-    pp: Count = None
-    vpp: Count = None
-    ep: Count = None
-    all_gpus: Count = None
-    layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    ffn: Count = None
-    experts: Count = None
-    repeat: RepeatSpec | None = None
-    bytes_per_element: Literal[1, 2, 4, 8] | None = None
-
-    def facts(self) -> Facts:
-        """These facts as the readers expect them."""
-        given = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat")}
-        return Facts(**given, repeat=None if self.repeat is None else self.repeat.rows())
-
-
-class Sample(_Model):
+class Sample(Section):
     """Simulate `n` plans, drawn without replacement, instead of all."""
 
     n: int = Field(ge=1)
     seed: int = Field(default=0, ge=0)
 
 
-class StoreSpec(_Model):
+class StoreSpec(Section):
     """Who writes the slices of a run on a cluster; `auto`: the workers, if all of them can reach `--out`."""
 
     writer: Literal["auto", "driver", "worker"] = "auto"
 
 
-class Objective(_Model):
+class Objective(Section):
     """A result column to rank by."""
 
     column: str
@@ -145,14 +97,14 @@ def _objective(given: object) -> object:
     return given
 
 
-class SweepSpec(_Model):
+class SweepSpec(Section):
     """A whole spec. `axes` maps a field (or several, comma-separated, which are zipped) to its values, slowest axis first.
 
     The result is ranked by `objectives` (ties by the next one) within each group of `per`.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
-    workload: Annotated[WorkloadSpec, _from_text("path")]
+    workload: Annotated[WorkloadSpec, from_text("path")]
     hardware: Annotated[dict[str, Any], BeforeValidator(_hardware)] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     fixed: dict[str, Any] = Field(default_factory=dict)
@@ -171,6 +123,13 @@ class SweepSpec(_Model):
         if not isinstance(document, Mapping):
             return document
         expanded = dict(document)
+        if "model" in expanded:  # short for workload.model
+            model, section = expanded.pop("model"), expanded.get("workload") or {}
+            if not isinstance(section, Mapping):
+                section = {"path": section}
+            if "model" in section:
+                raise ValueError("model: is given at the top level and under workload; remove one")
+            expanded["workload"] = {**section, "model": model}
         if "fidelity" in expanded:  # may also be given at the top level
             fidelity = expanded.pop("fidelity")
             section = "axes" if isinstance(fidelity, list) else "fixed"
@@ -330,6 +289,7 @@ def _ratio(name: str, value: object, where: str) -> float:
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_document(path)
+    lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
     try:
         return SweepSpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:
