@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from sweep.document import apply_sets, first_error
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.space import to_plans
-from sweep.spec import SweepSpec, WorkloadSpec
+from sweep.spec import SweepSpec
+from sweep.workloads import WorkloadSpec
 
 
-def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | None, sets: Sequence[str]) -> Prepared:
-    """The workload file's own plan with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`). Raises SimError."""
+def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
+    """The own plan of a `workload:` section, with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`).
+
+    Raises SimError.
+    """
     document: dict[str, Any] = {
         "name": "plan",
-        "workload": {"path": str(path.absolute()), "micro_batch": micro_batch},
+        "workload": dict(workload),
         "hardware": hardware,
         "fixed": {"fidelity": fidelity},
     }
@@ -70,9 +74,11 @@ def recompute_note(prepared: Prepared, number: int) -> str | None:
     return f"checkpointing {kind}: the format does not recompute the last record of a span, so the text recomputes less"
 
 
-def simai_text(prepared: Prepared, path: Path, number: int) -> str:
+def simai_text(prepared: Prepared, path: Path | None, number: int) -> str:
     """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
     kind = prepared.sweep.workload.kind
+    if path is None:
+        raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
     if kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts can be exported")
     row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}

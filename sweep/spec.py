@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -103,6 +103,9 @@ class SweepSpec(Section):
     The result is ranked by `objectives` (ties by the next one) within each group of `per`.
     """
 
+    short_forms: ClassVar = ("model", "fidelity")
+    """Keys that stand for one inside a section: `workload.model`, `fixed.fidelity` or `axes.fidelity`."""
+
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     workload: Annotated[WorkloadSpec, from_text("path")]
     hardware: Annotated[dict[str, Any], BeforeValidator(_hardware)] = Field(default_factory=dict)
@@ -130,6 +133,8 @@ class SweepSpec(Section):
             if "model" in section:
                 raise ValueError("model: is given at the top level and under workload; remove one")
             expanded["workload"] = {**section, "model": model}
+        if expanded.get("workload") is None and set(expanded) <= {*cls.model_fields, *cls.short_forms}:
+            raise ValueError("workload or model: missing (a workload file, or a model: `sweep model` lists them)")
         if "fidelity" in expanded:  # may also be given at the top level
             fidelity = expanded.pop("fidelity")
             section = "axes" if isinstance(fidelity, list) else "fixed"

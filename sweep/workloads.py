@@ -47,6 +47,15 @@ FILE_KEYS: Final = (
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
 
+def _model(given: object) -> object:
+    """The name or path of a model as a mapping. Raises ValueError."""
+    if given is None or isinstance(given, Mapping):
+        return given
+    if not isinstance(given, str) or not given:
+        raise ValueError(f"found {shown(given)}, expected a name, a path, or a mapping of numbers")
+    return {"preset": given}
+
+
 class RepeatSpec(Section):
     """Rows of an operator table that represent one of `times` equal layers."""
 
@@ -62,12 +71,12 @@ class RepeatSpec(Section):
 class WorkloadSpec(Section):
     """The workload: either `path` (a file, a folder of rank traces or a glob) with facts that it does not contain, or `model`.
 
-    A model is a name, a local file, a mapping of its numbers, or a `preset` (name or file) with some numbers changed; `sequence`
-    is in tokens. Paths are relative to the spec.
+    A model is a name, a local file, a mapping of its numbers, or a `preset` (name or file) with some numbers changed.
+    `sequence` is in tokens. Paths are relative to the spec.
     """
 
     path: str | None = Field(default=None, min_length=1)
-    model: Annotated[dict[str, Any] | None, from_text("preset")] = None
+    model: Annotated[dict[str, Any] | None, BeforeValidator(_model)] = None
     stack: str | None = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     micro_batch: Count = None
@@ -143,7 +152,7 @@ def _of_model(given: WorkloadSpec, base: Path) -> Workload:
             raise SpecError(f"model {model.name} does not say how long its sequences were (set workload.sequence, in tokens)")
         parallel = given.sequence_parallel is not False
         return workload_from_model(model, read_stack(given.stack or STACK), sequence_parallel=parallel)
-    except (OSError, ValueError) as error:
+    except (OSError, SpecError) as error:
         raise SpecError(f"workload.model: {getattr(error, 'strerror', None) or error}") from None
 
 

@@ -30,7 +30,8 @@ def command(
     """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    text = simai_text(prepared, spec.parent / loaded.workload.path, plan)
+    source = loaded.workload.path
+    text = simai_text(prepared, None if source is None else spec.parent / source, plan)
     note = recompute_note(prepared, plan)
     if note:
         sys.stderr.write(f"note: {note}\n")

@@ -1,10 +1,10 @@
-"""`sweep simulate`: one plan of a workload file, and where its time goes."""
+"""`sweep simulate`: one plan of a workload file or a model, and where its time goes."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,17 +22,28 @@ class Fidelity(StrEnum):
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="Workload file.")],
+    file: Annotated[Path | None, typer.Argument(help="Workload file; or --model.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model instead of a file: a name (`sweep model`), a config.json, Megatron-LM arguments."),
+    ] = None,
+    sequence: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
     hardware: Annotated[str, typer.Option(help="Preset or YAML file.")] = "H100-SXM",
     fidelity: Annotated[Fidelity, typer.Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
     micro_batch: MicroBatch = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the file's plan: tp=8, hardware.nic_bandwidth=...")
+        list[str] | None, typer.Option("--set", help="Change the plan: tp=8, hardware.nic_bandwidth=...; model.layers=40")
     ] = None,
 ) -> None:
-    """Simulate one plan (the file's own, unless changed) and print where its time goes."""
+    """Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes."""
     console = own_console()
-    prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, sets or [])
+    workload: dict[str, Any] = {"sequence": sequence}
+    if file is not None:
+        workload["path"] = str(file.absolute())
+    if model is not None:
+        workload["model"] = model
+    workload["micro_batch"] = micro_batch
+    prepared = prepare_plan(workload, hardware, fidelity.value, sets or [])
     print_warnings(prepared.warnings, console)
     row = row_of(prepared)
     if fidelity is Fidelity.simai and row["reason"] in ("", "model_state_exceeds_memory"):  # the tool checks no memory
