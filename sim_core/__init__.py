@@ -34,6 +34,7 @@ from sim_core.jit import (
     source_hash,
     source_hashes,
 )
+from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     METRICS,
     PARTS,
@@ -109,6 +110,7 @@ __all__ = [
     "FIDELITIES",
     "FIRST_FAILURE",
     "HARDWARE_KEYS",
+    "LARGEST",
     "METRICS",
     "PARTS",
     "PLAN_DEFAULTS",
@@ -172,4 +174,5 @@ __all__ = [
     "source_hashes",
     "summarize",
     "trace",
+    "whole_number",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.schedule import ONE_F_ONE_B
+from sim_core.limits import LARGEST
 from sim_core.planning.columns import (
     BALANCED,
     BLOCK,
@@ -105,7 +106,7 @@ _EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
 EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
 MAX_BLOCKS: Final = 2**24
-MAX_GPUS: Final = 2**40
+MAX_GPUS: Final = LARGEST["all_gpus"]
 MAX_BATCH: Final = 2.0**53
 
 

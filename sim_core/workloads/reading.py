@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sim_core.errors import SpecError
+from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.op_table import Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai import workload_from_simai
@@ -45,11 +46,11 @@ class Facts:
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: _COMMON,
+    SIMAI: (*_COMMON, "all_gpus"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
-"""The facts that each kind takes; a SimAI text contains its own plan."""
+"""The facts that each kind takes; a SimAI text contains its own plan, one of the first generation all but `all_gpus`."""
 
 
 def kind_of(path: str) -> str:
@@ -87,7 +88,7 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
-    text = read_simai_text(path)
+    text = read_simai_text(path, all_gpus=facts.all_gpus)
     return workload_from_simai(text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on)
 
 
@@ -99,6 +100,9 @@ def read_traces(path: str, facts: Facts | None = None) -> Job:
 
 def _check(kind: str, facts: Facts) -> None:
     for field in fields(facts):
+        value, most = getattr(facts, field.name), LARGEST.get(field.name)
+        if value is not None and most is not None and not 1 <= value <= most:
+            raise SpecError(f"workload.{field.name}: found {value}, expected {whole_number(1, most)}")
         if getattr(facts, field.name) is not None and field.name not in TAKEN[kind]:
             kinds = ", ".join(other for other, taken in TAKEN.items() if field.name in taken)
             raise SpecError(f"workload.{field.name}: the file is of kind {kind}; this key is for {kinds}")

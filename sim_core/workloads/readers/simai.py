@@ -12,8 +12,9 @@ import numpy as np
 from sim_core.errors import FormatError
 from sim_core.units import NS, short
 from sim_core.workloads import moving
+from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.readers.simai_text import COLLECTIVES, Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
