@@ -36,6 +36,8 @@ Ints = npt.NDArray[np.int64]
 _NOT_FINITE = REASON["result_not_finite"]
 BATCH: Final = 8192
 """Plans per batch, which share tables: many, so that they share much; few, so that the tables stay small."""
+CELLS: Final = 2**25
+"""Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
 
 
 class Results(NamedTuple):
@@ -95,7 +97,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     """
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
-    for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+    for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = _tables(workload.arrays, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware, plans, tables, rows, scratch, reason, metrics)
@@ -119,11 +121,17 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     return reason, state_bytes
 
 
-def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
+def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = rows[np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))]
-    for begin in range(0, len(ordered), BATCH):
-        yield ordered[begin : begin + BATCH]
+    virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
+    most = CELLS // (2 * len(arrays.unit_layers) + 3)  # columns of a Split
+    begin = 0
+    while begin < len(ordered):
+        before = virtual[begin - 1] if begin else 0
+        end = min(begin + BATCH, max(begin + 1, int(np.searchsorted(virtual, before + most, side="right"))))
+        yield ordered[begin:end]
+        begin = end
 
 
 def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
