@@ -20,7 +20,7 @@ LARGEST: Final[Mapping[str, int]] = {
     **dict.fromkeys(("dp", "ga", "global_batch"), _STEP),
     "all_gpus": 2**40,
     "bucket_bytes": 2**40,
-    "sequence": 2**31 - 1,
+    **dict.fromkeys(("sequence", "ffn"), 2**31 - 1),
 }
 """The largest value by name; the least is 1, or 0 for a number that may be absent."""
 
