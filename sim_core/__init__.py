@@ -37,7 +37,9 @@ from sim_core.jit import (
     source_hash,
     source_hashes,
 )
+from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
+    MEMORY,
     METRICS,
     PARTS,
 )
@@ -120,6 +122,8 @@ __all__ = [
     "FIRST_FAILURE",
     "GEMM_PHASES",
     "HARDWARE_KEYS",
+    "LARGEST",
+    "MEMORY",
     "METRICS",
     "PARTS",
     "PLAN_DEFAULTS",
@@ -199,5 +203,6 @@ __all__ = [
     "summarize",
     "stack_names",
     "trace",
+    "whole_number",
     "workload_from_model",
 ]

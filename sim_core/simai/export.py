@@ -10,8 +10,9 @@ from sim_core.errors import SpecError
 from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVERY, FILE, FULL, NONE, Plans
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
+from sim_core.workloads.readers.simai_header import POLICY, Header
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
-from sim_core.workloads.readers.simai_text import POLICY, Header, Record, SimaiText, read_simai_text
+from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
 from sim_core.workloads.workload import BasePlan, Workload
 
 MAX_LINES: Final = 2_000_000
@@ -27,7 +28,8 @@ def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> s
     arrays = workload.arrays
     own_pp = int(plans.pp[row]) == workload.base.pp
     sent = arrays.pp_comm_bytes if own_pp or arrays.pp_comm_bytes else arrays.p2p_bytes
-    return write_simai_text(*move_text(read_simai_text(path), workload.base, sent, plans, row))
+    text = read_simai_text(path, all_gpus=workload.base.all_gpus)
+    return write_simai_text(*move_text(text, workload.base, sent, plans, row))
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sim_core.errors import SpecError, shown
+from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai import workload_from_simai
@@ -48,7 +49,7 @@ class Facts:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not _fits(field.name, value):
-                expected = _EXPECTED.get(field.name, "a whole number from 1 to 2^31 - 1")
+                expected = _EXPECTED.get(field.name) or whole_number(1, _MOST[field.name])
                 raise SpecError(f"workload.{field.name}: found {shown(value)}, expected {expected}")
 
 
@@ -57,8 +58,8 @@ _EXPECTED: Final = {
     "measured_on": "the name of a hardware preset",
     "repeat": "a Repeat",
     "bytes_per_element": "1, 2, 4 or 8",
-    "layers": f"a whole number from 1 to {MAX_LAYERS}",
 }
+_MOST: Final = {**LARGEST, "layers": MAX_LAYERS}
 
 
 def _fits(name: str, value: object) -> bool:
@@ -71,16 +72,16 @@ def _fits(name: str, value: object) -> bool:
         return False
     if name == "bytes_per_element":
         return value in _WIDTHS
-    return 1 <= value <= (MAX_LAYERS if name == "layers" else 2**31 - 1)
+    return 1 <= value <= _MOST[name]
 
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: (*_COMMON, "ffn"),
+    SIMAI: (*_COMMON, "ffn", "all_gpus"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
-"""The facts that each kind takes; a SimAI text contains its own plan."""
+"""The facts that each kind takes; a SimAI text contains its own plan, one of the first generation all but `all_gpus`."""
 
 
 def kind_of(path: str) -> str:
@@ -118,7 +119,7 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
-    text = read_simai_text(path)
+    text = read_simai_text(path, all_gpus=facts.all_gpus)
     return workload_from_simai(
         text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on, ffn=facts.ffn
     )

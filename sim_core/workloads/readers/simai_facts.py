@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.moving import PADDING, padded
+from sim_core.workloads.readers.simai_header import Header
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections
-from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
+from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
 
 VOCABULARY: Final = 50257
