@@ -148,11 +148,12 @@ def main() -> int:
             print(f"{row['id']:>5} {row['model']:18} {row['gpus']:>5} {plan:60} {row['iter_ms']:>10} {error_:+7.1f} %")
     for name in sorted({*errors, *why}):
         found = np.array(errors[name])
-        told = (
-            f"{len(found):4} runs  MAPE {np.abs(found).mean():5.1f} %  bias {found.mean():+5.1f} %"
-            if len(found)
-            else "   0 runs"
-        )
+        told = f"{len(found):4} runs"
+        if len(found):
+            told += f"  MAPE {np.abs(found).mean():5.1f} %  bias {found.mean():+5.1f} %"
+        if memory[name]:
+            used = np.array(memory[name])
+            told += f"  memory {np.abs(used).mean():4.1f} %, bias {used.mean():+4.1f} % ({len(used)})"
         print(f"{name:26} {told}   not simulated: {dict(why[name])}")
     return 0
 
