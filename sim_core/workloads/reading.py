@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,11 @@ from sim_core.errors import SpecError
 from sim_core.workloads.readers.op_table import Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_checks import checks_of
+from sim_core.workloads.readers.simai_evidence import file_of
+from sim_core.workloads.readers.simai_model import Given, model_of, sizes_of
+from sim_core.workloads.readers.simai_records import choices_of, with_records
+from sim_core.workloads.readers.simai_sections import sections_of
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
@@ -26,7 +32,8 @@ class Facts:
     """Facts about a workload that its file does not hold; None: unknown.
 
     `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
-    compute times; tp .. layers are the plan of the recording, for kinds of file without it.
+    compute times; tp .. layers are the plan of the recording, for kinds of file without it. `experts` are those of a layer.
+    `records`: values in place of the file's, `{name: value}` (docs/aicb.md).
     """
 
     micro_batch: int | None = None
@@ -41,11 +48,13 @@ class Facts:
     experts: int | None = None
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
+    vocabulary: int | None = None
+    records: Mapping[str, object] | None = None
 
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: _COMMON,
+    SIMAI: (*_COMMON, "experts", "vocabulary", "records"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
@@ -87,8 +96,22 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
-    text = read_simai_text(path)
-    return workload_from_simai(text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on)
+    return _simai(path, facts)
+
+
+def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
+    """A SimAI text with the values that the user gives, its checks and the model it implies."""
+    given = facts.records or {}
+    choices = choices_of(given)
+    text = with_records(read_simai_text(path), choices)
+    workload, warnings = workload_from_simai(
+        text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on
+    )
+    sections = sections_of(text, [])
+    sizes = sizes_of(text, sections)
+    model = model_of(text, sizes, Given(facts.micro_batch, facts.sequence, facts.vocabulary, facts.experts))
+    checks = checks_of(file_of(text, sections, sizes, model.vocabulary, model.hidden), choices)
+    return replace(workload, checks=checks, model=model, records=given, experts=facts.experts), warnings
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:
