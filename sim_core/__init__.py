@@ -69,6 +69,14 @@ from sim_core.units import (
     quantity,
     short,
 )
+from sim_core.workloads.check import Check, Model
+from sim_core.workloads.plausibility import (
+    HIGHEST_MFU,
+    LOWEST_MFU,
+    Plausibility,
+    implied_model,
+    plausibility,
+)
 from sim_core.workloads.readers.op_table import Repeat
 from sim_core.workloads.reading import (
     SIMAI,
@@ -109,6 +117,8 @@ __all__ = [
     "FIDELITIES",
     "FIRST_FAILURE",
     "HARDWARE_KEYS",
+    "HIGHEST_MFU",
+    "LOWEST_MFU",
     "METRICS",
     "PARTS",
     "PLAN_DEFAULTS",
@@ -122,6 +132,7 @@ __all__ = [
     "SWITCH",
     "TRACE",
     "BasePlan",
+    "Check",
     "Events",
     "Facts",
     "FormatError",
@@ -133,7 +144,9 @@ __all__ = [
     "Repeat",
     "Replay",
     "HardwareTable",
+    "Model",
     "Plans",
+    "Plausibility",
     "Results",
     "SimError",
     "SpecError",
@@ -151,9 +164,11 @@ __all__ = [
     "nearest",
     "parse_hardware",
     "plans",
+    "plausibility",
     "preset_names",
     "quantity",
     "read_hardware",
+    "implied_model",
     "input_paths",
     "kind_of",
     "read_traces",

@@ -110,6 +110,8 @@ class WorkloadSpec(_Model):
     experts: Count = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
+    vocabulary: Count = None
+    records: dict[str, Any] | None = None
 
     def facts(self) -> Facts:
         """These facts as the readers expect them."""

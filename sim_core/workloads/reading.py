@@ -111,7 +111,8 @@ def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     sizes = sizes_of(text, sections)
     model = model_of(text, sizes, Given(facts.micro_batch, facts.sequence, facts.vocabulary, facts.experts))
     checks = checks_of(file_of(text, sections, sizes, model.vocabulary, model.hidden), choices)
-    return replace(workload, checks=checks, model=model, records=given, experts=facts.experts), warnings
+    workload = replace(workload, sequence=model.sequence, experts=facts.experts)
+    return replace(workload, checks=checks, model=model, records=given), warnings
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:

@@ -9,7 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sim_core import HARDWARE_KEYS, Hardware, Summary, Workload, short, summarize
+from sim_core import HARDWARE_KEYS, SIMAI, Hardware, Summary, Workload, short, summarize
+from sweep.show.checks import print_all_checks, print_model
 from sweep.show.tables import print_table
 
 MOST_PIECES: Final = 12
@@ -33,6 +34,7 @@ def print_workload(path: str, workload: Workload, console: Console) -> None:
             console.print(
                 f"  {what:13} {short(count, '')} per rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks",
             )
+    print_model(workload, console)
     _compute(summary, base.ga, console)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("group", "collective", "per", "number", "bytes"):
@@ -47,6 +49,8 @@ def print_workload(path: str, workload: Workload, console: Console) -> None:
         )
     if summary.traffic:
         print_table(table, console)
+    if workload.kind == SIMAI:
+        print_all_checks(workload.checks, console)
     for note in workload.notes:
         console.print(f"  note: {note}", soft_wrap=True)
 

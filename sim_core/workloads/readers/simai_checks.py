@@ -22,12 +22,11 @@ from sim_core.workloads.readers.simai_evidence import (
     time,
 )
 from sim_core.workloads.readers.simai_model import EMBEDDING_COPIES
-from sim_core.workloads.readers.simai_records import PHASES, PLACEHOLDER_NS, Choice
+from sim_core.workloads.readers.simai_records import FINAL, PHASES, PLACEHOLDER_NS, Choice
 from sim_core.workloads.readers.simai_sections import EMBEDDING
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 FAR_ABOVE: Final = 10
-_FINAL: Final = "final_"
 
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
@@ -176,20 +175,20 @@ def _recompute(file: File) -> Iterator[Check]:
 
 def _logits(file: File) -> Iterator[Check]:
     """AICB gives the final projection attention's time; without sequence parallelism it writes no record of it."""
-    attention, final = file.named("attention"), file.named(_FINAL)
+    attention, final = file.named("attention"), file.named(FINAL)
     times = {r.compute_ns[INPUT_GRADIENT] for r, _ in attention}
     if max(times, default=0) <= PLACEHOLDER_NS or any(r.compute_ns[FORWARD] not in times for r, _ in final):
         return
     has_s, needs_s = mean_s(final, FORWARD), _logits_s(file)
-    known = needs_s is not None
+    known, name = needs_s is not None, final[0][0].name if final else f"{FINAL}column"
     yield file.check(
         "logits",
-        final[0][0].name if final else "final_column",
+        name,
         found=f"takes attention's {time(has_s)}" if final else "is missing",
         expected=f"about {time(needs_s or 0.0)} in each phase" if known else "the logits: the time of 0.5 to 1.2 layers",
         why="AICB does not write the logits' time" + ("; here at a layer's rate, by parameters" if known else ""),
         effect_s=3 * (has_s - needs_s) * file.text.header.ga if needs_s is not None else None,
-        choice=f"{final[0][0].name}={time(needs_s)}" if final and needs_s is not None else "",
+        choice=f"{name}={time(needs_s)}" if needs_s is not None else "",
     )
 
 
@@ -199,7 +198,7 @@ def _logits_s(file: File) -> float | None:
         return None
     words = file.vocabulary * file.hidden
     layers = file.sizes.dense * file.text.header.tp - (EMBEDDING_COPIES + file.sizes.sequence_parallel) * words
-    inner = [(r, n) for r, n in file.named("") if not r.name.startswith((EMBEDDING, _FINAL))]
+    inner = [(r, n) for r, n in file.named("") if not r.name.startswith((EMBEDDING, FINAL))]
     forward_s = sum(r.compute_ns[FORWARD] * n for r, n in inner) * NS / file.text.header.ga
     return forward_s * words / layers if layers > 0 else None
 

@@ -6,14 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.units import quantity
+from sim_core.workloads.readers.simai_sections import sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
 
 KEEP: Final = "keep"
 PHASES: Final = ("forward", "input_gradient", "weight_gradient")
 PLACEHOLDER_NS: Final = 1
 """AICB writes this time where it measured none."""
+FINAL: Final = "final_"
 _EXPECTED: Final = "keep, a time such as '0.05 ms', or the bytes of its messages such as '1 MB'"
 
 
@@ -68,8 +72,12 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
     """The text with the chosen values. Raises SpecError for a record, a time or a message that the text does not have.
 
     A time without a phase is that of each phase with a measured time (of all, if none has one); of several lines of a name
-    in a layer, those with a measured time take it. A size is that of each message of the record.
+    in a layer, those with a measured time take it. A size is that of each message of the record. A `final_` record that the
+    text lacks is added at the end of each micro-batch.
     """
+    absent = {c.record for c in choices if c.ns is not None and c.record.startswith(FINAL)} - {r.name for r in text.records}
+    for name in sorted(absent):
+        text = _with_final(text, name)
     records = list(text.records)
     names = {record.name for record in records}
     for choice in choices:
@@ -92,6 +100,24 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
                 a, b, c = (choice.size if has else size for size, has in sizes)
                 records[k] = records[k]._replace(comm_bytes=(a, b, c))
     return replace(text, records=tuple(records))
+
+
+def _with_final(text: SimaiText, name: str) -> SimaiText:
+    """The text with a record without time or message at the end of each micro-batch."""
+    ends = sections_of(text, []).repetitions[:, -1].astype(np.int64) + 1
+    record = Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100)
+
+    def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple((np.array(ids, np.int64) + np.searchsorted(ends, ids, side="right")).tolist())
+
+    header = text.header
+    return replace(
+        text,
+        header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),
+        records=(*text.records, record),
+        order=np.insert(text.order, ends, len(text.records)),
+        line_of=np.insert(text.line_of, ends, text.line_of[ends - 1]),
+    )
 
 
 def _measured(ns: int) -> bool:
