@@ -121,7 +121,7 @@ def _plausibility(workload: Workload, variants: list[Hardware], space: Space) ->
     return {
         "flops_per_token": None if missing else found.flops_per_token,
         "peak_flops": {variant.name: variant.value(peak) for variant in variants},
-        "at_most": found.at_most,
+        "approximate": found.approximate,
         "dtype": workload.dtype,
         "stated": found.stated,
         "missing": missing,

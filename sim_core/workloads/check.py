@@ -48,8 +48,8 @@ class Check:
 class Model:
     """The model that a workload implies; None: unknown.
 
-    `parameters` counts the whole model; `active` those that one token meets, each embedding once. Both are upper bounds if
-    `at_most`. `how`: the derivation, a line each; `missing`: what would make unknown numbers known.
+    `parameters` counts the whole model; `active` those that one token meets, each embedding once. Both are about right if
+    `approximate`. `how`: the derivation, a line each; `missing`: what would make unknown numbers known.
     """
 
     layers: int
@@ -58,6 +58,6 @@ class Model:
     vocabulary: int | None = None
     parameters: float | None = None
     active: float | None = None
-    at_most: bool = False
+    approximate: bool = False
     how: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()

@@ -12,7 +12,8 @@ from sim_core.workloads.workload import Workload
 
 LOWEST_MFU: Final = 0.15
 HIGHEST_MFU: Final = 0.75
-"""Model FLOP/s utilisation outside these is doubtful. Published runs on A100 and H100: 0.3 to 0.57 (Megatron-LM's README)."""
+"""Model FLOP/s utilisation outside these is doubtful: 0.41 to 0.56 on A100 (Korthikanti et al. 2022, table 5), 0.41 to 0.47 on
+H100 (Megatron-LM's README)."""
 LARGEST_SHARE: Final = 0.3
 FLOPS_PER_PARAMETER: Final = 6
 """Per token, 2 in the forward and 4 in the backward (Kaplan et al. 2020, section 2.1); attention's products are left out."""
@@ -20,10 +21,10 @@ FLOPS_PER_PARAMETER: Final = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Plausibility:
-    """`flops_per_token` of the model (an upper bound if `at_most`), None with the reason in `missing`; doubts as lines."""
+    """`flops_per_token` of the model (about, if `approximate`), None with the reason in `missing`; doubts as lines."""
 
     flops_per_token: float | None
-    at_most: bool
+    approximate: bool
     stated: str
     missing: tuple[str, ...]
     doubts: tuple[str, ...]
@@ -59,10 +60,10 @@ def plausibility(workload: Workload) -> Plausibility:
     missing = list(model.missing) if model.active is None else []
     if workload.sequence is None:
         missing.append("tokens: workload.sequence")
-    bound = "at most " if model.at_most else ""
+    bound = "about " if model.approximate else ""
     return Plausibility(
         flops_per_token=None if model.active is None else FLOPS_PER_PARAMETER * model.active,
-        at_most=model.at_most,
+        approximate=model.approximate,
         stated="" if model.active is None else f"{FLOPS_PER_PARAMETER} x {bound}{short(model.active, '')} parameters x tokens",
         missing=tuple(missing),
         doubts=tuple(_dominant(workload)),

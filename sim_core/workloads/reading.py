@@ -110,7 +110,8 @@ def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     sections = sections_of(text, [])
     sizes = sizes_of(text, sections)
     model = model_of(text, sizes, Given(facts.micro_batch, facts.sequence, facts.vocabulary, facts.experts))
-    checks = checks_of(file_of(text, sections, sizes, model.vocabulary, model.hidden), choices)
+    tokens = facts.sequence * facts.micro_batch if facts.sequence and facts.micro_batch else None
+    checks = checks_of(file_of(text, sections, sizes, model, tokens), choices)
     workload = replace(workload, sequence=model.sequence, experts=facts.experts)
     return replace(workload, checks=checks, model=model, records=given), warnings
 

@@ -56,7 +56,7 @@ def _told(model: Model) -> str:
         for name, value in (("hidden", model.hidden), ("sequence", model.sequence), ("vocabulary", model.vocabulary))
         if value
     ]
-    bound = "at most " if model.at_most else ""
+    bound = "about " if model.approximate else ""
     if model.parameters is not None:
         parts.append(f"{bound}{short(model.parameters, '')} parameters")
     if model.active is not None and model.active != model.parameters:
@@ -76,7 +76,7 @@ def print_plausibility(facts: Mapping[str, Any], found: Sequence[tuple[float, fl
     if not found:
         return
     flops, mfu = zip(*found, strict=True)
-    bound = "at most " if facts["at_most"] else ""
+    bound = "about " if facts["approximate"] else ""
     console.print(
         f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "
         f"{facts['dtype']}",

@@ -53,6 +53,19 @@ def _no_times(file: File) -> Iterator[Check]:
         )
 
 
+def _tokens(file: File) -> Iterator[Check]:
+    """The loss is reduced with 4 bytes a token, which tells the tokens of a micro-batch."""
+    if file.tokens and file.sizes.tokens and file.tokens != file.sizes.tokens:
+        yield file.check(
+            "tokens",
+            "cross_entropy1",
+            found=f"reduces 4 bytes of {file.sizes.tokens:,} tokens",
+            expected=f"workload.sequence x micro_batch = {file.tokens:,}",
+            why="One of the two facts is not that of the file, and all rates and moves follow from them",
+            effect_s=None,
+        )
+
+
 def _embedding_forward(file: File) -> Iterator[Check]:
     """AICB averages the first, cold runs of the lookup with the others."""
     records = file.named(EMBEDDING)
@@ -238,6 +251,7 @@ def _chunks(file: File) -> Iterator[Check]:
 
 CHECKS: Final[tuple[Callable[[File], Iterator[Check]], ...]] = (
     _no_times,
+    _tokens,
     _embedding_forward,
     _embedding_gradient,
     _optimizer,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.units import NS, short
-from sim_core.workloads.check import Check
+from sim_core.workloads.check import Check, Model
 from sim_core.workloads.readers.simai_model import Sizes
 from sim_core.workloads.readers.simai_sections import Sections
 from sim_core.workloads.readers.simai_text import Record, SimaiText
@@ -19,6 +19,8 @@ NVLINK_BANDWIDTH: Final = 300e9
 """Bytes/s and direction, for the time of an all-reduce on TP: A100 (the same data sheet)."""
 LOOKUP_PASSES: Final = 5
 """Activations that an embedding moves: reads words and positions, writes the sum, transposes it (a read and a write)."""
+KERNEL_S: Final = 5e-6
+"""What the shortest kernel takes with its launch."""
 ADAM_BYTES: Final = 30
 """Bytes that Adam moves per parameter: fp32 gradient in; fp32 weight and two moments in and out; bf16 weight out."""
 
@@ -31,6 +33,7 @@ class File(NamedTuple):
     sizes: Sizes
     vocabulary: int | None
     hidden: int | None
+    tokens: int | None  # of a micro-batch, as the user gives them
     runs: Floats
     compute_s: float  # of all records in a step
 
@@ -45,8 +48,9 @@ class File(NamedTuple):
         return next((r for k in places if (r := self.text.records[self.text.order[k]]).name == name), None)
 
     def lookup_s(self) -> float:
-        """The memory traffic of an embedding lookup; 0 if the activation's size is unknown."""
-        return LOOKUP_PASSES * self.sizes.activation / MEMORY_BANDWIDTH
+        """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
+        pass_s = self.sizes.activation / MEMORY_BANDWIDTH
+        return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
 
     def all_reduce_s(self, size: float) -> float | None:
         """An all-reduce on TP: 2 (n - 1) / n bytes; None without a group."""
@@ -63,14 +67,16 @@ class File(NamedTuple):
         )
 
 
-def file_of(text: SimaiText, sections: Sections, sizes: Sizes, vocabulary: int | None, hidden: int | None) -> File:
+def file_of(text: SimaiText, sections: Sections, sizes: Sizes, model: Model, tokens: int | None) -> File:
     """A text as the checks see it."""
     counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
     runs = counts * (text.header.ga / len(sections.repetitions))
     places = np.array([*sections.before, *sections.after], np.int64)
     once = np.bincount(text.order[places], minlength=len(text.records))
     compute_ns = np.array([float(sum(r.compute_ns)) for r in text.records])
-    return File(text, sections, sizes, vocabulary, hidden, runs, float((compute_ns * (runs + once)).sum()) * NS)
+    return File(
+        text, sections, sizes, model.vocabulary, model.hidden, tokens, runs, float((compute_ns * (runs + once)).sum()) * NS
+    )
 
 
 def runs_of(records: list[tuple[Record, float]]) -> float:

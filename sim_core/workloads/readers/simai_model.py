@@ -66,7 +66,7 @@ def sizes_of(text: SimaiText, sections: Sections) -> Sizes:
         tokens=_bytes(step, "cross_entropy1") // 4,
         dense=dense,
         experts=experts,
-        sequence_parallel=sharded or any(r.name.endswith("_column") for r in layer),  # no messages at tp 1
+        sequence_parallel=sharded or any(r.name == "attention_column" for r in layer),  # at tp 1 without messages
         moe=any("moe" in r.name for r in layer),
         top=routed / activation if activation else 0.0,
     )
@@ -138,7 +138,7 @@ def model_of(text: SimaiText, sizes: Sizes, given: Given) -> Model:
         vocabulary=words,
         parameters=None if experts is None else dense + experts,
         active=active,
-        at_most=not known,
+        approximate=not known,
         how=tuple(how),
         missing=(*missing, *lacking),
     )
@@ -156,7 +156,7 @@ def _counted(sizes: Sizes, tp: int, pp: int, dense: float, *, known: bool) -> st
     twice = f"counts the embedding {_copies(sizes)} times" + (f" on each of {pp} stages" if pp > 1 else "")
     if known:
         return f"{kind} {short(dense, '')}: {ranks} = {short(sizes.dense * tp * pp, '')}, which {twice}; here once"
-    return f"{kind} at most {short(dense, '')}: {ranks}; it {twice}"
+    return f"{kind} about {short(dense, '')}: {ranks}; it {twice}, and two matrices of an MLP that may have three"
 
 
 def _copies(sizes: Sizes) -> int:
