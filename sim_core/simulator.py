@@ -111,12 +111,20 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
-    check_plans(plans, len(hardware.memory_bytes))
+    _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
     state_bytes = model_state_bytes(workload, plans)
     too_big = (reason == 0) & (state_bytes > hardware.memory_bytes[plans.hardware])
     reason[too_big] = REASON["model_state_exceeds_memory"]
     return reason, state_bytes
+
+
+def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
+    """Raise SpecError for arguments of other types (most often swapped), or invalid plans."""
+    for name, value, kind in (("workload", workload, Workload), ("hardware", hardware, HardwareTable), ("plans", plans, Plans)):
+        if not isinstance(value, kind):
+            raise SpecError(f"{name}: found a {type(value).__name__}, expected a {kind.__name__}")
+    check_plans(plans, len(hardware.memory_bytes))
 
 
 def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
@@ -134,7 +142,7 @@ def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
     """Nanoseconds of the parts that SimAI-Analytical prints, for one plan, without a memory check. Raises SpecError."""
-    check_plans(plans, len(hardware.memory_bytes))
+    _check_arguments(workload, hardware, plans)
     reason = int(check(workload, plans)[row])
     sums = np.zeros(len(SIMAI_PARTS))
     if reason == 0 and not simai_one(workload.arrays, hardware, bus_tables(), plans, row, np.empty(N_RULES), sums):
@@ -146,7 +154,7 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
 
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
     """The events of one plan in the event engine. Raises SpecError if the plan cannot run."""
-    check_plans(plans, len(hardware.memory_bytes))
+    _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
     one = slice_plans(plans, slice(row, row + 1))

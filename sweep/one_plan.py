@@ -26,11 +26,11 @@ def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | No
         "hardware": hardware,
         "fixed": {"fidelity": fidelity},
     }
-    qualified = [given if given.startswith(("hardware.", "workload.")) else f"fixed.{given}" for given in sets]
     try:
-        spec = SweepSpec.model_validate(apply_sets(document, qualified))
+        spec = SweepSpec.model_validate(apply_sets(document, sets, within="fixed"))
     except ValidationError as error:
-        raise first_error(error, "--set", {}, SweepSpec) from None
+        text = str(first_error(error, "--set", {}, SweepSpec))
+        raise SpecError(text.replace(": fixed.", ": ", 1)) from None
     return prepare(spec, Path.cwd())
 
 

@@ -16,6 +16,8 @@ from sim_core.workloads.readers.simai_text import POLICY, Header, Record, SimaiT
 from sim_core.workloads.workload import BasePlan, Workload
 
 MAX_LINES: Final = 2_000_000
+_NEUTRAL: Final = {"device_speed": 1, "straggler_factor": 1, "gradient_precision": 0}
+"""Columns that a text cannot express, with the value that changes nothing."""
 
 
 def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> str:
@@ -69,9 +71,14 @@ def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row
     plan = {name: column[row].item() for name, column in plans._asdict().items() if column.ndim == 1}
     if plan["layer_split"] not in (EVEN, BALANCED):
         raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
+    for name, neutral in _NEUTRAL.items():
+        if plan[name] != neutral:
+            raise SpecError(f"{name}: cannot be expressed in this format")
     sections = sections_of(text, [])
     starts = layer_starts(text, sections)
     total = len(starts) * text.header.pp
+    if plan["layers"] != total:
+        raise SpecError(f"layers: the text has {total}, only these can be exported")
     if total % plan["pp"]:
         raise SpecError(f"pp {plan['pp']} does not divide {total} layers: one file cannot describe unequal stages")
     held = total // plan["pp"]

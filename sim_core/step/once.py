@@ -14,12 +14,19 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.compute import once_s
+from sim_core.costing.parameters import stage_factor
 from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.step.gradients import Buckets, cost_buckets
-from sim_core.workloads.moving import BY_LAYERS
-from sim_core.workloads.workload import AFTER_GRADIENTS, EMBEDDING, GATHER_PARAMETERS, NO_COMM, Arrays
+from sim_core.workloads.workload import (
+    AFTER_GRADIENTS,
+    EMBEDDING,
+    GATHER_PARAMETERS,
+    NO_COMM,
+    ONCE_ON_FIRST_STAGE,
+    Arrays,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,7 +97,8 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
             _cost(case, first + stage, once)
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
         for k in range(role.shape[0]):
-            if role[k] != AFTER_GRADIENTS:
+            here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
+            if not here:
                 continue
             compute_s = work_s[size, k] * slower
             at_end = stage == 0 or stage == pp - 1
@@ -108,16 +116,15 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
-    size, layers = case.split.stage_size[row], case.split.stage_layers[row]
-    share = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
+    size, layers = case.split.stage_size[row], float(case.split.stage_layers[row])
+    at_end = row - case.first_stage in (0, plan.pp - 1)
+    scale = case.blocks.scale[case.block]
     for k in range(step.role.shape[0]):
-        if step.role[k] != AFTER_GRADIENTS:
+        if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        rule = step.compute_rule[k]
-        compute_s = once_s(step.compute_s[k], case.blocks.scale[case.block, rule], case.device, plan)
-        once.compute_s[size, k] = compute_s * (share if BY_LAYERS[rule] else 1.0)
-        rule = step.comm_rule[k]
-        sent = step.comm_bytes[k] * case.blocks.scale[case.block, rule] * (share if BY_LAYERS[rule] else 1.0)
+        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, at_end)
+        once.compute_s[size, k] = once_s(step.compute_s[k], factor, case.device, plan)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, at_end)
         seconds = 0.0
         if step.comm_kind[k] != NO_COMM:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)

@@ -45,7 +45,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ImpliedModel:
     """The model that a workload implies; None: unknown.
 
     `parameters` counts the whole model; `active` those that one token meets, each embedding once. Both are about right if

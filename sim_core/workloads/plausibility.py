@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sim_core.units import short
-from sim_core.workloads.check import Model
+from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.summary import summarize
 from sim_core.workloads.workload import Workload
 
@@ -30,21 +30,23 @@ class Plausibility:
     doubts: tuple[str, ...]
 
 
-def implied_model(workload: Workload) -> Model:
+def implied_model(workload: Workload) -> ImpliedModel:
     """The model that a workload implies: as its reader derived it, or by its gradient messages."""
-    if workload.model is not None:
-        return workload.model
+    if workload.implied is not None:
+        return workload.implied
     found, base = summarize(workload), workload.base
     ranks = base.tp * base.pp
     if found.parameters_per_rank is None or not all(workload.gradients_known):
-        return Model(layers=workload.layers, sequence=workload.sequence, missing=("parameters: no messages of gradients",))
+        return ImpliedModel(
+            layers=workload.layers, sequence=workload.sequence, missing=("parameters: no messages of gradients",)
+        )
     dense = found.parameters_per_rank * ranks
     experts = (found.expert_parameters_per_rank or 0.0) * ranks * base.ep
     ranks_text = f"{short(found.parameters_per_rank, '')} of a rank x tp {base.tp} x pp {base.pp}"
     how = [f"parameters {short(dense, '')}: {ranks_text}, by the messages of gradients"]
     if experts:
         how.append(f"experts {short(experts, '')}, likewise")
-    return Model(
+    return ImpliedModel(
         layers=workload.layers,
         sequence=workload.sequence,
         parameters=dense + experts,

@@ -9,6 +9,7 @@ recording (`base`); each has the rule (`moving`) that scales it to another plan.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
@@ -16,34 +17,36 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.workloads.check import Check, Model
+from sim_core.terms import ALL_GATHER as ALL_GATHER
+from sim_core.terms import ALL_REDUCE as ALL_REDUCE
+from sim_core.terms import ALL_TO_ALL as ALL_TO_ALL
+from sim_core.terms import DP as DP
+from sim_core.terms import DP_EP as DP_EP
+from sim_core.terms import EMBEDDING as EMBEDDING
+from sim_core.terms import EP as EP
+from sim_core.terms import FORWARD as FORWARD
+from sim_core.terms import GROUP_NAMES as GROUP_NAMES
+from sim_core.terms import INPUT_GRADIENT as INPUT_GRADIENT
+from sim_core.terms import NO_COMM as NO_COMM
+from sim_core.terms import REDUCE_SCATTER as REDUCE_SCATTER
+from sim_core.terms import SEND_RECEIVE as SEND_RECEIVE
+from sim_core.terms import TP as TP
+from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
+from sim_core.workloads.check import Check, ImpliedModel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
-
-NO_COMM: Final = 0
-ALL_REDUCE: Final = 1
-ALL_GATHER: Final = 2
-REDUCE_SCATTER: Final = 3
-ALL_TO_ALL: Final = 4
-SEND_RECEIVE: Final = 5
-
-TP: Final = 0
-EP: Final = 1
-DP: Final = 2
-DP_EP: Final = 3
-EMBEDDING: Final = 4
-GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
-"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
-
 GATHER_PARAMETERS: Final = 0
 REDUCE_GRADIENTS: Final = 1
 AFTER_GRADIENTS: Final = 2
-"""Roles of a step piece: a parameter all-gather, a gradient reduction, or work after the gradients."""
+ONCE_ON_FIRST_STAGE: Final = 3
+"""Roles of a step piece: a parameter all-gather, a gradient reduction, work after the gradients, and compute that the
+recorded embedding had in its first micro-batch only."""
 
+
+_ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
@@ -88,6 +91,15 @@ class StepPieces(NamedTuple):
     comm_rule: Ints  # [n]
 
 
+class Shares(NamedTuple):
+    """How the parameters of the recorded rank divide, as parts of 1 (costing/parameters.py)."""
+
+    ends: float = 0.0  # of its dense ones: embedding and head, of which a rank has 1/tp
+    whole: float = 0.0  # of its dense ones: embedding of which every rank has all (positions)
+    vocabulary: float = 0.0  # rows of the embedding, without padding; 0: unknown
+    experts: float = 0.0  # of those in messages of the rule `all_parameters`: experts
+
+
 class Arrays(NamedTuple):
     """The columns of a workload, for the compiled code."""
 
@@ -104,6 +116,7 @@ class Arrays(NamedTuple):
     layer_unit: int  # the unit of every layer, if all are equal; else -1
     gradient_width: float  # bytes of an element in the recorded gradient messages
     layered_gradients: bool  # gradients belong to pieces and become ready one by one; else they are step pieces
+    shares: Shares = Shares()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +127,7 @@ class Workload:
     every rank, and those that a sharded optimizer divides among ranks. `dtype` is that of the computation.
     `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None if unknown.
     `notes` are the assumptions that matter; `content` is the hash of everything that can change a
-    result. `checks` are doubts about records, `model` what the records imply, `records` the values given in their place
+    result. `checks` are doubts about records, `implied` the model that they imply, `records` the values given in their place
     (they are in `arrays` already).
     """
 
@@ -128,12 +141,13 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
+    ends_known: bool = True  # whether the embedding's part of the parameters is known
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
     notes: tuple[str, ...]
     checks: tuple[Check, ...] = ()
-    model: Model | None = None
+    implied: ImpliedModel | None = None
     records: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -141,16 +155,37 @@ class Workload:
         """Hash of everything that a result depends on: all fields but those that only explain, with all bytes of arrays."""
         digest = hashlib.sha256()
         for each in fields(self):
-            if each.name not in ("names", "notes", "checks", "model", "records"):
+            if each.name not in ("names", "notes", "checks", "implied", "records"):
                 for part in _parts(each.name, getattr(self, each.name)):
                     digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()
 
     @property
     def has_tp_messages(self) -> bool:
-        """Whether the tensor-parallel messages are known (a file recorded at tp 1 may lack them)."""
-        p = self.arrays.pieces
-        return bool(np.any((p.comm_kind != NO_COMM) & (p.comm_group == TP) & (p.comm_bytes > 0)))
+        """Whether the tensor-parallel messages are known: a file recorded at tp 1 may lack all of them, or most.
+
+        Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller.
+        """
+        sent = self._largest(TP)
+        if self.base.tp > 1:
+            return bool((sent > 0).any())
+        attention, mlp = (np.array([bool(words.search(name)) for name in self.names]) for words in (_ATTENTION, _MLP))
+        if not (attention.any() and mlp.any()):
+            return bool((sent > 0).any())
+        return bool(sent[attention].max() > 0 and sent[mlp].max() >= sent[attention].max())
+
+    @property
+    def has_ep_messages(self) -> bool:
+        """Whether the all-to-alls of experts are known (a file recorded at ep 1 may lack them)."""
+        return bool((self._largest(EP) > 0).any())
+
+    def _largest(self, group: int) -> Floats:
+        """Bytes of the largest message of each piece on a group, [n]."""
+        pieces = self.arrays.pieces
+        sent: Floats = np.where((pieces.comm_kind != NO_COMM) & (pieces.comm_group == group), pieces.comm_bytes, 0.0).max(
+            axis=1
+        )
+        return sent
 
     @property
     def has_attention_core(self) -> bool:

@@ -38,11 +38,11 @@ def command(
     prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, given)
     print_warnings(prepared.warnings, console)
     print_checks(prepared.sweep.workload.checks, console)
-    if fidelity is Fidelity.simai:
-        print_simai_parts(simai_parts(prepared), console)
     row = row_of(prepared)
-    print_plan(row, prepared.notes, console, parts=fidelity is Fidelity.event)
+    if fidelity is Fidelity.simai and row["reason"] in ("", "model_state_exceeds_memory"):  # the tool checks no memory
+        print_simai_parts(simai_parts(prepared), console)
+    print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
     facts = prepared.provenance["plausibility"]
     print_plausibility(facts, [found] if (found := utilisation_of(row, facts)) else [], console)
-    if row["status"] == "failed" or (row["status"] == "infeasible" and fidelity is Fidelity.event):
+    if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, Model, Workload, implied_model, short
+from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, ImpliedModel, Workload, implied_model, short
 
 LEAST_SHARE: Final = 0.01
 """Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""
@@ -49,7 +49,7 @@ def print_model(workload: Workload, console: Console) -> None:
         console.print(f"    unknown: {line}", soft_wrap=True)
 
 
-def _told(model: Model) -> str:
+def _told(model: ImpliedModel) -> str:
     parts = [f"{model.layers} layers"]
     parts += [
         f"{name} {value:,}"

@@ -168,7 +168,7 @@ def test_wrong_facts_about_tokens_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 4), (8, 2)])
 def test_the_model_is_the_same_behind_every_plan(tmp_path: Path, tp: int, pp: int) -> None:
     """12 h^2 a layer and the embedding once, though each stage's file counts it four times."""
-    model = read(tmp_path, dense_text(tp=tp, pp=pp), vocabulary=WORDS).model
+    model = read(tmp_path, dense_text(tp=tp, pp=pp)).implied
     assert model is not None and not model.approximate
     assert (model.layers, model.hidden, model.sequence) == (LAYERS, HIDDEN, SEQUENCE)
     assert model.parameters == LAYERS * 12 * HIDDEN**2 + WORDS * HIDDEN
@@ -176,28 +176,32 @@ def test_the_model_is_the_same_behind_every_plan(tmp_path: Path, tp: int, pp: in
 
 def test_a_gated_mlp_has_a_third_matrix(tmp_path: Path) -> None:
     width = int(4 * HIDDEN * 2 / 3 / 64) * 64
-    model = read(tmp_path, dense_text(width=width), vocabulary=WORDS).model
+    model = read(tmp_path, dense_text(width=width)).implied
     assert model is not None
     assert model.parameters == LAYERS * (4 * HIDDEN**2 + 3 * HIDDEN * width) + WORDS * HIDDEN
 
 
-def test_without_the_vocabulary_parameters_are_only_about_right(tmp_path: Path) -> None:
-    model = read(tmp_path, dense_text()).model
+def test_an_mlp_of_another_width_must_be_given(tmp_path: Path) -> None:
+    """One sum of parameters does not tell vocabulary and width apart."""
+    model = read(tmp_path, dense_text(width=3000)).implied
     assert model is not None and model.approximate
-    assert any("workload.vocabulary" in line for line in model.missing)
+    assert any("workload.ffn" in line for line in model.missing)
+    model = read(tmp_path, dense_text(width=3000), ffn=3000).implied
+    assert model is not None and not model.approximate
+    assert model.parameters == LAYERS * (4 * HIDDEN**2 + 2 * HIDDEN * 3000) + WORDS * HIDDEN
 
 
 def test_a_token_meets_some_of_the_experts(tmp_path: Path) -> None:
     """The vocabulary follows from the file; experts per layer must be given."""
-    model = read(tmp_path, moe_text()).model
+    model = read(tmp_path, moe_text()).implied
     assert model is not None and model.active is None
-    assert model.vocabulary == padded(2)
+    assert model.vocabulary == WORDS
     assert any("workload.experts" in line for line in model.missing)
-    model = read(tmp_path, moe_text(), experts=8).model
+    model = read(tmp_path, moe_text(), experts=8).implied
     assert model is not None and model.active is not None and model.parameters is not None
     experts = LAYERS * 8 * 2 * HIDDEN * 2048
     norms = LAYERS * 2 * HIDDEN * 2  # counted on both ranks
-    dense = LAYERS * 4 * HIDDEN**2 + norms + padded(2) * HIDDEN
+    dense = LAYERS * 4 * HIDDEN**2 + norms + WORDS * HIDDEN
     assert model.parameters == dense + experts
     assert model.active == dense + experts * 2 / 8
 

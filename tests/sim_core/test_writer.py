@@ -71,6 +71,10 @@ def test_what_the_format_cannot_express_is_refused(tmp_path: Path) -> None:
     for plan, message in (
         ({"pp": 3, "all_gpus": 9}, "pp 3 does not divide 4 layers"),
         ({"checkpointing": 3}, "selective cannot be expressed"),
+        ({"layers": 8}, "layers: the text has 4, only these can be exported"),
+        ({"device_speed": 2.0}, "device_speed: cannot be expressed"),
+        ({"straggler_factor": 2.0}, "straggler_factor: cannot be expressed"),
+        ({"gradient_precision": 2}, "gradient_precision: cannot be expressed"),
         ({"ga": 10**6}, "more than 2000000 lines"),
     ):
         with pytest.raises(SpecError, match=message):

@@ -16,7 +16,7 @@ SPEC = EXAMPLES / "gpt7b.yaml"
 
 
 def test_inspect_tells_each_doubt_and_the_model() -> None:
-    told = sweep("inspect", GPT7B, "--set", "sequence=2048", "--set", "vocabulary=50257").stdout
+    told = sweep("inspect", GPT7B, "--set", "sequence=2048").stdout
     assert "model         36 layers, hidden 4,096, sequence 2,048, vocabulary 50,257, 7.435 G parameters" in told
     assert "which counts the embedding 4 times; here once" in told
     assert "embedding_layer.forward takes 218 ms, expected about 53.9 us: the file's step is 218.1 ms too long (58.8%" in told
@@ -79,7 +79,7 @@ def test_an_exported_plan_has_the_chosen_records(tmp_path: Path) -> None:
     """It reads back to the same workload, without the choices."""
     out = tmp_path / "plan.txt"
     assert sweep("export", SPEC, "--plan", 114473, "-o", out).returncode == 0
-    workload = read_workload(str(out), Facts(micro_batch=1, sequence=2048, vocabulary=50257))[0]
+    workload = read_workload(str(out), Facts(micro_batch=1, sequence=2048))[0]
     assert [check.name for check in workload.checks] == ["optimizer"]  # at eight times the dp
     assert "final_column" in workload.names
     lines = out.read_text().splitlines()
@@ -90,4 +90,4 @@ def test_a_file_with_recompute_inside_says_so() -> None:
     told = sweep("inspect", LLAMA405B).stdout
     assert "attention_column.forward is twice its gradient, attention_row too" in told
     assert "sequence 4,096: 16,384 bytes of cross_entropy1 / 4 / micro-batch 1" in told
-    assert "unknown: the vocabulary: workload.vocabulary" in told
+    assert "unknown: how often the embedding is counted: workload.sequence or workload.ffn" in told

@@ -66,6 +66,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (axes(schedule=["1F1B"]), ": axes.schedule: found '1F1B', nearest valid: 1f1b"),
     (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:K"),
     (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:K"),
+    (axes(checkpointing=["none:3"]), ": axes.checkpointing: found 'none:3', expected 'none', without a number"),
+    (
+        axes(layer_split=[18, 18]),
+        ": axes.layer_split: found '[18, 18]', expected a list of splits; for one list of layers per virtual stage: [[18, 18]]",
+    ),
     (axes(overlap_tp=["yes please"]), ": axes.overlap_tp: found 'yes please', expected true or false"),
     ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values per row"),
     (axes(global_batch=[8]), ": ga and global_batch are both given"),
@@ -173,6 +178,17 @@ def test_a_fault_of_a_set_is_told_of_the_set(write_spec: SpecWriter) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(write_spec(), ["axes.ga=[0]"])
     assert str(caught.value).startswith("--set axes.ga=[0]: axes.ga: found '0'")
+
+
+def test_a_fault_of_the_file_is_not_told_of_a_set_with_a_similar_key(write_spec: SpecWriter) -> None:
+    path = write_spec(axes={"tp": [1], "tpp": [1]})
+    with pytest.raises(SpecError) as caught:
+        load_spec(path, ["axes.tp=[2]"])
+    assert str(caught.value).startswith(f"{path}:")
+    with pytest.raises(SpecError, match=r"^--set axes\.ga=\[0\]: axes\.ga: found '0'"):
+        load_spec(write_spec(), ["axes.ga=[1]", "axes.ga=[0]"])  # the last one counts
+    with pytest.raises(SpecError, match=r"^--set axes=\{ga: \[0\]\}: axes\.ga: found '0'"):
+        load_spec(write_spec(), ["axes={ga: [0]}"])
 
 
 def test_a_sample_larger_than_the_space_is_all_of_it_and_said(write_spec: SpecWriter) -> None:

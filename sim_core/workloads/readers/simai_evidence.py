@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.units import NS, short
-from sim_core.workloads.check import Check, Model
-from sim_core.workloads.readers.simai_model import Sizes
-from sim_core.workloads.readers.simai_sections import Sections
+from sim_core.workloads.check import Check
+from sim_core.workloads.readers.simai_model import Sizes, sizes_of
+from sim_core.workloads.readers.simai_sections import Sections, sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import Floats
 
@@ -31,8 +31,6 @@ class File(NamedTuple):
     text: SimaiText
     sections: Sections
     sizes: Sizes
-    vocabulary: int | None
-    hidden: int | None
     tokens: int | None  # of a micro-batch, as the user gives them
     runs: Floats
     compute_s: float  # of all records in a step
@@ -67,16 +65,17 @@ class File(NamedTuple):
         )
 
 
-def file_of(text: SimaiText, sections: Sections, sizes: Sizes, model: Model, tokens: int | None) -> File:
-    """A text as the checks see it."""
+def file_of(text: SimaiText, sequence: int | None, micro_batch: int | None, ffn: int | None) -> File:
+    """A text as the checks see it; the facts are those of the recording, as the user gives them."""
+    sections = sections_of(text, [])
+    sizes = sizes_of(text, sections, sequence, micro_batch, ffn)
+    tokens = sequence * micro_batch if sequence and micro_batch else None
     counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
     runs = counts * (text.header.ga / len(sections.repetitions))
     places = np.array([*sections.before, *sections.after], np.int64)
     once = np.bincount(text.order[places], minlength=len(text.records))
     compute_ns = np.array([float(sum(r.compute_ns)) for r in text.records])
-    return File(
-        text, sections, sizes, model.vocabulary, model.hidden, tokens, runs, float((compute_ns * (runs + once)).sum()) * NS
-    )
+    return File(text, sections, sizes, tokens, runs, float((compute_ns * (runs + once)).sum()) * NS)
 
 
 def runs_of(records: list[tuple[Record, float]]) -> float:
