@@ -236,6 +236,8 @@ def test_a_missing_final_record_is_added_to_every_micro_batch(tmp_path: Path) ->
     assert workload.arrays.last_unit >= 0
     assert workload.arrays.pieces.compute_s[workload.names.index("final_column")].tolist() == [1e-3] * 3
     assert not fired(workload)
+    assert workload.ends_known
+    assert workload.implied == read(tmp_path, dense_text()).implied
 
 
 def test_added_records_move_the_ids_of_checkpoints(tmp_path: Path) -> None:

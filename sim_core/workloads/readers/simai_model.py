@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
-from sim_core.workloads.readers.simai_facts import WORD_COPIES, messages_of, parameters_of
+from sim_core.workloads.readers.simai_facts import WORD_COPIES, counts_head, messages_of, parameters_of
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts
 from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
 
@@ -59,7 +59,7 @@ def sizes_of(text: SimaiText, sections: Sections, sequence: int | None, micro_ba
         positions=shares.whole * dense if known else 0.0,
         experts=experts,
         words=shares.vocabulary,
-        final=any(r.name.startswith("final_") for r in layer),
+        final=counts_head(layer),
         moe=any("moe" in r.name for r in layer),
         top=_experts_of_a_token(layer, text.header.tp, messages.activation),
     )
