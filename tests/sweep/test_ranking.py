@@ -217,7 +217,7 @@ def test_the_utilisation_is_the_model_s_work_over_the_peak(results: Path, table:
 
 
 def test_a_result_that_no_one_reaches_is_doubted(tmp_path: Path) -> None:
-    """The untouched file is at 6 % MFU: one record has 73 % of the compute. A device ten times as fast is beyond 75 %."""
+    """The untouched file is at 7 % MFU: one record has 72 % of the compute. A device ten times as fast is beyond 75 %."""
     spec = EXAMPLES / "gpt7b_as_recorded.yaml"
     for name, path, sets in (
         ("slow", spec, []),
@@ -226,7 +226,7 @@ def test_a_result_that_no_one_reaches_is_doubted(tmp_path: Path) -> None:
         prepared = prepare(load_spec(path, ["sample.n=400", *sets]), path.parent)
         run_sweep(prepared, Store(directory=tmp_path / name), InlineExecutor())
     slow = sweep("rank", tmp_path / "slow", "--per", "", "--top", 1).stdout
-    assert "warning: embedding_layer has 73% of the compute of a micro-batch of the file" in slow
+    assert "warning: embedding_layer has 72% of the compute of a micro-batch of the file" in slow
     assert "is below 15% MFU" in slow
     assert "6 doubtful records of the workload file" in slow
     fast = sweep("rank", tmp_path / "fast", "--per", "", "--top", 1).stdout
