@@ -46,6 +46,7 @@ from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
 from sim_core.models.reading import model_names, read_model
+from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
@@ -78,6 +79,7 @@ from sim_core.units import (
     short,
 )
 from sim_core.workloads.check import Check, ImpliedModel
+from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.plausibility import (
     HIGHEST_MFU,
     LOWEST_MFU,
@@ -161,6 +163,7 @@ __all__ = [
     "Results",
     "SimError",
     "SpecError",
+    "Stack",
     "Summary",
     "Traffic",
     "Workload",
@@ -190,6 +193,7 @@ __all__ = [
     "quantity",
     "read_hardware",
     "implied_model",
+    "read_stack",
     "read_model",
     "input_paths",
     "kind_of",
@@ -208,5 +212,7 @@ __all__ = [
     "source_hash",
     "source_hashes",
     "summarize",
+    "stack_names",
     "trace",
+    "workload_from_model",
 ]
