@@ -119,6 +119,7 @@ class WorkloadSpec(_Model):
     experts: int | None = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
+    records: dict[str, Any] | None = None
 
     @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", mode="before")
     @classmethod

@@ -21,6 +21,18 @@ FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that t
 MicroBatch = Annotated[
     int | None, typer.Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that the file was made with.")
 ]
+Records = Annotated[
+    list[str] | None,
+    typer.Option("--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep."),
+]
+
+
+def record_sets(records: Sequence[str] | None) -> list[str]:
+    """`--record NAME=VALUE` as assignments to `workload.records`. Raises SpecError."""
+    for given in records or ():
+        if "=" not in given:
+            raise SpecError(f"--record {given}: expected NAME=VALUE, such as embedding_layer='0.05 ms'")
+    return [f"records.{given}" for given in records or ()]
 
 
 def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
