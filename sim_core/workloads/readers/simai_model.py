@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.readers.simai_facts import WORD_COPIES, counts_head, messages_of, parameters_of
-from sim_core.workloads.readers.simai_header import Header, Record, SimaiText
+from sim_core.workloads.readers.simai_header import Header
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts
+from sim_core.workloads.readers.simai_text import Record, SimaiText
 
 _GATED: Final = "the MLP is as wide as AICB's for --swiglu, and AICB counts two of its three matrices"
 
