@@ -21,20 +21,25 @@ import numpy.typing as npt
 
 from sim_core.hardware.description import KERNEL_DIR, measured_devices, preset_names, read_hardware
 from sim_core.hardware.kernels.grid import SLACK, Grid, interpolate
-from sim_core.hardware.kernels.tables import NOT_MEASURED, STEPS, read_tables
+from sim_core.hardware.kernels.tables import NOT_MEASURED, STEPS, read_tables, wave_efficiency
 
 AICONFIGURATOR: Final = "ai-dynamo/aiconfigurator at 095f58a, Apache License 2.0, Copyright (c) NVIDIA CORPORATION & AFFILIATES"
 SIMUMAX: Final = "MooreThreads/SimuMax at 4dcaae5, configs/system, Apache License 2.0, Copyright Moore Threads Technology"
 SOURCE: Final = f"{AICONFIGURATOR}; changed: median or minimum over frameworks, as logarithms of TFLOP/s on a grid of shapes"
 SAMPLES: Final = Path(__file__).parent.parent / "tests" / "sim_core" / "kernels"
 PRECISIONS: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+MULTIPROCESSORS: Final = {"A100-80G-SXM": 108}
+"""Where tiles run in waves. Interpolation between rates of full waves is a third better on Ampere, and twice as bad on
+Hopper and Blackwell, whose GEMMs keep every multiprocessor busy until the end."""
 HEADS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96)
 SLOTS: Final = (1, 2, 4, 8)  # key-value heads; one more slot where they are as many as heads
 SEQUENCES: Final = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 16384)
 BATCHES: Final = (1, 2, 4, 8, 16, 32)
 HEAD_DIMS: Final = (64, 128, 192, 256)
-FASTEST_ATTENTION: Final = 0.8  # of the bf16 peak; FlashAttention-3 reaches 0.75 on an H100 (arXiv 2407.08608)
-FALLBACK_ATTENTION: Final = 0.2  # heads of 192 on Blackwell: at most 0.13, a ninth of the rate that SimuMax measured
+FASTEST_ATTENTION: Final = 0.8  # of the peak; FlashAttention-3 reaches 0.75 on an H100 (arXiv 2407.08608)
+FALLBACK_ATTENTION: Final = (
+    0.2  # of the bf16 peak; heads of 192 on Blackwell: at most 0.13, a ninth of the rate that SimuMax measured
+)
 SMALLEST: Final = {"gemm": (1024, 1024, 1024), "attention": (4, 1, 1024, 1)}
 """Sizes from which errors are counted."""
 
@@ -73,6 +78,8 @@ def gemm_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
             continue
         axes = gemm_axes(raw)
         flops = 2.0 * rows["m"] * rows["n"] * rows["k"]
+        if device in MULTIPROCESSORS:
+            flops /= wave_efficiency(1.0 * rows["m"], 1.0 * rows["n"], MULTIPROCESSORS[device])
         if dtype == "fp8_block":  # below a block of 128, all devices fall back to a kernel that takes 80-190 us
             flops[np.minimum(rows["n"], rows["k"]) < 128] = np.nan
         for kind, column in (("gemm", "us_median" if dtype == "bf16" else "us_min"), ("expert_gemm", "us_median")):
@@ -97,7 +104,7 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
     found: dict[str, npt.NDArray[Any]] = {}
     query = """SELECT b, s, heads, kv_heads, us_median FROM read_parquet($raw)
                WHERE device = $device AND dtype = $dtype AND head_dim = $head_dim"""
-    peak = bf16_peak(device) / 1e12
+    peaks = {name: peak_of(device, name) / 1e12 for name in ("bf16", "fp8")}
     for given, dtype in PRECISIONS.items():
         for head_dim in HEAD_DIMS:
             chosen = {"raw": str(raw / "attention_forward.parquet"), "device": device, "dtype": given, "head_dim": head_dim}
@@ -105,16 +112,18 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
             rows["slot"] = np.where(rows["kv_heads"] == rows["heads"], 2 * SLOTS[-1], rows["kv_heads"])
             flops = 2.0 * rows["b"] * rows["heads"] * rows["s"].astype(np.float64) ** 2 * head_dim
             rate = flops / rows["us_median"].astype(np.float64) / 1e6
-            rate = np.where(rate > FASTEST_ATTENTION * peak, np.nan, rate)
-            if len(rate) and np.nanmax(rate) > FALLBACK_ATTENTION * peak:
+            rate = np.where(rate > FASTEST_ATTENTION * peaks["bf16" if dtype == "bf16" else "fp8"], np.nan, rate)
+            if len(rate) and np.nanmax(rate) > FALLBACK_ATTENTION * peaks["bf16"]:
                 found[f"attention:{dtype}:{head_dim}"] = on_grid(rows, attention_axes(), rate)
     return found
 
 
-def bf16_peak(device: str) -> float:
-    """The peak of a device, from the preset that owns its tables."""
+def peak_of(device: str, dtype: str) -> float:
+    """A peak of a device, from the preset that owns its tables."""
     presets = (read_hardware(name) for name in preset_names())
-    return next(one.value("peak_flops_bf16") for one in presets if one.kernels.tables == device and not one.kernels.borrowed)
+    return next(
+        one.value(f"peak_flops_{dtype}") for one in presets if one.kernels.tables == device and not one.kernels.borrowed
+    )
 
 
 def attention_axes() -> dict[str, tuple[int, ...]]:
@@ -131,7 +140,8 @@ def write(raw: Path) -> None:
         axes |= {f"attention_{name}": np.array(sizes, np.int32) for name, sizes in attention_axes().items()}
         path = KERNEL_DIR / f"{device}.npz"
         tables = gemm_tables(raw, device) | attention_tables(raw, device)
-        np.savez_compressed(path, allow_pickle=False, source=np.array(SOURCE), **axes, **tables)
+        waves = np.array(MULTIPROCESSORS.get(device, 0))
+        np.savez_compressed(path, allow_pickle=False, source=np.array(SOURCE), multiprocessors=waves, **axes, **tables)
         print(f"{path.name:20} {path.stat().st_size:9,} bytes, {len(tables)} tables")
 
 
@@ -184,8 +194,10 @@ def sample(raw: Path) -> None:
         WHERE m % 2 = 0 AND least(m, n, k) >= 1024 AND m < 32768 AND greatest(n, k) < 51200 AND m <> 384"""
     attention = f"""SELECT device, dtype, b, s, heads, kv_heads, head_dim, us_median FROM read_parquet($raw)
         WHERE s BETWEEN 1024 AND 12288 AND b <= 16 AND heads IN {HEADS[2:-1]} AND head_dim IN (64, 128)"""
+    odd = gemm.replace("m % 2 = 0", "m % 2 = 1").replace(">= 1024", "> 1024 AND dtype = 'bfloat16'")
     for name, query, rows, path in (
         ("gemm_sample", gemm, 80, "gemm.parquet"),
+        ("gemm_off_grid_sample", odd, 60, "gemm.parquet"),
         ("attention_sample", attention, 30, "attention_forward.parquet"),
     ):
         order = "md5(concat_ws(' ', *COLUMNS(*)))"  # random, and the same each time

@@ -47,6 +47,7 @@ from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
 from sim_core.models.reading import model_names, read_model
+from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
@@ -78,6 +79,7 @@ from sim_core.units import (
     quantity,
     short,
 )
+from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.readers.op_table import Repeat
 from sim_core.workloads.reading import (
     SIMAI,
@@ -150,6 +152,7 @@ __all__ = [
     "Results",
     "SimError",
     "SpecError",
+    "Stack",
     "Summary",
     "Traffic",
     "Workload",
@@ -177,6 +180,7 @@ __all__ = [
     "preset_names",
     "quantity",
     "read_hardware",
+    "read_stack",
     "read_model",
     "input_paths",
     "kind_of",
@@ -195,6 +199,8 @@ __all__ = [
     "source_hash",
     "source_hashes",
     "summarize",
+    "stack_names",
     "trace",
     "whole_number",
+    "workload_from_model",
 ]

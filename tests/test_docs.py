@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
+from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, model_names, preset_names, read_hardware, simulate
+from sim_core.models.description import Experts, Mla, Model, Window
+from sim_core.models.readers.hugging_face import FAMILIES
 from sweep.columns import result_schema
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
 from sweep.preparation import prepare
@@ -62,6 +64,26 @@ def test_every_key_of_a_nightly_file_is_documented() -> None:
         assert [name for name in model.model_fields if f"`{name}`" not in text] == [], model.__name__
 
 
+def test_every_number_of_a_model_is_documented() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    for model in (Model, Experts, Mla, Window):
+        assert [name for name in model.model_fields if f"`{name}`" not in text] == [], model.__name__
+
+
+def test_every_kind_of_model_is_documented() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert [kind for kind in FAMILIES if not re.search(rf"[ `]{re.escape(kind)}[ ,.]", text)] == []
+    assert f"the {len(model_names())} that ship" in text
+
+
+def test_the_example_of_operators_runs() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    scope: dict[str, object] = {}
+    exec(code, scope)  # raises if a name is wrong
+    assert scope["found"]
+
+
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
     columns = result_schema(prepare(load_spec(spec), spec.parent).sweep.space).names
@@ -101,6 +123,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "cluster/nightly/README.md",
         "docs/architecture.md",
         "docs/kernels.md",
+        "docs/models.md",
         "docs/moving.md",
         "docs/network.md",
         "docs/fidelity.md",

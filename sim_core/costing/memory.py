@@ -39,12 +39,13 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     shares = arrays.shares
     of_experts = recorded(EXPERT_PARAMETERS)
     dense = recorded(PARAMETERS) + recorded(ALL_PARAMETERS) * (1 - shares.experts)
-    in_layers = dense * (1 - shares.ends - shares.whole)
+    in_layers = dense * (1 - shares.ends - shares.head - shares.whole)
     padding = np.ones(len(plans.tp))
     if shares.vocabulary:
         multiple = PADDING * plans.tp
         padding = np.ceil(shares.vocabulary / multiple) * multiple / padded(shares.vocabulary, base.tp)
-    at_ends = dense * (shares.ends / by_tp * padding + shares.whole)
+    ends = shares.ends + np.where(plans.pp == 1, shares.head, 0.0)
+    at_ends = dense * (ends / by_tp * padding + shares.whole)
 
     def state(layers: Floats, embedding: Floats | float) -> Floats:
         of_stage = base.pp * layers / workload.layers

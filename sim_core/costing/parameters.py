@@ -8,11 +8,11 @@ from sim_core.workloads.workload import Arrays, Floats
 
 
 @inner_kernel
-def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: float, at_end: bool) -> float:
+def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: float, ends: int) -> float:
     """Factor from a recorded once-per-step quantity to that of a stage with `layers` layers; `scale`: that of each rule.
 
-    The recorded rank holds 1/pp of the layers, the embedding and the head. A stage `at_end` (the first or the last) holds
-    embedding and head too: generators write both into the one stage that a file has.
+    The recorded rank holds 1/pp of the layers, and what stands before and after them. `ends`: 1 on the first and on the last
+    stage, 2 on one that is both, else 0.
     """
     if not BY_LAYERS[rule]:
         return float(scale[rule])
@@ -21,10 +21,17 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     if rule == EXPERT_PARAMETERS:
         return float(experts)
     shares = arrays.shares
-    dense = scale[PARAMETERS] * held * (1.0 - shares.ends - shares.whole)
-    if at_end:
+    dense = scale[PARAMETERS] * held * (1.0 - shares.ends - shares.head - shares.whole)
+    if ends > 0:
         padding = padded(shares.vocabulary, tp) / padded(shares.vocabulary, arrays.base.tp) if shares.vocabulary > 0 else 1.0
-        dense += scale[PARAMETERS] * shares.ends * padding + shares.whole
+        held_ends = shares.ends + (shares.head if ends == 2 else 0.0)
+        dense += scale[PARAMETERS] * held_ends * padding + shares.whole
     if rule == ALL_PARAMETERS:
         return float((1.0 - shares.experts) * dense + shares.experts * experts)
     return float(dense)
+
+
+@inner_kernel
+def ends_held(number: int, parts: int) -> int:
+    """Ends of the model on part `number` of `parts`: embedding, head, or both."""
+    return int(number == 0) + int(number == parts - 1)

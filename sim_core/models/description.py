@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sim_core.errors import shown
 
 MAX: Final = 2**31 - 1
+MAX_LAYERS: Final = 10_000
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX)]
 Size = Annotated[int, Field(strict=True, ge=0, le=MAX)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -83,7 +84,7 @@ class Model(Checked):
 
     name: str = Field(min_length=1)
     source: str = Field(min_length=1)
-    layers: Count
+    layers: Annotated[Count, Field(le=MAX_LAYERS)]
     hidden: Count
     heads: Count
     kv_heads: Count

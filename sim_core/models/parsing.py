@@ -81,14 +81,14 @@ def model_document(model: Model) -> dict[str, Any]:
 
 
 def model_yaml(model: Model) -> str:
-    """A YAML text that `parse_model` reads back: a number per line."""
+    """The `model:` block of a spec, a number per line; as a file it is read back."""
     lines = (
         yaml.safe_dump(
             {key: value}, sort_keys=False, width=10**6, default_flow_style=None if isinstance(value, dict) else False
         )
         for key, value in model_document(model).items()
     )
-    return "".join(lines)
+    return "model:\n" + "".join(f"  {line}" for line in lines)
 
 
 def with_values(model: Model, values: Mapping[str, object]) -> Model:

@@ -30,8 +30,8 @@ def model_names() -> tuple[str, ...]:
 def read_model(name_or_path: str, values: Mapping[str, object] | None = None, base: Path | None = None) -> Model:
     """A model from a preset or a local file (relative to `base`), with `values` set over it by dotted name.
 
-    A file may be a description (`.yaml`), a Hugging Face `config.json` or Megatron-LM arguments. Nothing is fetched. Raises
-    SpecError.
+    A file may be a description (`.yaml`), a Hugging Face `config.json` (or its folder) or Megatron-LM arguments. Nothing is
+    fetched. Raises SpecError, and FormatError with the line of a wrong argument.
     """
     path = PRESET_DIR / f"{name_or_path}.yaml" if name_or_path in model_names() else (base or Path()) / name_or_path
     if name_or_path not in model_names() and path.suffix not in SUFFIXES and not path.exists():
@@ -45,6 +45,7 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
 
 def _read(path: Path, given: Mapping[str, object]) -> dict[str, Any]:
     """The numbers in a file; those in `given` may be missing."""
+    path = path / "config.json" if path.is_dir() else path
     found = {"name": path.stem if path.stem != "config" else path.resolve().parent.name, "source": str(path)}
     if path.suffix == ".json":
         return found | read_config(load_config(path), str(path))
@@ -65,5 +66,8 @@ def _read(path: Path, given: Mapping[str, object]) -> dict[str, Any]:
         raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise SpecError(f"{path}: found no model: expected a mapping with layers, hidden, heads, ... or MODEL_ARGS")
+    inner = document.get("model")
+    if isinstance(inner, dict) and set(document) == {"model"}:
+        return found | inner
     of_megatron = flags_of_document(document)
     return found | (document if of_megatron is None else read_megatron(of_megatron, str(path), given))

@@ -56,6 +56,13 @@ class Operators(NamedTuple):
     kernels: Floats
     attention: AttentionShape | None
 
+    def row(self, name: str, phase: int) -> int:
+        """The row of an operator; a name stands once per phase. Raises KeyError."""
+        for i, (known, when) in enumerate(zip(self.names, self.phase, strict=True)):
+            if known == name and when == phase:
+                return i
+        raise KeyError(f"{name} in phase {phase}")
+
 
 class Rows:
     """Operators of one unit, in the order in which they are added."""

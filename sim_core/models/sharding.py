@@ -19,17 +19,25 @@ class Held(NamedTuple):
 
     dense: Floats
     experts: Floats
+    replicated: Floats  # of the dense ones: those that every tensor-parallel rank holds
 
 
 def held(model: Model, unit: Unit, keys: Keys) -> Held:
-    """Parameters of one unit on a rank, with the vocabulary padded."""
-    dense, experts = np.zeros(len(keys.tp)), np.zeros(len(keys.tp))
+    """Parameters of one unit on a rank, with the vocabulary padded.
+
+    With sequence parallelism the gradients of the replicated ones differ between tensor-parallel ranks, which sum them once a
+    step (Megatron-LM, finalize_model_grads).
+    """
+    found = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
     for weights in weights_of(model, unit):
+        mine = weights.elements * _share(model, weights, keys)
         if weights.sharding == EXPERT:
-            experts += weights.elements * _share(model, weights, keys)
-        else:
-            dense += weights.elements * _share(model, weights, keys)
-    return Held(dense, experts)
+            found.experts[:] += mine
+            continue
+        found.dense[:] += mine
+        if weights.sharding == REPLICATED:
+            found.replicated[:] += mine
+    return found
 
 
 def tied_elements(model: Model, keys: Keys) -> Floats:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sim_core.costing.compute import compute_factor, once_s, rerun_share
 from sim_core.costing.parameters import stage_factor
-from sim_core.hardware.table import HardwareTable, device_at
+from sim_core.hardware.table import HardwareColumns, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import (
     BACKWARD_S,
@@ -184,7 +184,7 @@ def collective_ns(
 
 @kernel
 def simai_one(
-    arrays: Arrays, hardware: HardwareTable, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
+    arrays: Arrays, hardware: HardwareColumns, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
 ) -> bool:
     """Add the parts of one plan (SIMAI_PARTS, ns) to the zeroed `out`; False if a collective lacks the NIC that it needs."""
     plan = plan_at(plans, i)
@@ -228,9 +228,9 @@ def simai_one(
             bubble_ns += count * waited_ns
     step = arrays.step
     for k in range(step.role.shape[0]):
-        factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, True)
+        factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1)
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
-        size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, True)
+        size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1)
         found = _add_collective(
             step.comm_kind[k], step.comm_group[k], size, step.phase[k], False,
             1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
@@ -297,7 +297,7 @@ def _add_collective(
 @kernel
 def simai_rows(
     arrays: Arrays,
-    hardware: HardwareTable,
+    hardware: HardwareColumns,
     tables: BusTables,
     plans: Plans,
     rows: Ints,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import UP, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
@@ -68,7 +68,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     """
     arrays, step = case.arrays, case.arrays.step
     layers, size = float(case.split.end[row] - case.split.begin[row]), case.split.size[row]
-    at_end = row - case.first in (0, case.plan.pp * case.plan.vpp - 1)
+    ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
     bucket = float(case.plan.bucket_bytes)
     narrower = _width_scale(case)
     width = arrays.gradient_width * narrower
@@ -83,7 +83,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         buckets.bucket_s[size, k] = 0.0
         if step.role[k] != role:
             continue
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, at_end)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends)
         if role == REDUCE_GRADIENTS:
             sent *= narrower
         number = max(np.ceil(sent / bucket), 1.0)

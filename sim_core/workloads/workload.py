@@ -16,7 +16,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
+from sim_core.models.description import Model
+from sim_core.models.stack import Stack
 from sim_core.terms import ALL_GATHER as ALL_GATHER
 from sim_core.terms import ALL_REDUCE as ALL_REDUCE
 from sim_core.terms import ALL_TO_ALL as ALL_TO_ALL
@@ -93,10 +96,20 @@ class StepPieces(NamedTuple):
 class Shares(NamedTuple):
     """How the parameters of the recorded rank divide, as parts of 1 (costing/parameters.py)."""
 
-    ends: float = 0.0  # of its dense ones: embedding and head, of which a rank has 1/tp
+    ends: float = 0.0  # of its dense ones: what the first or the last stage holds besides layers, of which a rank has 1/tp
+    head: float = 0.0  # the same of a stage that is both, beyond that
     whole: float = 0.0  # of its dense ones: embedding of which every rank has all (positions)
     vocabulary: float = 0.0  # rows of the embedding, without padding; 0: unknown
     experts: float = 0.0  # of those in messages of the rule `all_parameters`: experts
+
+
+class Optimizer(NamedTuple):
+    """Memory traffic of the optimizer of the recorded rank, bytes per step, and what a step takes besides."""
+
+    dense_bytes: float = 0.0
+    expert_bytes: float = 0.0
+    sharded: bool = False  # divided among the ranks that hold the same parameters
+    step_s: float = 0.0
 
 
 class Arrays(NamedTuple):
@@ -116,6 +129,17 @@ class Arrays(NamedTuple):
     gradient_width: float  # bytes of an element in the recorded gradient messages
     layered_gradients: bool  # gradients belong to pieces and become ready one by one; else they are step pieces
     shares: Shares = Shares()
+    optimizer: Optimizer = Optimizer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modelled:
+    """What costs a workload without recorded times: a model whose units are those of the workload, and a stack."""
+
+    model: Model
+    stack: Stack
+    sequence_parallel: bool
+    dtype: str = "bf16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +163,7 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
+    modelled: Modelled | None = None  # costed from numbers, not from recorded times
     ends_known: bool = True  # whether the embedding's part of the parameters is known
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
@@ -161,6 +186,8 @@ class Workload:
 
         Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller.
         """
+        if self.modelled:
+            return True
         sent = self._largest(TP)
         if self.base.tp > 1:
             return bool((sent > 0).any())
@@ -172,7 +199,7 @@ class Workload:
     @property
     def has_ep_messages(self) -> bool:
         """Whether the all-to-alls of experts are known (a file recorded at ep 1 may lack them)."""
-        return bool((self._largest(EP) > 0).any())
+        return self.modelled is not None or bool((self._largest(EP) > 0).any())
 
     def _largest(self, group: int) -> Floats:
         """Bytes of the largest message of each piece on a group, [n]."""
@@ -185,7 +212,7 @@ class Workload:
     @property
     def has_attention_core(self) -> bool:
         """Whether core attention is in pieces of its own, so that it can be recomputed alone."""
-        return bool(self.arrays.pieces.attention_core.any())
+        return self.modelled is not None or bool(self.arrays.pieces.attention_core.any())
 
 
 def _parts(name: str, value: object) -> Iterator[bytes]:
@@ -196,6 +223,11 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
     elif isinstance(value, tuple):
         for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
             yield from _parts(f"{name}.{key}", part)
+    elif isinstance(value, Modelled):
+        for each in fields(value):
+            yield from _parts(f"{name}.{each.name}", getattr(value, each.name))
+    elif isinstance(value, BaseModel):
+        yield f"{name} {value.model_dump_json()}".encode()
     elif value is None or isinstance(value, str):
         yield f"{name} {value!r}".encode()
     else:

@@ -51,7 +51,7 @@ RELATIVE = 1e-9
 
 def network(hardware: Hardware) -> Network:
     """The project's seconds of one collective or send, on a placement that the oracle found."""
-    device = device_at(hardware_table([hardware], None), 0)
+    device = device_at(hardware_table([hardware], None).columns, 0)
     links = device.links
 
     def collective(kind: int, size: float, where: Placement) -> float:

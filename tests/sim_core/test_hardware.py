@@ -163,4 +163,4 @@ def test_the_columns_are_what_large_messages_reach(dtype: str) -> None:
         expected |= {key: value(key) for key in HARDWARE_KEYS if HARDWARE_KEYS[key][0] == "nccl"}
         for name, number in expected.items():
             assert getattr(table, name)[row] == pytest.approx(number, rel=1e-15), name
-    assert hardware_table(machines, None, dtype).compute_scale.tolist() == [1.0, 1.0]
+    assert hardware_table(machines, None, dtype).columns.compute_scale.tolist() == [1.0, 1.0]

@@ -171,6 +171,7 @@ def test_the_window_is_in_the_layers_that_have_one(fields: dict[str, Any], windo
         ({"hidden_size": 3}, "model_type: missing, valid: bloom"),
         (LLAMA | {"hidden_size": None}, "hidden_size: missing; it is a size"),
         (LLAMA | {"hidden_size": "4k"}, "hidden_size: found '4k', expected a whole number"),
+        (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers: found '1000000000', expected a whole number from 1 to"),
         (LLAMA | {"kv_compression": 4}, "kv_compression: unknown field that may change the cost (found '4')"),
         (LLAMA | {"num_experts": 4}, "num_experts: unknown field that may change the cost"),
         (LLAMA | {"hidden_act": "gela"}, "hidden_act: found 'gela', nearest valid: gelu"),
@@ -180,6 +181,7 @@ def test_the_window_is_in_the_layers_that_have_one(fields: dict[str, Any], windo
         (without(MISTRAL, "sliding_window"), "sliding_window: missing; transformers would take 4096"),
         (without(DEEPSEEK, "first_k_dense_replace"), "first_k_dense_replace: missing; transformers would"),
         (GPT_OSS | {"layer_types": ["full_attention"]}, "layer_types: found 1 layers, expected 24"),
+        (GPT_OSS | {"layer_types": [["full_attention"]] * 24}, "layer_types: found "),
         (GPT_OSS | {"layer_types": ["linear_attention"] * 24}, "layer_types: found 'linear_attention', nearest valid:"),
         (OPT | {"do_layer_norm_before": False}, "do_layer_norm_before: found 'False', which is not modelled; expected True"),
         (OPT | {"word_embed_proj_dim": 512}, "word_embed_proj_dim: found '512', which is not modelled"),
@@ -354,10 +356,14 @@ def test_windows_and_expert_layers_of_megatron(tmp_path: Path) -> None:
         ("--frobnicate", "args.sh:6: --frobnicate: unknown flag that may change the model (leave it out"),
         ("--hybrid-layer-pattern M*M", "args.sh:6: --hybrid-layer-pattern: a hybrid of attention and state-space layers: not"),
         ("--num-layers 48", "args.sh:6: --num-layers: given with different values: '96', '48': keep the one that runs"),
-        ("--ffn-hidden-size $FFN", "args.sh:6: --ffn-hidden-size: found '$FFN', set outside this file: expected a value"),
+        ("--ffn-hidden-size $FFN", "args.sh:6: --ffn-hidden-size: found '$FFN', which this file does not set to one value"),
         ("--ffn-hidden-size", "args.sh:6: --ffn-hidden-size: found '', expected one value"),
         ("--ffn-hidden-size 1 2", "args.sh:6: --ffn-hidden-size: found '1 2', expected one value"),
         ("--ffn-hidden-size many", "args.sh:6: --ffn-hidden-size: found 'many', expected a whole number"),
+        (
+            "--mtp-num-layers 99999999999",
+            "args.sh:6: --mtp-num-layers: found '99999999999', expected a whole number up to 2147483647",
+        ),
         ("--normalization batchnorm", "args.sh:6: --normalization: found 'batchnorm', nearest valid:"),
         ("--position-embedding-type relative", "args.sh:6: --position-embedding-type: found 'relative', valid:"),
         ("--num-experts 8 --moe-layer-freq [0]*3+[1]", "args.sh:6: --moe-layer-freq: found 4 layers, expected 96"),
@@ -372,6 +378,32 @@ def test_arguments_that_may_cost_otherwise_are_refused(more: str, message: str, 
         arguments(tmp_path, f"{GPT3_ARGUMENTS}\n{more}", {"vocabulary": 50257})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_variables_of_a_script(tmp_path: Path) -> None:
+    """Defaults and references are followed; a variable with a value per branch is not guessed."""
+    script = """
+SIZE=${SIZE:-4096} # a comment
+export HIDDEN="$SIZE"
+LAYERS=32
+TOKENS=2048
+MODEL_ARGS=(
+    --num-layers ${LAYERS} --hidden-size $HIDDEN
+    --num-attention-heads 32
+    "--seq-length $TOKENS"
+    "--max-position-embeddings ${TOKENS}"
+    --vocab-size 1000 # --vocab-size 2000
+)
+python prepare.py --output-file here
+"""
+    model = arguments(tmp_path, script)
+    assert (model.layers, model.hidden, model.sequence, model.vocabulary) == (32, 4096, 2048, 1000)
+    branches = "if [ $1 = small ]; then\n  LAYERS=2\nelse\n  LAYERS=32\nfi\n" + script
+    with pytest.raises(
+        FormatError, match=r"args\.sh:12: --num-layers: found '\$\{LAYERS\}', which this file does not set to one"
+    ):
+        arguments(tmp_path, branches)
+    assert arguments(tmp_path, branches, {"layers": 7}).layers == 7
 
 
 def test_arguments_without_a_vocabulary_ask_for_it(tmp_path: Path) -> None:

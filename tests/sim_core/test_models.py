@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,9 +116,11 @@ def test_every_preset_is_counted_and_has_its_source() -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_a_model_written_is_read_back(name: str) -> None:
+def test_a_model_written_is_read_back(name: str, tmp_path: Path) -> None:
     model = read_model(name)
-    assert parse_model(yaml.safe_load(model_yaml(model)), "here") == model
+    (tmp_path / "mine.yaml").write_text(model_yaml(model), encoding="utf-8")
+    assert read_model("mine.yaml", base=tmp_path) == model
+    assert parse_model(yaml.safe_load(model_yaml(model))["model"], "here") == model
     assert parse_model(model_document(model), "here") == model
 
 
@@ -149,6 +152,7 @@ def test_layers_of_different_kinds_are_units_of_their_own() -> None:
         ({"layer": 3}, "layer: unknown key, nearest valid: layers"),
         ({"layers": "many"}, "layers: found 'many', expected a whole number"),
         ({"layers": 0}, "layers: found '0', expected greater than or equal to 1"),
+        ({"layers": 10_001}, "layers: found '10001', expected less than or equal to 10000"),
         ({"layers": True}, "layers: found 'True', expected a whole number"),
         ({"gated": 1}, "gated: found '1', expected true or false"),
         ({"heads": 5}, "head_dim: missing, and hidden 64 does not divide by heads 5"),

@@ -203,9 +203,9 @@ def test_switches_of_nccl_are_axes_and_overrides(write_spec: SpecWriter) -> None
         hardware={"preset": "H100-SXM", "pat": False}, axes={"hardware.nvls": [True, False], "tp": [4]}, where=None
     )
     job = prepare(load_spec(path), path.parent).sweep
-    assert job.hardware.nvls.tolist() == [True, False]
-    assert not job.hardware.pat.any()
-    assert job.hardware.ll128.all()
+    assert job.hardware.columns.nvls.tolist() == [True, False]
+    assert not job.hardware.columns.pat.any()
+    assert job.hardware.columns.ll128.all()
 
 
 def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: SpecWriter, tmp_path: Path) -> None:
@@ -216,7 +216,9 @@ def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: S
     (note,) = (note for note in prepare(load_spec(path), path.parent).notes if "not given, taken as" in note)
     assert note.startswith("hardware mine: not given, taken as ll128 yes, pat yes, nvls no, nvls_tree no, ")
     whole = write_spec(hardware=document, where=None)  # and in the spec itself
-    assert prepare(load_spec(whole), whole.parent).sweep.hardware.ll_bandwidth_one_node.tolist() == [87.7e9] * 2  # an axis
+    assert (
+        prepare(load_spec(whole), whole.parent).sweep.hardware.columns.ll_bandwidth_one_node.tolist() == [87.7e9] * 2
+    )  # an axis
 
 
 def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tmp_path: Path) -> None:

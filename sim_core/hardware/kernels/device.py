@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from sim_core.hardware.description import Hardware
 from sim_core.hardware.kernels.grid import Bools, Floats
 from sim_core.hardware.kernels.tables import Tables, read_tables
 
-Sizes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Sizes = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
 
 class Dtype(NamedTuple):

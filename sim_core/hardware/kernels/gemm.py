@@ -8,6 +8,7 @@ import numpy as np
 
 from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Timed
 from sim_core.hardware.kernels.grid import Floats, Grid, interpolate
+from sim_core.hardware.kernels.tables import wave_efficiency
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
@@ -61,11 +62,12 @@ def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes,
         factor *= WEIGHT_GRADIENT
     if table is None:
         return Timed(factor * _roofline(kernels, DTYPES[dtype], *sizes), np.zeros(len(sizes[0]), np.bool_))
+    rate, inside = interpolate(table, [np.log(np.maximum(size, 1.0)) for size in sizes])
     # A GEMM below the smallest measured size takes as long as the smallest: it fills no more of the GPU.
-    logs = [np.log(np.maximum(size, 1.0)) for size in sizes]
-    rate, inside = interpolate(table, logs)
-    flops = 2.0 * np.prod([np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True)], axis=0)
-    return Timed(factor * flops / rate, inside & kernels.own)
+    rows, columns, depth = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
+    if kernels.tables and kernels.tables.multiprocessors:
+        rate = rate * wave_efficiency(rows, columns, kernels.tables.multiprocessors)
+    return Timed(factor * 2.0 * rows * columns * depth / rate, inside & kernels.own)
 
 
 def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -> Floats:

@@ -21,6 +21,7 @@ class Tables(NamedTuple):
 
     device: str
     source: str
+    multiprocessors: int  # GEMM rates are those of full waves on this many; 0: rates as measured
     gemm: dict[str, Grid]  # by precision; m, n, k
     expert_gemm: dict[str, Grid]  # the same measurements, the median over frameworks in each precision
     attention: dict[str, dict[int, Grid]]  # by precision and head dimension; heads, key-value slot, sequence, batch
@@ -44,7 +45,20 @@ def read_tables(device: str) -> Tables:
             experts[dtype] = filled(gemm_axes, steps)
         elif kind == "attention":
             attention.setdefault(dtype, {})[int(last)] = filled(attention_axes, steps)
-    return Tables(device, str(arrays["source"]), gemm, gemm | experts, attention)
+    return Tables(device, str(arrays["source"]), int(arrays["multiprocessors"]), gemm, gemm | experts, attention)
+
+
+def wave_efficiency(m: Floats, n: Floats, multiprocessors: int) -> Floats:
+    """Part of the work that is useful where tiles of 256 x 128 (or 128 x 256) run in waves, one tile per multiprocessor.
+
+    NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and wave quantization (an A100: 108).
+    """
+    best = np.zeros(np.broadcast(m, n).shape)
+    for rows, columns in ((256, 128), (128, 256)):
+        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        waves = np.ceil(tiles / multiprocessors)
+        best = np.maximum(best, m * n / (waves * multiprocessors * rows * columns))
+    return best
 
 
 def _log(sizes: npt.NDArray[np.integer]) -> Floats:

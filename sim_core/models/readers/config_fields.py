@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.models.description import MAX, MAX_LAYERS
 
 Document = dict[str, Any]
 """Numbers of a model, for `parse_model`."""
@@ -65,7 +66,7 @@ class Config:
         self._used.add(key)
         return self._fields.get(key) is not None
 
-    def number(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+    def number(self, *keys: str, default: int | None = None, least: int = 1, most: int = MAX) -> int:
         """A whole number under the first of the names that is there; without `default` it must be."""
         key = next((key for key in keys if self._fields.get(key) is not None), keys[0])
         self._used.update(keys)
@@ -74,9 +75,13 @@ class Config:
             return default
         if value is None:
             raise self.error(key, "missing; it is a size, and the defaults of a class are those of one model")
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.error(key, f"found {shown(value)}, expected a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(key, f"found {shown(value)}, expected a whole number from {least} to {most}")
         return value
+
+    def layers(self, *keys: str) -> int:
+        """The number of layers."""
+        return self.number(*keys, most=MAX_LAYERS)
 
     def optional(self, key: str) -> int | None:
         """A whole number, or None if it is missing or null."""
@@ -135,7 +140,7 @@ class Config:
         if not self.has(key):
             return None
         value = self._fields[key]
-        wrong = [x for x in value if x not in set(valid)] if isinstance(value, list) else [value]
+        wrong = [x for x in value if x not in list(valid)] if isinstance(value, list) else [value]
         if wrong:
             raise self.error(key, f"found {shown(wrong[0])}, {nearest(str(wrong[0]), valid)}")
         return tuple(value)

@@ -12,7 +12,7 @@ def _all_biased(document: Document) -> Document:
 def gpt_neox(config: Config, kind: str) -> Document:
     config.optional("max_position_embeddings")
     document: Document = {
-        "layers": config.number("num_hidden_layers"),
+        "layers": config.layers("num_hidden_layers"),
         "hidden": config.number("hidden_size"),
         "heads": config.number("num_attention_heads"),
         "ffn": config.number("intermediate_size"),
@@ -33,7 +33,7 @@ def gpt2(config: Config, kind: str) -> Document:
     hidden = config.number("n_embd")
     config.only("add_cross_attention", False, False)
     document: Document = {
-        "layers": config.number("n_layer"),
+        "layers": config.layers("n_layer"),
         "hidden": hidden,
         "heads": config.number("n_head"),
         "ffn": config.optional("n_inner") or 4 * hidden,
@@ -50,7 +50,7 @@ def gpt2(config: Config, kind: str) -> Document:
 
 def opt(config: Config, kind: str) -> Document:
     document: Document = {
-        "layers": config.number("num_hidden_layers"),
+        "layers": config.layers("num_hidden_layers"),
         "hidden": config.number("hidden_size"),
         "heads": config.number("num_attention_heads"),
         "ffn": config.number("ffn_dim"),
@@ -76,7 +76,7 @@ def opt(config: Config, kind: str) -> Document:
 def bloom(config: Config, kind: str) -> Document:
     hidden = config.number("n_embed", "hidden_size")
     document: Document = {
-        "layers": config.number("n_layer", "num_hidden_layers"),
+        "layers": config.layers("n_layer", "num_hidden_layers"),
         "hidden": hidden,
         "heads": config.number("num_attention_heads", "n_head"),
         "ffn": config.optional("n_inner") or 4 * hidden,

@@ -8,7 +8,7 @@ from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document
 def _base(config: Config, tied: bool, **more: object) -> Document:
     """What all families with the usual names share."""
     return {
-        "layers": config.number("num_hidden_layers"),
+        "layers": config.layers("num_hidden_layers"),
         "hidden": config.number("hidden_size"),
         "heads": config.number("num_attention_heads"),
         "vocabulary": config.number("vocab_size"),
@@ -206,7 +206,7 @@ def grok(config: Config, kind: str) -> Document:
     """Grok-1 has no class in transformers: names as in conversions of it, shapes from xai-org/grok-1, model.py."""
     config.optional("max_position_embeddings")
     document: Document = {
-        "layers": config.number("num_hidden_layers"),
+        "layers": config.layers("num_hidden_layers"),
         "hidden": config.number("hidden_size"),
         "heads": config.number("num_attention_heads"),
         "kv_heads": config.number("num_key_value_heads"),

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from sim_core.errors import FormatError, SpecError, nearest, shown
+from sim_core.models.description import MAX, MAX_LAYERS
 from sim_core.models.readers.megatron_flags import NOT_MODELLED, is_free
 from sim_core.models.readers.megatron_text import Flags
 
@@ -96,7 +97,8 @@ class _Arguments:
                 flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs", line
             )
         if "$" in values[0] or "`" in values[0]:
-            raise self._error(flag, f"found {shown(values[0])}, set outside this file: expected a value", line)
+            what = f"found {shown(values[0])}, which this file does not set to one value: expected a value"
+            raise self._error(flag, what, line)
         return values[0]
 
     def number(self, flag: str, default: int) -> int:
@@ -107,8 +109,9 @@ class _Arguments:
         word = self.word(flag)
         if word is None or word == "None":
             return None
-        if not re.fullmatch(r"\d[\d_]*", word):
-            raise self._error(flag, f"found {shown(word)}, expected a whole number", self._flags[flag][-1].line)
+        most = MAX_LAYERS if flag == "--num-layers" else MAX
+        if not re.fullmatch(r"[0-9][0-9_]{0,12}", word) or int(word) > most:
+            raise self._error(flag, f"found {shown(word)}, expected a whole number up to {most}", self._flags[flag][-1].line)
         return int(word)
 
     def share(self, flag: str, default: float) -> float:
@@ -224,7 +227,7 @@ class _Arguments:
         left = re.split(r"[,\s()]+", " ".join(places[-1].values).strip("() "))[0]
         if left == "-1":
             return {}
-        if not left.isdigit():
+        if not re.fullmatch(r"[0-9]{1,9}", left):
             raise self._error(
                 "--window-size", f"found {shown(' '.join(places[-1].values))}, expected LEFT,RIGHT", places[-1].line
             )
@@ -258,13 +261,13 @@ class _Arguments:
     def _pattern(self, flag: str, layers: int, rule: Callable[[int, int], bool]) -> list[bool]:
         """A flag that is `N`, read by `rule(layer, N)`, or a list such as `([0]*3+[1]*58)`, one number per layer."""
         word = self.word(flag) or ""
-        if word.isdigit() and int(word):
+        if re.fullmatch(r"[0-9]{1,9}", word) and int(word):
             return [rule(layer, int(word)) for layer in range(layers)]
         numbers: list[bool] = []
         text = word.replace(" ", "")
         text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
         for part in text.split("+"):
-            match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*(\d{1,6}))?\)?", part)
+            match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
             if match is None:
                 what = f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58"
                 raise self._error(flag, what, self._flags[flag][-1].line)

@@ -8,7 +8,7 @@ import pytest
 from sim_core import SpecError, read_hardware
 from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels
 from sim_core.hardware.kernels.gemm import Phase, gemm_s, grouped_gemm_s
-from sim_core.hardware.kernels.grid import Bools, Floats, Grid, interpolate
+from sim_core.hardware.kernels.grid import Bools, Floats, Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
 from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
 
@@ -50,16 +50,16 @@ def held_out(kernels: Kernels, dtype: str, some: list[dict[str, str]], axis: int
     """Relative errors of measured rows, each from the table without all rows of its size on `axis`."""
     grid, errors = table(kernels, dtype), []
     for row, seconds in zip(some, measured_s(some, dtype), strict=True):
-        logs = [np.log(column([row], name)) for name in AXES]
-        node = int(np.argmin(np.abs(grid.axes[axis] - logs[axis])))
-        rate = interpolate(without(grid, axis, node), logs).rate
-        flops = 2 * float(row["m"]) * float(row["n"]) * float(row["k"])
-        errors.append(abs(flops / rate[0] / seconds - 1))
+        node = int(np.argmin(np.abs(grid.axes[axis] - np.log(float(row[AXES[axis]])))))
+        assert kernels.tables is not None
+        fewer = kernels._replace(tables=kernels.tables._replace(gemm={dtype: without(grid, axis, node)}))
+        found = gemm_s(fewer, dtype, *(column([row], name) for name in AXES))
+        errors.append(abs(found.seconds[0] / seconds - 1))
     return np.array(errors)
 
 
-BETWEEN = {"A100-80G-SXM": ((0.07, 0.2), (0.09, 0.26), (0.03, 0.09))}
-"""Median and 90th percentile on m, n, k. The A100 has few SMs for large tiles: a last wave that is nearly empty costs more."""
+BETWEEN = {"A100-80G-SXM": ((0.06, 0.16), (0.06, 0.16), (0.03, 0.09))}
+"""Median and 90th percentile on m, n, k."""
 
 
 @pytest.mark.parametrize("device", OWNERS)
@@ -74,6 +74,18 @@ def test_interpolation_between_nodes_is_near_what_was_measured_there(device: str
     median, most = BETWEEN.get(device, ((0.05, 0.15), (0.045, 0.15), (0.025, 0.08)))[axis]
     assert np.median(errors) < median
     assert np.quantile(errors, 0.9) < most
+
+
+@pytest.mark.parametrize("device", OWNERS)
+def test_rows_that_the_table_does_not_hold(device: str) -> None:
+    """Odd numbers of tokens, one more than a size of the table. In fp8 they are no multiple of 16: other kernels run."""
+    some = [row for row in rows("gemm_off_grid_sample") if row["device"] == device]
+    found = gemm_s(plain(OWNERS[device]), "bf16", *(column(some, axis) for axis in AXES))
+    assert len(some) == 60
+    assert found.measured.all()
+    errors = np.abs(found.seconds / measured_s(some, "bf16") - 1)
+    assert np.median(errors) < 0.06
+    assert np.quantile(errors, 0.9) < 0.15
 
 
 AZURE = {
@@ -234,7 +246,9 @@ def table_names(kernels: Kernels) -> list[str]:
 def test_no_gemm_is_faster_than_the_peak(device: str) -> None:
     kernels = plain(OWNERS[device])
     for dtype in table_names(kernels):
-        rate = np.exp(table(kernels, dtype).log_rate)
+        nodes = [np.round(np.exp(axis)) for axis in table(kernels, dtype).axes]
+        m, n, k = (size.ravel() for size in np.meshgrid(*nodes, indexing="ij"))
+        rate = 2 * m * n * k / gemm_s(kernels, dtype, m, n, k).seconds
         assert 0.4 < rate.max() / kernels.peak(dtype) < 1, dtype
 
 
@@ -242,7 +256,7 @@ GROUPED = [row for row in keyed(rows("simumax_sample")) if row["op"] == "group_m
 
 
 def test_grouped_gemms_measured_on_an_a100_pcie() -> None:
-    """Four of each phase. The weight gradient of a group is slower than the rule."""
+    """Four of each phase, with 616 tokens a group: no size of the table."""
     kernels = load_kernels(read_hardware("A100-80G-PCIe"))
     phases: dict[str, Phase] = {"fwd": "forward", "bwd_grad_act": "input_gradient", "bwd_grad_w": "weight_gradient"}
     for stage, phase in phases.items():
@@ -252,7 +266,7 @@ def test_grouped_gemms_measured_on_an_a100_pcie() -> None:
         found = grouped_gemm_s(kernels, "bf16", groups, m, n, k, phase=phase)
         assert len(some) == 4
         assert not found.measured.any()
-        assert np.mean(seconds / found.seconds) == pytest.approx(1, abs=0.12), phase
+        assert np.mean(seconds / found.seconds) == pytest.approx(1, abs=0.06), phase
 
 
 def test_one_group_is_a_gemm() -> None:
