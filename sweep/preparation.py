@@ -17,6 +17,7 @@ from sim_core import (
     SpecError,
     Workload,
     hardware_table,
+    plausibility,
     read_hardware,
     short,
     source_hash,
@@ -38,6 +39,8 @@ class Sweep:
     space: Space
     where: tuple[str, ...]
     identity: str
+    flops_per_token: float | None = None  # of the model, None if unknown
+    peak_flops: tuple[float, ...] = ()  # of each hardware variant, in the precision of the computation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +67,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     table = hardware_table(variants, measured_on, workload.dtype)
     notes = [
         *workload.notes,
-        "memory: only the model's state is checked (state_bytes); activations are not "
-        + ("counted yet" if workload.modelled else "in the workload"),
+        _memory_note(workload),
     ]
     if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
@@ -77,6 +79,9 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     notes += _not_given(variants)
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
+    if workload.records:
+        notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
+    facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
         workload=workload,
@@ -84,6 +89,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         space=space,
         where=spec.where,
         identity=identity,
+        flops_per_token=facts["flops_per_token"],
+        peak_flops=tuple(variant.value(f"peak_flops_{workload.dtype}") for variant in variants),
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -99,8 +106,38 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
         "held": list(space.defaults),
+        "checks": [check.brief() for check in workload.checks if not check.kept],
+        "plausibility": facts,
     }
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _memory_note(workload: Workload) -> str:
+    if workload.modelled is None:
+        return "memory: only the model's state is checked (state_bytes); activations are not in the workload"
+    stack = workload.modelled.stack
+    return (
+        f"memory: state and activations of the fullest stage (peak_memory_bytes), x {stack.fragmentation:g} for fragmentation, "
+        f"+ {short(stack.reserved, 'B')} for context and communicators"
+    )
+
+
+def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
+    """What results are held against, as plain data: work of a token, peak of each hardware, doubts."""
+    found = plausibility(workload)
+    peak = f"peak_flops_{workload.dtype}"
+    missing = list(found.missing)
+    if "layers" in space.named:
+        missing.append("the model of each number of layers (layers is set)")
+    return {
+        "flops_per_token": None if missing else found.flops_per_token,
+        "peak_flops": {variant.name: variant.value(peak) for variant in variants},
+        "approximate": found.approximate,
+        "dtype": workload.dtype,
+        "stated": found.stated,
+        "missing": missing,
+        "doubts": list(found.doubts),
+    }
 
 
 def _not_given(variants: list[Hardware]) -> list[str]:

@@ -11,13 +11,16 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
-from sweep.columns import result_column
+from sweep.columns import UTILISATION, result_column
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s")
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", *UTILISATION)
+MFU: Final = "mfu"
+TFLOPS: Final = "tflops_per_gpu"
+ALL: Final = "all"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -37,6 +40,8 @@ class Ranking:
     reasons: dict[str, int]  # not ranked, by reason
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
     held: dict[str, Any]  # plan columns with one value
+    plausibility: dict[str, Any]  # what the run stored to hold results against
+    utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
 
 
 def rank(
@@ -52,6 +57,7 @@ def rank(
     """Rank the results in `directory`. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group.
+    `columns` may be just `all`.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -64,7 +70,7 @@ def rank(
             per = provenance.get("spec", {}).get("per", [])
         per = [result_column(name, list(schema)) for name in per]
         top = top or (GROUP_TOP if per else TOP)
-        chosen = [result_column(name, list(schema)) for name in columns]
+        chosen = [result_column(name, list(schema)) for name in columns] if list(columns) != [ALL] else _all_columns(schema)
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
         if where:
@@ -75,27 +81,51 @@ def rank(
         varying, held = _spread(connection, plan_columns, condition)
         select = chosen or [*varying, *_result_columns(by, schema)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
+        facts = provenance.get("plausibility", {})
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
+        more = [name for name in (TFLOPS, MFU) if name in schema and name not in select]
         rows = connection.sql(
             f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
-            f"SELECT rank, {', '.join(map(_quoted, select))} FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
+            f"SELECT rank, {', '.join(map(_quoted, [*select, *more]))} "
+            f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
         ).to_arrow_table()
+    utilisation = _utilisation(rows)
+    if not utilisation and not chosen:
+        select = [name for name in select if name != MFU]
     return Ranking(
-        rows=rows,
+        rows=rows.select(["rank", *select]),
         by=by,
         descending=descending,
         ranked=ranked,
         total=total,
         missing=max(int(provenance.get("rows", total)) - total, 0),
         mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
-        notes=tuple(note for note in provenance.get("notes", ()) if note.startswith("memory:")),
+        notes=_notes(provenance),
         filtered=total - ranked - sum(reasons.values()),
         reasons=reasons,
         varying=tuple(varying),
         held=held,
+        plausibility=facts,
+        utilisation=utilisation,
     )
+
+
+def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """Notes of the run that concern the ranking."""
+    notes = [note for note in provenance.get("notes", ()) if note.startswith("memory:")]
+    checks = len(provenance.get("checks", ()))
+    if checks:
+        notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")
+    return tuple(notes)
+
+
+def _utilisation(rows: pa.Table) -> tuple[tuple[float, float], ...]:
+    """(TFLOP/s per GPU, MFU) of the rows that have it; results of earlier versions have none."""
+    if not {TFLOPS, MFU} <= set(rows.column_names):
+        return ()
+    return tuple((a, b) for a, b in zip(rows[TFLOPS].to_pylist(), rows[MFU].to_pylist(), strict=True) if b is not None)
 
 
 def outcome(directory: Location) -> tuple[int, int]:
@@ -155,6 +185,11 @@ def _plan_columns(schema: dict[str, str]) -> list[str]:
     return [name for name in names[: names.index("status")] if name not in IDENTITY]
 
 
+def _all_columns(schema: dict[str, str]) -> list[str]:
+    """Every column but the status and reason, which are those of a result in each ranked row."""
+    return [name for name in schema if name not in ("status", "reason")]
+
+
 def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
     """The plan columns that vary among the ranked rows, and the values of those that do not."""
     bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
@@ -164,4 +199,4 @@ def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: 
 
 
 def _result_columns(by: str, schema: dict[str, str]) -> list[str]:
-    return [by, *(name for name in ("step_time_s", "samples_per_s", *PARTS) if name in schema)]
+    return [by, *(name for name in ("step_time_s", "samples_per_s", MFU, *PARTS) if name in schema)]

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from sim_core import (
     FIDELITIES,
     HARDWARE_KEYS,
+    LARGEST,
     PRECISIONS,
     SCHEDULES,
     SWITCH,
@@ -21,6 +22,7 @@ from sim_core import (
     quantity,
     shown,
     split_text,
+    whole_number,
 )
 from sweep.document import apply_sets, first_error, read_document
 from sweep.workloads import Section, WorkloadSpec, from_text
@@ -279,8 +281,8 @@ def _whole(name: str, value: object, where: str) -> int:
         except SpecError as error:
             raise ValueError(f"{where}: {error}") from None
     least = 0 if name in ("bucket_bytes", "straggler_stage") else 1
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-        raise ValueError(f"{where}: found {shown(value)}, expected a whole number from {least} to 2^31 - 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[name]:
+        raise ValueError(f"{where}: found {shown(value)}, expected {whole_number(least, LARGEST[name])}")
     return value
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from sim_core import (
+    LARGEST,
     Facts,
     Model,
     Repeat,
@@ -19,6 +20,7 @@ from sim_core import (
     read_stack,
     read_workload,
     shown,
+    whole_number,
     workload_from_model,
 )
 
@@ -37,12 +39,11 @@ def from_text(key: str) -> Any:
     return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
 
 
-Count = Annotated[int, Field(ge=1, lt=2**31)] | None
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
 """Keys of `workload` that need a model."""
 FILE_KEYS: Final = (
     *("micro_batch", "measured_on", "tp", "pp", "vpp", "ep", "all_gpus", "layers", "ffn", "experts"),
-    *("repeat", "bytes_per_element"),
+    *("repeat", "bytes_per_element", "records"),
 )
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
@@ -79,19 +80,28 @@ class WorkloadSpec(Section):
     model: Annotated[dict[str, Any] | None, BeforeValidator(_model)] = None
     stack: str | None = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
-    micro_batch: Count = None
-    sequence: Count = None
+    micro_batch: int | None = None
+    sequence: int | None = None
     measured_on: str | None = None
-    tp: Count = None
-    pp: Count = None
-    vpp: Count = None
-    ep: Count = None
-    all_gpus: Count = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    all_gpus: int | None = None
     layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    ffn: Count = None
-    experts: Count = None
+    ffn: int | None = None
+    experts: int | None = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
+    records: dict[str, Any] | None = None
+
+    @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", mode="before")
+    @classmethod
+    def _within_bounds(cls, given: object, info: ValidationInfo) -> object:
+        most = LARGEST[str(info.field_name)]
+        if given is None or (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= most):
+            return given
+        raise ValueError(f"found {shown(given)}, expected {whole_number(1, most)}")
 
     @field_validator("model")
     @classmethod

@@ -18,7 +18,7 @@ from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
 from sim_core.jit import kernel
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
-from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, NONE, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, split_plans
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
@@ -152,9 +152,7 @@ def _count_in_flight(order: Ints, pp: int, vpp: int, ga: int, in_flight: Ints) -
 
 
 @kernel
-def _chunk(
-    arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int
-) -> tuple[float, float]:
+def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float]:
     """Bytes that one micro-batch leaves in a virtual stage, and those that its recompute works on."""
     how, layers = plan.checkpointing, split.end[row] - split.begin[row]
     redone = 0

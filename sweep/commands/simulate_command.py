@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sweep.commands.shared import EXIT_FAILED_PLANS, MicroBatch, print_warnings
+from sim_core import SpecError
+from sweep.commands.shared import EXIT_FAILED_PLANS, MicroBatch, Records, print_warnings, record_sets
 from sweep.one_plan import prepare_plan, row_of, simai_parts
+from sweep.show.checks import print_checks, print_plausibility
 from sweep.show.results import print_plan, print_simai_parts
 from sweep.show.terminal import own_console
 
@@ -34,20 +36,27 @@ def command(
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="Change the plan: tp=8, hardware.nic_bandwidth=...; model.layers=40")
     ] = None,
+    records: Records = None,
 ) -> None:
     """Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes."""
     console = own_console()
+    if (file is None) == (model is None):
+        raise SpecError(f"simulate: found {'neither' if file is None else 'both'}, expected a workload FILE or --model NAME")
     workload: dict[str, Any] = {"sequence": sequence}
     if file is not None:
         workload["path"] = str(file.absolute())
     if model is not None:
         workload["model"] = model
     workload["micro_batch"] = micro_batch
-    prepared = prepare_plan(workload, hardware, fidelity.value, sets or [])
+    given = [*(sets or []), *(f"workload.{each}" for each in record_sets(records))]
+    prepared = prepare_plan(workload, hardware, fidelity.value, given)
     print_warnings(prepared.warnings, console)
+    print_checks(prepared.sweep.workload.checks, console)
     row = row_of(prepared)
     if fidelity is Fidelity.simai and row["reason"] in ("", "model_state_exceeds_memory"):  # the tool checks no memory
         print_simai_parts(simai_parts(prepared), console)
     print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
+    facts = prepared.provenance["plausibility"]
+    print_plausibility(facts, [(row["tflops_per_gpu"], row["mfu"])] if row["mfu"] is not None else [], console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)
