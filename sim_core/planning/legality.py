@@ -140,7 +140,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
-        "pp_message_unknown": event & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
+        "pp_message_unknown": (event | (plans.pp_overlap_ratio < 1)) & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
         "gradients_unknown": _without_gradients(workload, plans, dp),
