@@ -200,9 +200,13 @@ class _Moved:
             return int(self.plan.checkpointing == BLOCK and in_layer)
         name = CHECKPOINTING[self.plan.checkpointing]
         if part.unit == self.workload.arrays.first_unit:
-            raise SpecError(f"checkpointing {name}: the collective of {record.name} runs again; the format has no place for it")
+            raise SpecError(
+                f"checkpointing {name}: the collective of {record.name} runs again, for which the format has no place"
+            )
         if not again.is_integer():
-            raise SpecError(f"checkpointing {name}: the collective of {record.name} runs {again:g} times again")
+            raise SpecError(
+                f"checkpointing {name}: the collective of {record.name} runs again {again:g} times in the mean of its layers"
+            )
         return int(again)
 
 

@@ -1,21 +1,8 @@
-"""A plan as a SimAI text: a parsed text, unchanged or moved to another plan, for SimAI's simulators."""
+"""A SimAI text from its header and layer lines: the inverse of the reader."""
 
 from __future__ import annotations
 
-from sim_core.planning.columns import Plan, Plans
-from sim_core.simai.moved_text import move_text
-from sim_core.workloads.readers.simai_text import Header, Record, read_simai_text
-from sim_core.workloads.workload import Workload
-
-
-def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> str:
-    """The text at `path`, from which `workload` was read, under plan `row`. Raises SimError, OSError.
-
-    What the text cannot hold (micro-batch, schedule, overlap, hardware) has to be given again when it is read;
-    recompute is in its lines, so that it is read with `checkpointing: file`.
-    """
-    plan = Plan(**{name: getattr(plans, name)[row].item() for name in Plan._fields})
-    return write_simai_text(*move_text(read_simai_text(path), workload, plan))
+from sim_core.workloads.readers.simai_text import Header, Record
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:
