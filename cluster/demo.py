@@ -6,6 +6,7 @@ It uses free ports and its own folder for Ray's files, so that it does not inter
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,17 +22,19 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
 STOP_S = 20.0
+PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind((HOST, 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Distinct ports that are free now, below those that Linux gives to connections: nobody gets them by chance."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as one, suppress(OSError):
+            one.bind((HOST, port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 @dataclass(kw_only=True)

@@ -24,6 +24,9 @@ from sim_core.hardware.description import (
     preset_names,
     read_hardware,
 )
+from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
+from sim_core.hardware.kernels.gemm import PHASES as GEMM_PHASES
+from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
@@ -39,6 +42,11 @@ from sim_core.metrics import (
     METRICS,
     PARTS,
 )
+from sim_core.models.description import Model
+from sim_core.models.flops import model_flops_per_token
+from sim_core.models.parameters import Parameters, parameters
+from sim_core.models.parsing import model_document, model_yaml, parse_model
+from sim_core.models.reading import model_names, read_model
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
@@ -108,6 +116,7 @@ __all__ = [
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
+    "GEMM_PHASES",
     "HARDWARE_KEYS",
     "METRICS",
     "PARTS",
@@ -133,6 +142,8 @@ __all__ = [
     "Repeat",
     "Replay",
     "HardwareTable",
+    "Model",
+    "Parameters",
     "Plans",
     "Results",
     "SimError",
@@ -148,12 +159,23 @@ __all__ = [
     "hardware_yaml",
     "is_compiled",
     "legality",
+    "model_document",
+    "model_flops_per_token",
+    "model_names",
+    "model_yaml",
+    "gemm_s",
+    "load_kernels",
+    "measured_kernels",
+    "precisions",
     "nearest",
+    "parameters",
     "parse_hardware",
+    "parse_model",
     "plans",
     "preset_names",
     "quantity",
     "read_hardware",
+    "read_model",
     "input_paths",
     "kind_of",
     "read_traces",

@@ -22,8 +22,10 @@ TOLERANCE: Final = 1e-6
 """Largest relative difference of the step, and of the model's state, between a plan and its text."""
 
 
-def export_simai(path: str, workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> str:
-    """The text at `path`, from which `workload` was read, under plan `row`.
+def export_simai(
+    path: str, workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0, ffn: int | None = None
+) -> str:
+    """The text at `path`, from which `workload` was read (with the fact `ffn`), under plan `row`.
 
     Read with `checkpointing: file`, and with the micro-batch, schedule, overlap and hardware of the plan, which a text
     cannot hold, it gives the plan's step and state. Raises SpecError if the plan cannot run, or if no text gives its
@@ -33,7 +35,7 @@ def export_simai(path: str, workload: Workload, hardware: HardwareTable, plans: 
     expected = _simulated(workload, hardware, one)
     plan = Plan(**{name: getattr(one, name)[0].item() for name in Plan._fields})
     text = write_simai_text(*move_text(read_simai_text(path), workload, plan))
-    found = _read_back(text, workload, hardware, one)
+    found = _read_back(text, workload, hardware, one, ffn)
     pairs = {
         "step time": (expected.metrics[STEP_TIME, 0], found.metrics[STEP_TIME, 0], "s"),
         "model state": (expected.state_bytes[0], found.state_bytes[0], "B"),
@@ -55,7 +57,7 @@ def _simulated(workload: Workload, hardware: HardwareTable, one: Plans) -> Resul
     return results
 
 
-def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plans) -> Results:
+def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plans, ffn: int | None) -> Results:
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
@@ -65,6 +67,7 @@ def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plan
             micro_batch=int(one.micro_batch[0]),
             sequence=workload.sequence,
             measured_on=workload.measured_on,
+            ffn=ffn,
         )
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}

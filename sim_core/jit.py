@@ -24,7 +24,7 @@ _COMPILED: Final = ".compiled"
 
 @cache
 def source_hash() -> str:
-    """Hash (16 hex digits) of every source and preset of sim_core: the version of the model."""
+    """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model."""
     digest = hashlib.sha256()
     for name, content in _sources():
         digest.update(name.encode() + b"\0" + content + b"\0")
@@ -33,13 +33,13 @@ def source_hash() -> str:
 
 @cache
 def source_hashes() -> dict[str, str]:
-    """Hash (16 hex digits) of each source and preset of sim_core by its path: shows which files a new version changed."""
+    """Hash (16 hex digits) of each source, preset and table of sim_core by its path: shows what a new version changed."""
     return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     root = Path(__file__).parent
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml")):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml", ".npz")):
         yield path.relative_to(root).as_posix(), path.read_bytes()
 
 

@@ -15,7 +15,7 @@ from sim_core.costing.memory import model_state_bytes
 from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
-from sim_core.hardware.table import HardwareTable
+from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.building import check_plans
@@ -96,13 +96,13 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     reason, state_bytes = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = _tables(workload.arrays, hardware, plans, rows)
+        tables = _tables(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
-        _run_rows(workload.arrays, hardware, plans, tables, rows, scratch, reason, metrics)
+        _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, reason, metrics)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
-        simai_rows(workload.arrays, hardware, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
+        simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
     return Results(reason=reason, metrics=metrics, state_bytes=state_bytes)
 
 
@@ -111,12 +111,20 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
-    check_plans(plans, len(hardware.memory_bytes))
+    _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
     state_bytes = model_state_bytes(workload, plans)
-    too_big = (reason == 0) & (state_bytes > hardware.memory_bytes[plans.hardware])
+    too_big = (reason == 0) & (state_bytes > hardware.columns.memory_bytes[plans.hardware])
     reason[too_big] = REASON["model_state_exceeds_memory"]
     return reason, state_bytes
+
+
+def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
+    """Raise SpecError for arguments of other types (most often swapped), or invalid plans."""
+    for name, value, kind in (("workload", workload, Workload), ("hardware", hardware, HardwareTable), ("plans", plans, Plans)):
+        if not isinstance(value, kind):
+            raise SpecError(f"{name}: found a {type(value).__name__}, expected a {kind.__name__}")
+    check_plans(plans, len(hardware))
 
 
 def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
@@ -126,18 +134,18 @@ def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
         yield ordered[begin : begin + BATCH]
 
 
-def _tables(arrays: Arrays, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
-    groups = group_plans(hardware, plans, rows)
-    split = split_plans(arrays, plans, rows)
-    return _Tables(groups=groups, split=split, blocks=cost_blocks(arrays, hardware, plans, groups, split, rows))
+def _tables(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
+    groups = group_plans(hardware.columns, plans, rows)
+    split = split_plans(workload.arrays, plans, rows)
+    return _Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
     """Nanoseconds of the parts that SimAI-Analytical prints, for one plan, without a memory check. Raises SpecError."""
-    check_plans(plans, len(hardware.memory_bytes))
+    _check_arguments(workload, hardware, plans)
     reason = int(check(workload, plans)[row])
     sums = np.zeros(len(SIMAI_PARTS))
-    if reason == 0 and not simai_one(workload.arrays, hardware, bus_tables(), plans, row, np.empty(N_RULES), sums):
+    if reason == 0 and not simai_one(workload.arrays, hardware.columns, bus_tables(), plans, row, np.empty(N_RULES), sums):
         reason = REASON["nics_fewer_than_ranks"]
     if reason:
         raise SpecError(f"{REASONS[reason]}: {EXPLANATIONS[REASONS[reason]]}")
@@ -146,7 +154,7 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
 
 def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
     """The events of one plan in the event engine. Raises SpecError if the plan cannot run."""
-    check_plans(plans, len(hardware.memory_bytes))
+    _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
     one = slice_plans(plans, slice(row, row + 1))
@@ -155,10 +163,10 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     rows = np.zeros(1, np.int64)
-    tables = _tables(workload.arrays, hardware, one, rows)
+    tables = _tables(workload, hardware, one, rows)
     scratch = _scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
-    _run_rows(workload.arrays, hardware, one, tables, rows, scratch, np.zeros(1, np.int64), metrics)
+    _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, np.zeros(1, np.int64), metrics)
     program, times = scratch.program, scratch.times
     blocks = int(2 * one.pp[0] * one.vpp[0] * one.ga[0])
     codes = program.order[:blocks]
@@ -197,7 +205,7 @@ def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch
 @inner_kernel
 def _run_rows(
     arrays: Arrays,
-    hardware: HardwareTable,
+    hardware: HardwareColumns,
     plans: Plans,
     tables: _Tables,
     rows: Ints,

@@ -15,6 +15,7 @@ from sweep.commands import (
     export_command,
     hardware_command,
     inspect_command,
+    model_command,
     nightly_command,
     rank_command,
     replay_command,
@@ -57,6 +58,7 @@ app.command("export")(export_command.command)
 app.command("replay")(replay_command.command)
 app.command("timeline")(timeline_command.command)
 app.command("hardware")(hardware_command.command)
+app.command("model")(model_command.command)
 
 
 def main() -> None:

@@ -85,18 +85,23 @@ def _note_lines(node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[s
             _note_lines(value, (*at, str(k)), lines)
 
 
-def apply_sets(document: Document, assignments: Sequence[str]) -> Document:
-    """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError."""
+def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:
+    """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
+
+    With `within`, keys are those of that section, except `hardware.` and `workload.`.
+    """
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise SpecError(f"--set {assignment}: expected key=value, such as axes.tp=[1,2,4]")
+            raise SpecError(f"--set {assignment}: expected key=value, such as {'tp=8' if within else 'axes.tp=[1,2,4]'}")
         try:
             value = yaml.load(text, _Loader)
         except (yaml.YAMLError, ValueError, AttributeError):
             raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
-        if parts[0] in OPEN_SECTIONS:
+        if within and not key.strip().startswith(("hardware.", "workload.")):
+            parts = [within, key.strip()]
+        elif parts[0] in OPEN_SECTIONS:
             parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
         section = document
         for part in parts[:-1]:

@@ -26,11 +26,11 @@ def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | No
         "hardware": hardware,
         "fixed": {"fidelity": fidelity},
     }
-    qualified = [given if given.startswith(("hardware.", "workload.")) else f"fixed.{given}" for given in sets]
     try:
-        spec = SweepSpec.model_validate(apply_sets(document, qualified))
+        spec = SweepSpec.model_validate(apply_sets(document, sets, within="fixed"))
     except ValidationError as error:
-        raise first_error(error, "--set", {}, SweepSpec) from None
+        text = str(first_error(error, "--set", {}, SweepSpec))
+        raise SpecError(text.replace(": fixed.", ": ", 1)) from None
     return prepare(spec, Path.cwd())
 
 
@@ -80,7 +80,7 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     return notes
 
 
-def simai_text(prepared: Prepared, path: Path, number: int) -> str:
+def simai_text(prepared: Prepared, path: Path, number: int, ffn: int | None) -> str:
     """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
     kind = prepared.sweep.workload.kind
     if kind != SIMAI:
@@ -88,4 +88,5 @@ def simai_text(prepared: Prepared, path: Path, number: int) -> str:
     row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
-    return export_simai(str(path), prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared, number))
+    sweep = prepared.sweep
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn)

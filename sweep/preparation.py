@@ -124,7 +124,9 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     digest.update(json.dumps(chosen).encode())
     digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
-    for column in table:
+    if workload.modelled is not None:
+        digest.update(json.dumps([variant.kernels.model_dump(mode="json") for variant in variants]).encode())
+    for column in table.columns:
         digest.update(column.tobytes())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()

@@ -36,8 +36,8 @@ Ints = npt.NDArray[np.int64]
 
 MAX_VARIANTS: Final = 100_000
 MAX_SIZE: Final = 2**62
-_HARDWARE: Final = ("name", "device", "node", "fabric", "nccl")
-"""Keys of a hardware given whole; the last may be missing."""
+_HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
+"""Keys of a hardware given whole; the last two may be missing."""
 _ROUNDS: Final = 4
 
 UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")

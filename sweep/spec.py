@@ -107,6 +107,7 @@ class WorkloadSpec(_Model):
     ep: Count = None
     all_gpus: Count = None
     layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    ffn: Count = None
     experts: Count = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
@@ -224,6 +225,9 @@ def _axes(given: Mapping[object, object]) -> dict[str, list[Any]]:
     for key, values in given.items():
         names = [_field_name(part.strip(), "axes") for part in str(key).split(",")]
         listed = _ladder(key, values)
+        if names == ["layer_split"] and all(isinstance(value, int) for value in listed):
+            expected = f"a list of splits; for one list of layers per virtual stage: [{listed}]"
+            raise ValueError(f"axes.{key}: found {shown(listed)}, expected {expected}")
         taken = [name for name in names if any(name in other.split(",") for other in axes)]
         if taken:
             raise ValueError(f"axes.{key}: {taken[0]} is given in two axes")
@@ -335,11 +339,13 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
 def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
     """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
     text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
-    for assignment in sets:
-        if text.startswith(assignment.partition("=")[0].strip()):
+    at = text.partition(":")[0]
+    for assignment in reversed(sets):  # the last one of a key counts
+        key = assignment.partition("=")[0].strip()
+        if at == key or at.startswith(f"{key}."):
             return SpecError(f"--set {assignment}: {text}")
     if text != str(error).removeprefix(f"{where}: "):
         return error  # it names its line already
-    section, _, rest = text.partition(":")[0].partition(".")
+    section, _, rest = at.partition(".")
     line = lines.get((section, rest), lines.get((section,)))
     return SpecError(f"{where}:{line}: {text}") if line and text != str(error) else error

@@ -1,8 +1,11 @@
-"""A generator of workload texts from a model's numbers, by AICB's rules: an oracle for moving a workload to another plan."""
+"""A generator of small workload texts from a model's numbers, by AICB's rules; `aicb_generator` writes whole files."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+from sim_core import Facts, Workload, read_workload
 
 STEP_NS = 1
 
@@ -66,3 +69,8 @@ def write(folder: Path, text: str, name: str = "w.txt") -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def read(path: str, micro_batch: int = 1) -> Workload:
+    """A text of `gpt_text`, whose embedding has no parameters: the user knows, the text does not tell."""
+    return replace(read_workload(path, Facts(micro_batch=micro_batch))[0], ends_known=True)

@@ -63,7 +63,7 @@ def gpt7b() -> Workload:
 
 @pytest.fixture(scope="session")
 def llama() -> Workload:
-    return read_workload(str(LLAMA405B), Facts(micro_batch=1, sequence=4096))[0]
+    return read_workload(str(LLAMA405B), Facts(micro_batch=1, sequence=4096, ffn=53248))[0]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, preset_names, read_hardware, simulate
+from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, model_names, preset_names, read_hardware, simulate
+from sim_core.models.description import Experts, Mla, Model, Window
+from sim_core.models.readers.hugging_face import FAMILIES
 from sweep.columns import result_schema
 from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds, load_nightly
 from sweep.preparation import prepare
@@ -26,10 +28,11 @@ def test_every_reason_has_an_explanation() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_every_number_of_a_preset_has_its_source(name: str) -> None:
     hardware = read_hardware(name)
-    for section in (hardware.device, hardware.node, hardware.fabric, hardware.nccl):
-        for key, number in section:
+    for section in (hardware.device, hardware.node, hardware.fabric, hardware.nccl, hardware.kernels):
+        for key, number in ((key, number) for key, number in section if not isinstance(number, str)):
             assert len(number.source) > 10, (name, key)
             assert number.source != "given in the spec"
+            assert not number.source.startswith("default")
     assert not hardware.not_given()
 
 
@@ -59,6 +62,26 @@ def test_every_key_of_a_nightly_file_is_documented() -> None:
     text = (ROOT / "docs" / "nightly.md").read_text(encoding="utf-8")
     for model in (NightlySpec, SweepEntry, Keep, Thresholds, Notify):
         assert [name for name in model.model_fields if f"`{name}`" not in text] == [], model.__name__
+
+
+def test_every_number_of_a_model_is_documented() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    for model in (Model, Experts, Mla, Window):
+        assert [name for name in model.model_fields if f"`{name}`" not in text] == [], model.__name__
+
+
+def test_every_kind_of_model_is_documented() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert [kind for kind in FAMILIES if not re.search(rf"[ `]{re.escape(kind)}[ ,.]", text)] == []
+    assert f"the {len(model_names())} that ship" in text
+
+
+def test_the_example_of_operators_runs() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    scope: dict[str, object] = {}
+    exec(code, scope)  # raises if a name is wrong
+    assert scope["found"]
 
 
 def test_every_column_is_documented() -> None:
@@ -99,6 +122,8 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "cluster/README.md",
         "cluster/nightly/README.md",
         "docs/architecture.md",
+        "docs/kernels.md",
+        "docs/models.md",
         "docs/moving.md",
         "docs/network.md",
         "docs/fidelity.md",
@@ -114,14 +139,17 @@ def test_links_of_the_documents_lead_somewhere(name: str) -> None:
 
 
 def test_the_recipes_for_contributors_name_what_is_there() -> None:
-    """Every path in backticks exists, every name in capitals stands in the sources, every command is one of the Makefile."""
+    """Every path in backticks exists, every name of code is in the sources, every command is one of the Makefile."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert [path for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.md)`", text) if not (ROOT / path).exists()] == []
     sources = "".join(
         path.read_text(encoding="utf-8") for folder in ("sim_core", "sweep", "tests") for path in (ROOT / folder).rglob("*.py")
     )
+    recipes = text[text.index("## How to add") : text.index("## Style")]
+    names = re.findall(r"`([A-Za-z_]+(?:\.[a-z_]+)?)`", recipes)
+    assert len(names) > 50
     assert [
-        name for name in re.findall(r"`([A-Z]{2,})`", text) if f"\n{name}:" not in sources and name not in ("NOTICE", "PATH")
+        name for name in names if not re.search(rf"\b{name.rpartition('.')[2]}\b", sources) and not (ROOT / name).exists()
     ] == []
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [name for name in re.findall(r"`make ([a-z-]+)", text) if f"\n{name}: " not in makefile] == []

@@ -14,14 +14,15 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks, Case, allocate_blocks, case_at, collective_of
 from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
+from sim_core.costing.modelled import cost_model_blocks
 from sim_core.distinct import distinct_rows
-from sim_core.hardware.table import HardwareTable
+from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
 from sim_core.planning.split import Split
 from sim_core.workloads.moving import COMPUTE, EXPONENTS, rule_scales
-from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays
+from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,19 +31,24 @@ TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL], n
 EXPOSED: Final = 1
 
 
-def cost_blocks(arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, rows: Ints) -> Blocks:
+def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, rows: Ints) -> Blocks:
     """The block table of the plans in `rows`."""
-    of_row, first = distinct_rows(_keys(arrays, plans, groups, rows))
+    arrays = workload.arrays
+    of_row, first = distinct_rows(_keys(workload, plans, groups, rows))
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
     blocks = allocate_blocks(arrays, key, len(first))
-    _cost_rows(arrays, hardware, plans, groups, split, blocks, rows[first])
+    if workload.modelled:
+        cost_model_blocks(workload, workload.modelled, hardware, plans, groups, rows[first], blocks)
+    else:
+        _cost_rows(arrays, hardware.columns, plans, groups, split, blocks, rows[first])
     return blocks
 
 
-def _keys(arrays: Arrays, plans: Plans, groups: Groups, rows: Ints) -> Ints:
+def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     """What the cost of a layer depends on, `[rows, columns]`, as whole numbers."""
-    sent = arrays.pieces.comm_group[arrays.pieces.comm_kind != NO_COMM]
+    pieces = workload.arrays.pieces
+    sent = np.array([TP, EP]) if workload.modelled else pieces.comm_group[pieces.comm_kind != NO_COMM]
     columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
     names = ("tp", "ep", "micro_batch", "hardware", "overlap_tp", "overlap_ep")
     columns += [getattr(plans, name)[rows] for name in names]
@@ -54,7 +60,7 @@ def _keys(arrays: Arrays, plans: Plans, groups: Groups, rows: Ints) -> Ints:
 
 @inner_kernel
 def _cost_rows(
-    arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, blocks: Blocks, first: Ints
+    arrays: Arrays, hardware: HardwareColumns, plans: Plans, groups: Groups, split: Split, blocks: Blocks, first: Ints
 ) -> None:
     for i in first:
         _cost(case_at(arrays, hardware, plans, groups, split, blocks, i))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.groups import Groups, group_s
-from sim_core.hardware.table import Device, HardwareTable, device_at
+from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import Plan, Plans, plan_at
@@ -31,6 +31,8 @@ class Blocks(NamedTuple):
     work: Floats  # [rows, units, N_SUMS] forward and backward in parts
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
+    kept: Floats  # [rows, units, 3] activations of one micro-batch without, with selective, with full recompute; modelled only
+    measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
 
 
 class Case(NamedTuple):
@@ -61,12 +63,14 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         work=np.zeros((rows, units, N_SUMS)),
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
+        kept=np.zeros((rows, units, 3)),
+        measured_s=np.zeros((rows, units)),
     )
 
 
 @inner_kernel
 def case_at(
-    arrays: Arrays, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
+    arrays: Arrays, hardware: HardwareColumns, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
 ) -> Case:
     """The case of plan `i`, which must be legal."""
     plan = plan_at(plans, i)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.collectives import collective_s
 from sim_core.distinct import distinct_rows
-from sim_core.hardware.table import HardwareTable, Links
+from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
 from sim_core.planning.placement import Placement, placements
@@ -31,7 +31,7 @@ class Groups(NamedTuple):
     alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks and placements
 
 
-def group_plans(hardware: HardwareTable, plans: Plans, rows: Ints) -> Groups:
+def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
     gpus_per_node = hardware.gpus_per_node[plans.hardware[rows]]
     table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node], axis=1)

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.planning.columns import Plans
-from sim_core.planning.split import fullest_stage
-from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
+from sim_core.planning.split import fullest_stages
+from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
 Floats = npt.NDArray[np.float64]
 
 
 def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
-    """Bytes of weights, gradients and optimizer on a rank of the stage with the most layers, [n]; NaN where unknown."""
+    """Bytes of weights, gradients and optimizer on a rank of the fullest stage, [n]; NaN where unknown."""
     arrays, base = workload.arrays, workload.base
     step = arrays.step
     reduced = step.role == REDUCE_GRADIENTS
@@ -29,18 +29,33 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         return np.full(len(plans.tp), np.nan)
     replicated, sharded_width = workload.state_width
     sharded = bool((step.role == GATHER_PARAMETERS).any())
-    most = fullest_stage(plans)
+    most, at_end = fullest_stages(plans)
     dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
-    total = np.zeros(len(plans.tp))
-    for rule, experts in ((PARAMETERS, 1.0), (EXPERT_PARAMETERS, plans.ep / base.ep)):
-        recorded = float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum())
-        held = recorded * base.pp * most / workload.layers
-        if rule == PARAMETERS:
-            held += _layered_bytes(workload, most)
-        parameters = held / arrays.gradient_width * (base.tp / plans.tp) / experts
-        replicas = dp / (plans.ep if rule == EXPERT_PARAMETERS else 1) if sharded else 1.0
-        total += parameters * (replicated + sharded_width / replicas)
-    return total
+    by_tp = plans.tp / base.tp
+
+    def recorded(rule: int) -> float:
+        return float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum())
+
+    shares = arrays.shares
+    of_experts = recorded(EXPERT_PARAMETERS)
+    dense = recorded(PARAMETERS) + recorded(ALL_PARAMETERS) * (1 - shares.experts)
+    in_layers = dense * (1 - shares.ends - shares.head - shares.whole)
+    padding = np.ones(len(plans.tp))
+    if shares.vocabulary:
+        multiple = PADDING * plans.tp
+        padding = np.ceil(shares.vocabulary / multiple) * multiple / padded(shares.vocabulary, base.tp)
+    ends = shares.ends + np.where(plans.pp == 1, shares.head, 0.0)
+    at_ends = dense * (ends / by_tp * padding + shares.whole)
+
+    def state(layers: Floats, embedding: Floats | float) -> Floats:
+        of_stage = base.pp * layers / workload.layers
+        held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + embedding
+        total: Floats = held * (replicated + sharded_width / (dp if sharded else 1.0))
+        experts = of_experts * of_stage / by_tp / (plans.ep / base.ep)
+        return total + experts * (replicated + sharded_width / (dp / plans.ep if sharded else 1.0))
+
+    bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width
+    return bytes_
 
 
 def _layered_bytes(workload: Workload, most: Floats) -> Floats:

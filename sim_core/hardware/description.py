@@ -64,11 +64,18 @@ Plain = Annotated[Sourced, _number(""), _Unit("")]
 Switch = Annotated[Sourced, _number(SWITCH), _Unit(SWITCH)]
 
 
+def _default(value: float, why: str) -> Any:
+    """The default of a number that only plans costed from a model use."""
+    return Field(default=Sourced(value=value, source="default: " + why))
+
+
 class Device(_Model):
-    """One GPU. Peaks are dense (no sparsity)."""
+    """One GPU. Peaks are dense (no sparsity); 0 for a precision that its tensor cores do not have."""
 
     peak_flops_bf16: Rate
     peak_flops_fp32: Rate
+    peak_flops_fp8: Rate = _default(0, "0, the device does not have it")
+    peak_flops_fp4: Rate = _default(0, "0, the device does not have it")
     memory: Bytes
     memory_bandwidth: Bandwidth
 
@@ -113,6 +120,23 @@ class Nccl(_Model):
     net_overhead: Seconds = _taken(1e-6, "as on hosts with Intel CPUs")
 
 
+class KernelNumbers(_Model):
+    """How long single kernels take, for plans costed from a model (docs/kernels.md)."""
+
+    tables: str = ""
+    """The device whose measured kernels are used; without it all are computed from peaks."""
+    borrowed: str = ""
+    """Why `tables` are those of another device: their kernels then do not count as measured."""
+    gemm_scale: Plain = _default(1, "the tables as they are; set it to measured / shown seconds of one large GEMM")
+    sustained_scale: Plain = _default(1, "clocks under hours of training as in the short measurements of the tables")
+    gemm_efficiency: Plain = _default(0.7, "a large bf16 GEMM of the measured devices reaches 0.65-0.78 of the peak")
+    attention_efficiency: Plain = _default(0.5, "FlashAttention-2 reaches 0.50-0.73 of the peak of an A100 (arXiv 2307.08691)")
+    hbm_efficiency: Plain = _default(
+        0.75, "norms, activations and adds in training, fitted to measured runs; 0.70-0.80 fit as well"
+    )
+    kernel_overhead: Seconds = _default(2e-6, "start and end of a kernel on the GPU, fitted to measured runs")
+
+
 class Hardware(_Model):
     """Device, node and fabric under one name."""
 
@@ -121,6 +145,7 @@ class Hardware(_Model):
     node: Node
     fabric: Fabric
     nccl: Nccl = Nccl()
+    kernels: KernelNumbers = KernelNumbers()
 
     def value(self, key: str) -> float:
         """A number by its short name, such as `nic_bandwidth`."""
@@ -141,21 +166,33 @@ class Hardware(_Model):
         return parse_hardware(document, f"hardware {self.name}")
 
 
-_SECTIONS: Final[dict[str, type[_Model]]] = {"device": Device, "node": Node, "fabric": Fabric, "nccl": Nccl}
+_SECTIONS: Final[dict[str, type[_Model]]] = {
+    "device": Device,
+    "node": Node,
+    "fabric": Fabric,
+    "nccl": Nccl,
+    "kernels": KernelNumbers,
+}
 KEYS: Final = {
-    key: (section, next(mark.name for mark in field.metadata if isinstance(mark, _Unit)))
+    key: (section, mark.name)
     for section, model in _SECTIONS.items()
     for key, field in model.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, _Unit)
 }
 """Short name of every number -> (section, unit); the names that overrides and axes `hardware.<name>` take."""
 
 _POSITIVE: Final = (
     "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
     "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node", "ll_bandwidth_two_nodes",
-    "ll_bandwidth_more_nodes",
+    "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "gemm_efficiency", "attention_efficiency", "hbm_efficiency",
+)  # fmt: skip
+_PARTS: Final = (
+    "nvlink_efficiency", "nic_efficiency", "nvls_efficiency", "gemm_efficiency", "attention_efficiency", "hbm_efficiency",
 )  # fmt: skip
 MAX_PER_NODE: Final = 65_536
 PRESET_DIR: Final = Path(__file__).parent / "presets"
+KERNEL_DIR: Final = Path(__file__).parent / "kernels" / "data"
 
 
 def parse_hardware(document: object, where: str) -> Hardware:
@@ -170,9 +207,11 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in ("gpus_per_node", "nics_per_node"):
         if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
-    for key in ("nvlink_efficiency", "nic_efficiency", "nvls_efficiency"):
+    for key in _PARTS:
         if hardware.value(key) > 1:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected at most 1")
+    if (tables := hardware.kernels.tables) and tables not in measured_devices():
+        raise SpecError(f"{where}: kernels.tables: found {shown(tables)}, {nearest(tables, measured_devices())}")
     return hardware
 
 
@@ -185,6 +224,12 @@ def _first_fault(error: ValidationError) -> str:
     if fault["type"] == "missing":
         return f"{key}: missing"
     return f"{key}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+@cache
+def measured_devices() -> tuple[str, ...]:
+    """Devices whose measured kernels ship with sim_core."""
+    return tuple(sorted(path.stem for path in KERNEL_DIR.glob("*.npz")))
 
 
 @cache
@@ -217,4 +262,6 @@ def hardware_yaml(hardware: Hardware) -> str:
         number = getattr(getattr(hardware, section), key)
         value = number.value == 1 if unit == SWITCH else f"{number.value!r} {unit}" if unit else number.value
         document.setdefault(section, {})[key] = {"value": value, "source": number.source}
+    texts = {"tables": hardware.kernels.tables, "borrowed": hardware.kernels.borrowed}
+    document["kernels"] = {key: text for key, text in texts.items() if text} | document["kernels"]
     return yaml.safe_dump(document, sort_keys=False, width=1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class HardwareTable(NamedTuple):
+class HardwareColumns(NamedTuple):
     """One row per hardware variant of a sweep, in SI."""
 
     compute_scale: Floats  # [n] compute time here / recorded compute time
@@ -37,6 +38,18 @@ class HardwareTable(NamedTuple):
     ll_bandwidth_two_nodes: Floats
     ll_bandwidth_more_nodes: Floats
     net_overhead: Floats
+    hbm_bandwidth: Floats  # that memory-bound kernels reach
+
+
+@dataclass(frozen=True)
+class HardwareTable:
+    """The hardware variants of a sweep: their numbers for the compiled code, and where their kernels come from."""
+
+    columns: HardwareColumns
+    variants: tuple[Hardware, ...]
+
+    def __len__(self) -> int:
+        return len(self.variants)
 
 
 class Links(NamedTuple):
@@ -62,15 +75,17 @@ class Device(NamedTuple):
 
     compute_scale: float
     gpus_per_node: int
+    hbm_bandwidth: float
     links: Links
 
 
 @inner_kernel
-def device_at(table: HardwareTable, row: int) -> Device:
+def device_at(table: HardwareColumns, row: int) -> Device:
     """Row `row` as scalars."""
     return Device(
         compute_scale=table.compute_scale[row],
         gpus_per_node=table.gpus_per_node[row],
+        hbm_bandwidth=table.hbm_bandwidth[row],
         links=Links(
             nvlink_bandwidth=table.nvlink_bandwidth[row],
             nvlink_latency=table.nvlink_latency[row],
@@ -101,7 +116,7 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
     of_dtype = f"peak_flops_{dtype}"
     peak = column(of_dtype)
     gpus = column("gpus_per_node")
-    return HardwareTable(
+    columns = HardwareColumns(
         compute_scale=np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / peak,
         memory_bytes=column("memory"),
         gpus_per_node=gpus.astype(np.int64),
@@ -120,4 +135,6 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         ll_bandwidth_two_nodes=column("ll_bandwidth_two_nodes"),
         ll_bandwidth_more_nodes=column("ll_bandwidth_more_nodes"),
         net_overhead=column("net_overhead"),
+        hbm_bandwidth=column("memory_bandwidth") * column("hbm_efficiency"),
     )
+    return HardwareTable(columns, tuple(variants))

@@ -179,9 +179,13 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
     for label in labels:
         word, colon, span = label.partition(":")
         counted = word in ("every", "block")
+        if word in CHECKPOINTING and colon and not counted:
+            raise SpecError(f"checkpointing: found {shown(label)}, expected '{word}', without a number")
         if word not in CHECKPOINTING or counted != bool(colon) or (counted and not _is_span(span)):
             forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING]
-            raise SpecError(f"checkpointing: found {shown(label)}, {nearest(label, forms)}, K a whole number above 0")
+            hint = nearest(label, forms)
+            meaning = ", K a whole number above 0" if ":K" in hint else ""
+            raise SpecError(f"checkpointing: found {shown(label)}, {hint}{meaning}")
         kinds.append(CHECKPOINTING.index(word))
         spans.append(int(span or 0))
     return np.array(kinds, np.int64), np.array(spans, np.int64)

@@ -22,6 +22,7 @@ from sim_core.planning.columns import (
     SPLITS,
     Plans,
 )
+from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -46,8 +47,10 @@ REASONS: Final = (
     "tp_messages_unknown",
     "pp_message_unknown",
     "no_experts",
+    "ep_messages_unknown",
     "ep_exceeds_experts",
     "gradients_unknown",
+    "embedding_unknown",
     "attention_unknown",
     "checkpoint_span_exceeds_stage",
     "straggler_beyond_pp",
@@ -80,11 +83,14 @@ EXPLANATIONS: Final = {
     "layer_list_unfit": "the list in layer_split does not have pp * vpp entries, or does not sum to the number of layers",
     "microbatches_not_multiple_of_pp": "interleaving needs ga to be a multiple of pp",
     "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
-    "tp_messages_unknown": "tp > 1, but the workload has no tensor-parallel messages",
+    "tp_messages_unknown": "tp > 1, but the workload lacks the tensor-parallel messages of attention or MLP",
     "pp_message_unknown": "pp > 1, but the size of a pipeline send is unknown",
     "no_experts": "ep > 1, but the workload has no experts",
+    "ep_messages_unknown": "ep > 1, but the workload has experts without all-to-all messages",
     "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
     "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
+    "embedding_unknown": "other pp or layers than the file's, but the embedding's part of its parameters is unknown "
+    "(set workload.sequence and workload.ffn)",
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
@@ -142,8 +148,10 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
         "pp_message_unknown": (event | (plans.pp_overlap_ratio < 1)) & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
+        "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
         "gradients_unknown": _without_gradients(workload, plans, dp),
+        "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
@@ -158,6 +166,8 @@ def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArra
     """Plans that reduce gradients for which the workload has no messages."""
     dense, of_experts = workload.gradients_known
     lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
+    mixed = bool((workload.arrays.step.comm_rule == ALL_PARAMETERS).any())  # experts in them, nobody knows how many
+    lacks |= (plans.ep != workload.base.ep) & (mixed and not of_experts)
     return lacks
 
 

@@ -5,6 +5,8 @@ Virtual stages are numbered in model order, `chunk * pp + stage`: the first one 
 chunks of a stage. `embedding_as_layer`, `loss_as_layer`: the embedding counts as one layer of the first virtual
 stage, the loss as one of the last (Megatron-LM's --account-for-embedding-in-pipeline-split and
 --account-for-loss-in-pipeline-split). `listed`: by the plan's own list.
+A virtual stage may hold no layer, as in Megatron-Core: `get_num_layers_to_build` (transformer/transformer_block.py) asserts
+>= 0 after embedding and loss are subtracted, and a pipeline_model_parallel_layout may end in a stage with the loss alone.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ class Split(NamedTuple):
     stage_offset: Ints  # [splits] the first row of its stages
     begin: Ints  # [rows] first layer of a virtual stage ...
     end: Ints  # [rows] ... and one past its last
-    size: Ints  # [rows] index of its number of layers among the split's distinct ones per virtual stage
+    size: Ints  # [rows] index of what it holds among the split's distinct ones per virtual stage
     layers: Ints  # [rows, units] layers of each unit ...
     passes: Ints  # [rows, units] ... plus the units before the first layer and after the last one
     stage_layers: Ints  # [stage rows] layers of all virtual stages of a stage
-    stage_size: Ints  # [stage rows] index of its number of layers among the split's distinct ones per stage
-    sizes: int  # maximum number of distinct numbers of layers, per virtual stage or per stage, of any split
+    stage_size: Ints  # [stage rows] index of what it holds among the split's distinct ones per stage
+    sizes: int  # maximum number of distinct ones, per virtual stage or per stage, of any split
 
 
 def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
@@ -92,6 +94,7 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     stage_layers = np.zeros(stages, np.int64)
     seen = np.empty(longest, np.int64)
     sizes = 1
+    ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
     for k in range(splits):
         pp, virtual = kinds[k, 0], kinds[k, 0] * kinds[k, 1]
         distinct = 0
@@ -102,7 +105,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             layer += layers_of(kinds[k], v)
             end[row] = layer
             stage_layers[stage_offset[k] + v % pp] += end[row] - begin[row]
-            distinct = _find(seen, distinct, end[row] - begin[row], size, row)
+            held = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
+            distinct = _find(seen, distinct, held, size, row)
             for unit in range(units):
                 layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
                 at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
@@ -111,7 +115,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         distinct = 0
         for stage in range(pp):
             row = stage_offset[k] + stage
-            distinct = _find(seen, distinct, stage_layers[row], stage_size, row)
+            held = 2 * stage_layers[row] + (1 if ends_differ and stage in (0, pp - 1) else 0)
+            distinct = _find(seen, distinct, held, stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
         key=key,
@@ -147,16 +152,17 @@ def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end:
     return int(unit_layers[unit, end] - unit_layers[unit, begin])
 
 
-def fullest_stage(plans: Plans) -> Floats:
-    """Layers of the fullest stage, [n]; the mean if the split is not possible."""
+def fullest_stages(plans: Plans) -> tuple[Floats, Floats]:
+    """Layers of the fullest stage, and of the fuller one of the first and the last, [n]; means if the split is not possible."""
     table = _kinds(plans, np.arange(len(plans.tp)))
     of_row, first = distinct_rows(table)
-    return _fullest(table[first])[of_row]
+    most = _fullest(table[first])[of_row]
+    return most[:, 0], most[:, 1]
 
 
 @kernel
 def _fullest(kinds: Ints) -> Floats:
-    most = np.empty(len(kinds))
+    most = np.empty((len(kinds), 2))
     for k in range(len(kinds)):
         pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
         most[k] = layers / pp
@@ -164,13 +170,15 @@ def _fullest(kinds: Ints) -> Floats:
         fits = pp * vpp <= (kinds.shape[1] - 4 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
         if not fits:
             continue  # illegal, or fidelity simai, which uses means
-        fullest, held = 0, 0
+        fullest, at_end, held = 0, 0, 0
         for stage in range(pp):
             of_stage = 0
             for chunk in range(vpp):
                 of_stage += layers_of(kinds[k], chunk * pp + stage)
             fullest = max(fullest, of_stage)
+            if stage in (0, pp - 1):
+                at_end = max(at_end, of_stage)
             held += of_stage
         if held == layers:
-            most[k] = fullest
+            most[k, 0], most[k, 1] = fullest, at_end
     return most

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.compute import compute_factor, once_s, rerun_s, rerun_share
-from sim_core.hardware.table import HardwareTable, device_at
+from sim_core.costing.parameters import stage_factor
+from sim_core.hardware.table import HardwareColumns, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import (
     BACKWARD_S,
@@ -33,7 +34,7 @@ from sim_core.metrics import (
 )
 from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plan, Plans, plan_at
 from sim_core.simai.tables import BusTables
-from sim_core.workloads.moving import BY_LAYERS, COMPUTE, EXPONENTS, N_RULES, rule_scales
+from sim_core.workloads.moving import COMPUTE, EXPONENTS, N_RULES, rule_scales
 from sim_core.workloads.workload import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -44,6 +45,7 @@ from sim_core.workloads.workload import (
     FORWARD,
     INPUT_GRADIENT,
     NO_COMM,
+    ONCE_ON_FIRST_STAGE,
     REDUCE_SCATTER,
     TP,
     WEIGHT_GRADIENT,
@@ -182,7 +184,7 @@ def collective_ns(
 
 @kernel
 def simai_one(
-    arrays: Arrays, hardware: HardwareTable, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
+    arrays: Arrays, hardware: HardwareColumns, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
 ) -> bool:
     """Add the parts of one plan (SIMAI_PARTS, ns) to the zeroed `out`; False if a collective lacks the NIC that it needs."""
     plan = plan_at(plans, i)
@@ -227,22 +229,24 @@ def simai_one(
             bubble_ns += count * waited_ns
     step = arrays.step
     for k in range(step.role.shape[0]):
-        share = arrays.base.pp / pp if BY_LAYERS[step.compute_rule[k]] else 1.0
-        compute_ns = once_s(step.compute_s[k] * 1e9, scale[step.compute_rule[k]], device, plan) * share
-        share = arrays.base.pp / pp if BY_LAYERS[step.comm_rule[k]] else 1.0
+        factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1)
+        compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
+        size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1)
         found = _add_collective(
-            step.comm_kind[k], step.comm_group[k], step.comm_bytes[k] * scale[step.comm_rule[k]] * share, step.phase[k],
-            step.forward_on_ep[k], 1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
+            step.comm_kind[k], step.comm_group[k], size, step.phase[k], step.forward_on_ep[k],
+            1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
         )  # fmt: skip
         if found == NO_NIC:
             return False
+        if step.role[k] == ONCE_ON_FIRST_STAGE:
+            out[_BWD] += compute_ns  # of the embedding, which the tool leaves out of the bubble
+            continue
         out[_STEP] += compute_ns
         bubble_ns += compute_ns + (found if step.phase[k] != WEIGHT_GRADIENT else 0.0)
     out[_BUBBLE] = (pp - 1) / (plan.ga * plan.vpp) * bubble_ns
-    if pp > 1:
-        hidden = plan.pp_overlap_ratio
-        sent = arrays.p2p_bytes * scale[arrays.p2p_rule]
-        out[_PIPE] = 2 * plan.vpp * plan.ga * sent / GIB / hidden * 1e9 * (1 - hidden)
+    hidden = plan.pp_overlap_ratio
+    sent = arrays.p2p_bytes * scale[arrays.p2p_rule] if pp > 1 else 0.0
+    out[_PIPE] = 2 * plan.vpp * plan.ga * sent / GIB / hidden * 1e9 * (1 - hidden)
     return True
 
 
@@ -294,7 +298,7 @@ def _add_collective(
 @kernel
 def simai_rows(
     arrays: Arrays,
-    hardware: HardwareTable,
+    hardware: HardwareColumns,
     tables: BusTables,
     plans: Plans,
     rows: Ints,

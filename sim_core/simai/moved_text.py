@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from sim_core.costing.parameters import stage_factor
 from sim_core.errors import SpecError
 from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVENT, FILE, NONE, SELECTIVE, SIMAI, Plan
 from sim_core.units import NS
@@ -14,9 +15,11 @@ from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
 from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
-from sim_core.workloads.workload import FORWARD, NO_COMM, Floats, Ints, Workload
+from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Floats, Ints, Workload
 
 MAX_LINES: Final = 2_000_000
+_NEUTRAL: Final = {"device_speed": 1, "straggler_factor": 1, "gradient_precision": 0}
+"""Columns that a text cannot express, with the value that changes nothing."""
 MAX_NUMBER: Final = 2**63 - 1
 RECOMPUTE: Final = "_recompute"
 """Ends the name of a record that holds a forward which the backward runs again."""
@@ -38,6 +41,9 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
     """
     if plan.layer_split not in (EVEN, BALANCED):
         raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
+    for name, neutral in _NEUTRAL.items():
+        if getattr(plan, name) != neutral:
+            raise SpecError(f"{name}: cannot be expressed in this format")
     base = workload.base
     own = (plan.tp, plan.pp, plan.ep, plan.ga, plan.micro_batch, plan.layers) == (
         base.tp, base.pp, base.ep, base.ga, base.micro_batch, workload.layers,
@@ -88,6 +94,8 @@ class _Moved:
         if len(before) + repetitions * sum(len(work[part][0]) for part in parts) + len(after) > MAX_LINES:
             raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
         told = {part: _told(*work[part], repetitions) for part in work}
+        if self.sections.head:
+            told[parts[0]][0] = self._with_excess(told[parts[0]][0])
         return [*before, *(record for k in range(repetitions) for part in parts for record in told[part][k]), *after]
 
     def _records_of_units(self) -> dict[int, list[Record]]:
@@ -148,13 +156,26 @@ class _Moved:
             return [int(unit) for unit in np.repeat(units, counts // pp)]
         raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
 
+    def _factor(self, rule: int) -> float:
+        """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""
+        ends = 2 if self.plan.pp == 1 and self.plan.fidelity == EVENT else 1
+        layers = self.plan.layers / self.plan.pp
+        return stage_factor(self.workload.arrays, self.scale, self.plan.tp, rule, layers, ends)
+
+    def _with_excess(self, head: list[Record]) -> list[Record]:
+        """The embedding of the first micro-batch, with the time that it has there only."""
+        step = self.workload.arrays.step
+        rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
+        excess = round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))
+        forward, of_input, of_weights = head[0].compute_ns
+        return [head[0]._replace(compute_ns=(forward, of_input, of_weights + excess)), *head[1:]]
+
     def _once(self, record: Record) -> Record:
         """A once-per-step record."""
-        share = self.workload.base.pp * self.plan.layers / self.plan.pp / self.workload.layers
-        factors = self.scale * np.where(moving.BY_LAYERS, share, 1.0)
         compute, comm = rules_of(record, in_layer=False)
-        times = [round(ns * factors[compute]) if factors[compute] != 1 else ns for ns in record.compute_ns]
-        sizes = [_moved_bytes(sent, factors[rule]) for sent, rule in zip(record.comm_bytes, comm, strict=True)]
+        factor = self._factor(compute)
+        times = [round(ns * factor) if factor != 1 else ns for ns in record.compute_ns]
+        sizes = [_moved_bytes(sent, self._factor(rule)) for sent, rule in zip(record.comm_bytes, comm, strict=True)]
         return record._replace(compute_ns=(times[0], times[1], times[2]), comm_bytes=(sizes[0], sizes[1], sizes[2]))
 
     def _work(self, part: _Part) -> tuple[list[Record], Floats]:

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of
+from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import UP, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
-from sim_core.workloads.moving import BY_LAYERS, PARAMETERS
+from sim_core.workloads.moving import PARAMETERS
 from sim_core.workloads.workload import ALL_REDUCE, DP, GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
 
 Floats = npt.NDArray[np.float64]
@@ -66,7 +67,8 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     A message is split into equal buckets of at most the bucket size.
     """
     arrays, step = case.arrays, case.arrays.step
-    layers, size = case.split.end[row] - case.split.begin[row], case.split.size[row]
+    layers, size = float(case.split.end[row] - case.split.begin[row]), case.split.size[row]
+    ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
     bucket = float(case.plan.bucket_bytes)
     narrower = _width_scale(case)
     width = arrays.gradient_width * narrower
@@ -75,15 +77,13 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         bucket = width * parameters
     if role == GATHER_PARAMETERS:
         bucket *= PARAMETER_BYTES / width  # the same parameters, in fewer bytes
-    total_layers = arrays.unit_layers.shape[1] - 1
-    share = arrays.base.pp * layers / total_layers
+    scale = case.blocks.scale[case.block]
     first_s, most, total_s = 0.0, 1.0, 0.0
     for k in range(step.role.shape[0]):
         buckets.bucket_s[size, k] = 0.0
         if step.role[k] != role:
             continue
-        rule = step.comm_rule[k]
-        sent = step.comm_bytes[k] * case.blocks.scale[case.block, rule] * (share if BY_LAYERS[rule] else 1.0)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends)
         if role == REDUCE_GRADIENTS:
             sent *= narrower
         number = max(np.ceil(sent / bucket), 1.0)

@@ -14,12 +14,20 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.compute import once_s
+from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.step.gradients import Buckets, cost_buckets
-from sim_core.workloads.moving import BY_LAYERS
-from sim_core.workloads.workload import AFTER_GRADIENTS, EMBEDDING, GATHER_PARAMETERS, NO_COMM, Arrays
+from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
+from sim_core.workloads.workload import (
+    AFTER_GRADIENTS,
+    EMBEDDING,
+    GATHER_PARAMETERS,
+    NO_COMM,
+    ONCE_ON_FIRST_STAGE,
+    Arrays,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,6 +38,7 @@ class Once(NamedTuple):
     costed: npt.NDArray[np.bool_]  # [sizes]
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
+    optimizer_s: Floats  # [sizes] of a modelled optimizer
     after_s: Floats  # [stages] all work of a stage after the gradients
 
 
@@ -40,6 +49,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         costed=np.zeros(sizes, np.bool_),
         compute_s=np.empty((sizes, step_pieces)),
         comm_s=np.empty((sizes, step_pieces)),
+        optimizer_s=np.empty(sizes),
         after_s=np.empty(stages),
     )
 
@@ -82,6 +92,7 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
     role, group = case.arrays.step.role, case.arrays.step.comm_group
     costed, work_s, comm_s, after_s = once.costed, once.compute_s, once.comm_s, once.after_s
+    optimizer_s = once.optimizer_s
     costed[:] = False
     slowest_s = 0.0
     for stage in range(pp):
@@ -89,8 +100,11 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
         if not costed[size]:
             _cost(case, first + stage, once)
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
+        after_s[stage] += optimizer_s[size] * slower
+        out[OPTIMIZER] += optimizer_s[size] * slower / pp
         for k in range(role.shape[0]):
-            if role[k] != AFTER_GRADIENTS:
+            here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
+            if not here:
                 continue
             compute_s = work_s[size, k] * slower
             at_end = stage == 0 or stage == pp - 1
@@ -108,18 +122,23 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
-    size, layers = case.split.stage_size[row], case.split.stage_layers[row]
-    share = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
+    size, layers = case.split.stage_size[row], float(case.split.stage_layers[row])
+    ends = ends_held(row - case.first_stage, plan.pp)
+    scale = case.blocks.scale[case.block]
     for k in range(step.role.shape[0]):
-        if step.role[k] != AFTER_GRADIENTS:
+        if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        rule = step.compute_rule[k]
-        compute_s = once_s(step.compute_s[k], case.blocks.scale[case.block, rule], case.device, plan)
-        once.compute_s[size, k] = compute_s * (share if BY_LAYERS[rule] else 1.0)
-        rule = step.comm_rule[k]
-        sent = step.comm_bytes[k] * case.blocks.scale[case.block, rule] * (share if BY_LAYERS[rule] else 1.0)
+        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends)
+        once.compute_s[size, k] = once_s(step.compute_s[k], factor, case.device, plan)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends)
         seconds = 0.0
         if step.comm_kind[k] != NO_COMM:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
         once.comm_s[size, k] = seconds
+    optimizer, dense_ranks, expert_ranks = arrays.optimizer, 1.0, 1.0
+    if optimizer.sharded:
+        dense_ranks, expert_ranks = float(case.dp), case.dp / plan.ep
+    moved = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends) / dense_ranks
+    moved += optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends) / expert_ranks
+    once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s
     once.costed[size] = True

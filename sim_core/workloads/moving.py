@@ -1,7 +1,7 @@
 """The rule table: how a quantity that was recorded under one plan changes under another (docs/moving.md).
 
 A recorded quantity is multiplied by (micro_batch/base)^a * (tp/base)^b * (ep/base)^c. Quantities of the model's
-weights also scale with the layers of the stage: layers / all layers. Everything else that a plan changes (group sizes,
+weights also depend on what the stage holds (costing/parameters.py). Everything else that a plan changes (group sizes,
 placement, layers of a stage, number of micro-batches) follows from the plan, not from a rule.
 """
 
@@ -33,7 +33,8 @@ SHARDED_ACTIVATION: Final = 3
 PARAMETERS: Final = 4
 EXPERT_PARAMETERS: Final = 5
 VOCABULARY: Final = 6
-N_RULES: Final = 7
+ALL_PARAMETERS: Final = 7
+N_RULES: Final = 8
 
 RULES: Final = (
     Rule(
@@ -92,8 +93,18 @@ RULES: Final = (
         by_layers=False,
         why="a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary",
     ),
+    Rule(
+        name="all_parameters",
+        micro_batch=0,
+        tp=-1,
+        ep=0,
+        by_layers=True,
+        why="one message with the dense parameters and those of the experts, each part by its own rule",
+    ),
 )
 
+PADDING: Final = 128
+"""A vocabulary is padded to a multiple of this x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
 EXPONENTS: Final = np.array([(r.micro_batch, r.tp, r.ep) for r in RULES], dtype=np.int64)
 BY_LAYERS: Final = np.array([r.by_layers for r in RULES], dtype=np.bool_)
 
@@ -112,3 +123,10 @@ def rule_scales(
         if exponents[rule, 2] == -1:
             scale /= ep
         out[rule] = scale
+
+
+@kernel
+def padded(vocabulary: float, tp: int) -> float:
+    """Rows of an embedding of `vocabulary` rows, those that padding adds included."""
+    multiple = PADDING * tp
+    return float(np.ceil(vocabulary / multiple) * multiple)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from sim_core.errors import SpecError
-from sim_core.workloads.readers.op_table import Repeat, workload_from_op_table
+from sim_core.errors import SpecError, shown
+from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_text import read_simai_text
@@ -26,7 +26,8 @@ class Facts:
     """Facts about a workload that its file does not hold; None: unknown.
 
     `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
-    compute times; tp .. layers are the plan of the recording, for kinds of file without it.
+    compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP.
+    Raises SpecError for a value that a fact cannot have.
     """
 
     micro_batch: int | None = None
@@ -38,14 +39,44 @@ class Facts:
     ep: int | None = None
     all_gpus: int | None = None
     layers: int | None = None
+    ffn: int | None = None
     experts: int | None = None
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not _fits(field.name, value):
+                expected = _EXPECTED.get(field.name, "a whole number from 1 to 2^31 - 1")
+                raise SpecError(f"workload.{field.name}: found {shown(value)}, expected {expected}")
+
+
+_WIDTHS: Final = (1, 2, 4, 8)
+_EXPECTED: Final = {
+    "measured_on": "the name of a hardware preset",
+    "repeat": "a Repeat",
+    "bytes_per_element": "1, 2, 4 or 8",
+    "layers": f"a whole number from 1 to {MAX_LAYERS}",
+}
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a fact may have this value."""
+    if name == "measured_on":
+        return isinstance(value, str)
+    if name == "repeat":
+        return isinstance(value, Repeat)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    if name == "bytes_per_element":
+        return value in _WIDTHS
+    return 1 <= value <= (MAX_LAYERS if name == "layers" else 2**31 - 1)
+
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: _COMMON,
+    SIMAI: (*_COMMON, "ffn"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
@@ -88,7 +119,9 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             measured_on=facts.measured_on,
         )
     text = read_simai_text(path)
-    return workload_from_simai(text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on)
+    return workload_from_simai(
+        text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on, ffn=facts.ffn
+    )
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:

@@ -9,39 +9,46 @@ recording (`base`); each has the rule (`moving`) that scales it to another plan.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
+
+from sim_core.models.description import Model
+from sim_core.models.stack import Stack
+from sim_core.terms import ALL_GATHER as ALL_GATHER
+from sim_core.terms import ALL_REDUCE as ALL_REDUCE
+from sim_core.terms import ALL_TO_ALL as ALL_TO_ALL
+from sim_core.terms import DP as DP
+from sim_core.terms import DP_EP as DP_EP
+from sim_core.terms import EMBEDDING as EMBEDDING
+from sim_core.terms import EP as EP
+from sim_core.terms import FORWARD as FORWARD
+from sim_core.terms import GROUP_NAMES as GROUP_NAMES
+from sim_core.terms import INPUT_GRADIENT as INPUT_GRADIENT
+from sim_core.terms import NO_COMM as NO_COMM
+from sim_core.terms import REDUCE_SCATTER as REDUCE_SCATTER
+from sim_core.terms import SEND_RECEIVE as SEND_RECEIVE
+from sim_core.terms import TP as TP
+from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
-
-NO_COMM: Final = 0
-ALL_REDUCE: Final = 1
-ALL_GATHER: Final = 2
-REDUCE_SCATTER: Final = 3
-ALL_TO_ALL: Final = 4
-SEND_RECEIVE: Final = 5
-
-TP: Final = 0
-EP: Final = 1
-DP: Final = 2
-DP_EP: Final = 3
-EMBEDDING: Final = 4
-GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
-"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
-
 GATHER_PARAMETERS: Final = 0
 REDUCE_GRADIENTS: Final = 1
 AFTER_GRADIENTS: Final = 2
-"""Roles of a step piece: a parameter all-gather, a gradient reduction, or work after the gradients."""
+ONCE_ON_FIRST_STAGE: Final = 3
+"""Roles of a step piece: a parameter all-gather, a gradient reduction, work after the gradients, and compute that the
+recorded embedding had in its first micro-batch only."""
 
+
+_ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
@@ -88,6 +95,25 @@ class StepPieces(NamedTuple):
     forward_on_ep: Bools  # [n] whether the forward collective of the same record is on the EP group
 
 
+class Shares(NamedTuple):
+    """How the parameters of the recorded rank divide, as parts of 1 (costing/parameters.py)."""
+
+    ends: float = 0.0  # of its dense ones: what the first or the last stage holds besides layers, of which a rank has 1/tp
+    head: float = 0.0  # the same of a stage that is both, beyond that
+    whole: float = 0.0  # of its dense ones: embedding of which every rank has all (positions)
+    vocabulary: float = 0.0  # rows of the embedding, without padding; 0: unknown
+    experts: float = 0.0  # of those in messages of the rule `all_parameters`: experts
+
+
+class Optimizer(NamedTuple):
+    """Memory traffic of the optimizer of the recorded rank, bytes per step, and what a step takes besides."""
+
+    dense_bytes: float = 0.0
+    expert_bytes: float = 0.0
+    sharded: bool = False  # divided among the ranks that hold the same parameters
+    step_s: float = 0.0
+
+
 class Arrays(NamedTuple):
     """The columns of a workload, for the compiled code."""
 
@@ -103,6 +129,18 @@ class Arrays(NamedTuple):
     layer_unit: int  # the unit of every layer, if all are equal; else -1
     gradient_width: float  # bytes of an element in the recorded gradient messages
     layered_gradients: bool  # gradients belong to pieces and become ready one by one; else they are step pieces
+    shares: Shares = Shares()
+    optimizer: Optimizer = Optimizer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modelled:
+    """What costs a workload without recorded times: a model whose units are those of the workload, and a stack."""
+
+    model: Model
+    stack: Stack
+    sequence_parallel: bool
+    dtype: str = "bf16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +164,8 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
+    modelled: Modelled | None = None  # costed from numbers, not from recorded times
+    ends_known: bool = True  # whether the embedding's part of the parameters is known
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
@@ -143,14 +183,37 @@ class Workload:
 
     @property
     def has_tp_messages(self) -> bool:
-        """Whether the tensor-parallel messages are known (a file recorded at tp 1 may lack them)."""
-        p = self.arrays.pieces
-        return bool(np.any((p.comm_kind != NO_COMM) & (p.comm_group == TP) & (p.comm_bytes > 0)))
+        """Whether the tensor-parallel messages are known: a file recorded at tp 1 may lack all of them, or most.
+
+        Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller.
+        """
+        if self.modelled:
+            return True
+        sent = self._largest(TP)
+        if self.base.tp > 1:
+            return bool((sent > 0).any())
+        attention, mlp = (np.array([bool(words.search(name)) for name in self.names]) for words in (_ATTENTION, _MLP))
+        if not (attention.any() and mlp.any()):
+            return bool((sent > 0).any())
+        return bool(sent[attention].max() > 0 and sent[mlp].max() >= sent[attention].max())
+
+    @property
+    def has_ep_messages(self) -> bool:
+        """Whether the all-to-alls of experts are known (a file recorded at ep 1 may lack them)."""
+        return self.modelled is not None or bool((self._largest(EP) > 0).any())
+
+    def _largest(self, group: int) -> Floats:
+        """Bytes of the largest message of each piece on a group, [n]."""
+        pieces = self.arrays.pieces
+        sent: Floats = np.where((pieces.comm_kind != NO_COMM) & (pieces.comm_group == group), pieces.comm_bytes, 0.0).max(
+            axis=1
+        )
+        return sent
 
     @property
     def has_attention_core(self) -> bool:
         """Whether core attention is in pieces of its own, so that it can be recomputed alone."""
-        return bool(self.arrays.pieces.attention_core.any())
+        return self.modelled is not None or bool(self.arrays.pieces.attention_core.any())
 
 
 def _parts(name: str, value: object) -> Iterator[bytes]:
@@ -161,6 +224,11 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
     elif isinstance(value, tuple):
         for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
             yield from _parts(f"{name}.{key}", part)
+    elif isinstance(value, Modelled):
+        for each in fields(value):
+            yield from _parts(f"{name}.{each.name}", getattr(value, each.name))
+    elif isinstance(value, BaseModel):
+        yield f"{name} {value.model_dump_json()}".encode()
     elif value is None or isinstance(value, str):
         yield f"{name} {value!r}".encode()
     else:

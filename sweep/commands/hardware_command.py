@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from sim_core import hardware_yaml, preset_names, read_hardware
-from sweep.show.inputs import print_hardware, print_presets
+from sim_core import SpecError, hardware_yaml, preset_names, read_hardware, shown
+from sweep.show.inputs import print_gemm, print_hardware, print_presets
 from sweep.show.terminal import own_console
+
+MOST: Final = 10**9
 
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Preset or YAML file; default: list the presets.")] = None,
+    gemm: Annotated[str | None, typer.Option("--gemm", metavar="M,N,K", help="Seconds of a GEMM on it, to compare.")] = None,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print a YAML file to edit and use.")] = False,
 ) -> None:
     """List the hardware presets, or the numbers of one with their sources."""
-    if name is None:
+    if gemm is not None:
+        if name is None:
+            raise SpecError("--gemm: name the hardware, such as `sweep hardware H100-SXM --gemm 8192,8192,8192`")
+        print_gemm(read_hardware(name), _sizes(gemm), own_console())
+    elif name is None:
         print_presets([read_hardware(preset) for preset in preset_names()], own_console())
     elif as_yaml:
         sys.stdout.write(hardware_yaml(read_hardware(name)))
     else:
         print_hardware(read_hardware(name), own_console())
+
+
+def _sizes(given: str) -> tuple[int, int, int]:
+    """`M,N,K` as numbers."""
+    found = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in given.split(",")]
+    if len(found) != 3 or not all(0 < size <= MOST for size in found):
+        raise SpecError(f"--gemm: found {shown(given)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192")
+    return found[0], found[1], found[2]

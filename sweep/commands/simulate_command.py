@@ -34,9 +34,9 @@ def command(
     console = own_console()
     prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, sets or [])
     print_warnings(prepared.warnings, console)
-    if fidelity is Fidelity.simai:
-        print_simai_parts(simai_parts(prepared), console)
     row = row_of(prepared)
-    print_plan(row, prepared.notes, console, parts=fidelity is Fidelity.event)
-    if row["status"] == "failed" or (row["status"] == "infeasible" and fidelity is Fidelity.event):
+    if fidelity is Fidelity.simai and row["reason"] in ("", "model_state_exceeds_memory"):  # the tool checks no memory
+        print_simai_parts(simai_parts(prepared), console)
+    print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
+    if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

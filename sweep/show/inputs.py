@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sim_core import HARDWARE_KEYS, Hardware, Summary, Workload, short, summarize
+from sim_core import (
+    GEMM_PHASES,
+    HARDWARE_KEYS,
+    Hardware,
+    Summary,
+    Workload,
+    gemm_s,
+    load_kernels,
+    measured_kernels,
+    precisions,
+    short,
+    summarize,
+)
 from sweep.show.tables import print_table
 
 MOST_PIECES: Final = 12
@@ -67,9 +80,44 @@ def _compute(summary: Summary, ga: int, console: Console) -> None:
 def print_hardware(one: Hardware, console: Console) -> None:
     """Print the numbers of one hardware with their sources."""
     console.print(f"{one.name}")
-    for key, (section, unit) in HARDWARE_KEYS.items():
-        number = getattr(getattr(one, section), key)
-        console.print(f"  {key:18} {short(number.value, unit):14} {number.source}", soft_wrap=True)
+    numbers = {key: getattr(getattr(one, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
+    values = {key: short(number.value, HARDWARE_KEYS[key][1]) for key, number in numbers.items()}
+    keys_width, values_width = max(map(len, values)), max(map(len, values.values()))
+    for key, number in numbers.items():
+        console.print(f"  {key:{keys_width}}  {values[key]:{values_width}}  {number.source}", soft_wrap=True)
+    _kernels(one, console)
+
+
+def _kernels(one: Hardware, console: Console) -> None:
+    """Print which kernels were measured: on this device, or on the one whose tables it borrows."""
+    lines = measured_kernels(load_kernels(one))
+    if not lines:
+        console.print("measured kernels: none; from the peaks, gemm_efficiency and attention_efficiency", soft_wrap=True)
+    elif one.kernels.borrowed:
+        console.print(
+            f"measured kernels: none; those of {one.kernels.tables} are taken ({one.kernels.borrowed})", soft_wrap=True
+        )
+    else:
+        console.print("measured kernels", soft_wrap=True)
+    for line in lines:
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def print_gemm(one: Hardware, shape: tuple[int, int, int], console: Console) -> None:
+    """Print the seconds of a GEMM [m, k] x [k, n] in each precision of a device."""
+    kernels = load_kernels(one)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("precision", "forward", "input gradient", "weight gradient", "forward rate", "measured"):
+        table.add_column(title, justify="left" if title in ("precision", "measured") else "right", no_wrap=True)
+    m, n, k = (np.array([size], np.int64) for size in shape)
+    for dtype in precisions(kernels):
+        forward, *gradients = (gemm_s(kernels, dtype, m, n, k, phase=phase) for phase in GEMM_PHASES)
+        seconds = [short(float(timed.seconds[0]), "s") for timed in (forward, *gradients)]
+        rate = short(2.0 * shape[0] * shape[1] * shape[2] / float(forward.seconds[0]), "FLOP/s")
+        table.add_row(dtype, *seconds, rate, "yes" if forward.measured[0] else "no")
+    print_table(table, console)
+    scale = one.value("gemm_scale")
+    console.print(f"gemm_scale for your machine: seconds that you measured / seconds above x {scale:g}", soft_wrap=True)
 
 
 def print_presets(presets: Sequence[Hardware], console: Console) -> None:

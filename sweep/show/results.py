@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -84,10 +84,13 @@ def print_simai_parts(parts: Mapping[str, float], console: Console) -> None:
         console.print(f"  {name:22} {nanoseconds / 1000:>14.0f}  {nanoseconds / total if total else 0:>6.1%}")
 
 
-def print_plan(row: Mapping[str, Any], notes: Sequence[str], console: Console, *, parts: bool) -> None:
-    """Print one result row: the plan, its status and, with `parts`, the parts of its step."""
-    plan = ["tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware"]
-    console.print("plan: " + ", ".join(f"{name} {row[name]}" for name in plan), soft_wrap=True)
+_PLAN: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware")
+
+
+def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], console: Console, *, parts: bool) -> None:
+    """Print one result row: the plan with the fields that are `given`, its status and, with `parts`, the parts of its step."""
+    plan = {name: row[name] for name in row if name in _PLAN or name in given}
+    console.print("plan: " + ", ".join(f"{name} {cell(name, value)}" for name, value in plan.items()), soft_wrap=True)
     if row["status"] != "ok":
         console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", soft_wrap=True)
     elif parts:

@@ -21,17 +21,19 @@ from sim_core.workloads.workload import (
     EP,
     GATHER_PARAMETERS,
     NO_COMM,
+    ONCE_ON_FIRST_STAGE,
     REDUCE_GRADIENTS,
     REDUCE_SCATTER,
     SEND_RECEIVE,
     TP,
     Arrays,
     Pieces,
+    Shares,
     StepPieces,
     layers_by_unit,
 )
 from tests.conftest import make_plans
-from tests.oracle.step import BLOCK, EVERY, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
+from tests.oracle.step import ALL_PARAMETERS, BLOCK, EVERY, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
 
 Ints = npt.NDArray[np.int64]
 
@@ -41,6 +43,7 @@ EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS, LISTED = rang
 MAX_RANKS = 400
 MAX_BLOCKS = 300
 
+NO_SHARES = Shares()
 ONE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
 
 
@@ -151,6 +154,10 @@ def step_of(rng: np.random.Generator, experts: bool, layered: bool) -> StepPiece
         rows.append(Once(AFTER_GRADIENTS, ALL_REDUCE, EP, size(rng, 1e3, 1e8), EXPERT_PARAMETERS))
     if flip(rng):
         rows.append(Once(AFTER_GRADIENTS, ALL_REDUCE, TP, size(rng, 1e3, 1e8), PARAMETERS))
+    if flip(rng):
+        rows.append(Once(ONCE_ON_FIRST_STAGE, NO_COMM, TP, 0.0, FIXED, size(rng, 1e3, 3e4) / 1e6, PARAMETERS))
+    if flip(rng):
+        rows.append(Once(AFTER_GRADIENTS, ALL_GATHER, TP, size(rng, 1e3, 1e8), ALL_PARAMETERS))
     return step_pieces([rows[k] for k in rng.permutation(len(rows))])
 
 
@@ -169,6 +176,7 @@ def workload_of(
     gradient_width: float = 4.0,
     dtype: str = "bf16",
     state_width: tuple[float, float] = (6.0, 12.0),
+    shares: Shares = NO_SHARES,
 ) -> Workload:
     """A workload of these columns."""
     units = int(pieces.unit.max()) + 1
@@ -191,6 +199,7 @@ def workload_of(
             layer_unit=unit_of_layer[0] if alike else -1,
             gradient_width=gradient_width,
             layered_gradients=layered,
+            shares=shares,
         ),
         sequence=None,
         measured_on=None,
@@ -226,6 +235,17 @@ def random_workload(rng: np.random.Generator) -> Workload:
         gradient_width=float(pick(rng, 2, 4)),
         dtype="bf16" if flip(rng) else "fp32",
         state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
+        shares=random_shares(rng) if flip(rng) else Shares(),
+    )
+
+
+def random_shares(rng: np.random.Generator) -> Shares:
+    """Parts of the parameters that belong to the embedding, and to experts."""
+    return Shares(
+        ends=float(rng.uniform(0, 0.5)),
+        whole=float(rng.uniform(0, 0.1)),
+        vocabulary=float(pick(rng, 0, 1000, 50257)),
+        experts=float(rng.uniform(0, 1)),
     )
 
 
@@ -290,6 +310,7 @@ def legal(workload: Workload, plan: Plan) -> bool:
         plan.tp == 1 or workload.has_tp_messages,
         plan.pp == 1 or workload.arrays.p2p_bytes > 0,
         plan.ep == 1 or (workload.has_experts and plan.ep <= (workload.experts or plan.ep)),
+        plan.ep == 1 or workload.has_ep_messages,
         plan.dp == 1 or dense,
         plan.dp == plan.ep or of_experts or not workload.has_experts,
         plan.checkpointing != SELECTIVE or workload.has_attention_core,

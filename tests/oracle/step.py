@@ -22,6 +22,7 @@ from sim_core.workloads.workload import (
     EP,
     GATHER_PARAMETERS,
     NO_COMM,
+    ONCE_ON_FIRST_STAGE,
     REDUCE_GRADIENTS,
     TP,
 )
@@ -31,9 +32,9 @@ from tests.oracle.pipeline import BACKWARD, FORWARD, Block, Pipeline
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = range(6)
 FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
 
-RULES = ((0, 0, 0, 0), (1, 1, 0, 0), (1, 0, 0, 0), (1, 1, 0, 0), (0, 1, 0, 1), (0, 1, 1, 1), (0, 1, 0, 0))
-"""docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep, by layers."""
-COMPUTE, PARAMETERS, EXPERT_PARAMETERS = 1, 4, 5
+RULES = ((0, 0, 0), (1, 1, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 1, 0), (0, 1, 0))
+"""docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep."""
+COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS = 1, 4, 5, 7
 PART = {TP: "tp", EP: "ep", DP: "dp", DP_EP: "dp", EMBEDDING: "dp"}
 GATHERED_WIDTH = 2
 DDP_BUCKET = 25 * 2**20
@@ -119,13 +120,29 @@ class Oracle:
     def moved(self, rule: int) -> float:
         """Factor of a rule that is not shared out by layers."""
         base, plan = self.workload.base, self.plan
-        by_micro_batch, by_tp, by_ep, _ = RULES[rule]
+        by_micro_batch, by_tp, by_ep = RULES[rule]
         factor = plan.micro_batch / base.micro_batch if by_micro_batch else 1.0
         return factor / (plan.tp / base.tp if by_tp else 1) / (plan.ep / base.ep if by_ep else 1)
 
-    def share(self, rule: int, layers: int) -> float:
-        """Of `layers` layers, against the recorded rank, which held 1/pp of them."""
-        return layers * self.workload.base.pp / self.workload.layers if RULES[rule][3] else 1.0
+    def of_stage(self, rule: int, layers: int, end: bool) -> float:
+        """Factor from the recorded rank to a stage of `layers` layers, which may be the first or the last.
+
+        The recorded rank held 1/pp of the layers, and what the ends hold besides.
+        """
+        shares, ratio = self.workload.arrays.shares, self.plan.tp / self.workload.base.tp
+        in_layers = layers * self.workload.base.pp / self.workload.layers
+        if rule not in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS):
+            return self.moved(rule)
+        experts = self.moved(EXPERT_PARAMETERS) * in_layers
+        if rule == EXPERT_PARAMETERS:
+            return experts
+        here = there = 1.0
+        if shares.vocabulary:
+            here, there = (math.ceil(shares.vocabulary / (128 * tp)) * tp for tp in (self.plan.tp, self.workload.base.tp))
+        dense = (1 - shares.ends - shares.whole) * in_layers / ratio
+        if end:
+            dense += shares.ends * (here / self.plan.tp) / (there / self.workload.base.tp) + shares.whole
+        return dense if rule == PARAMETERS else shares.experts * experts + (1 - shares.experts) * dense
 
     @cached_property
     def slower(self) -> float:
@@ -258,9 +275,10 @@ class Oracle:
         """Bytes of an element on the wire."""
         return (self.workload.arrays.gradient_width, 4.0, 2.0)[self.plan.gradient_precision]
 
-    def buckets(self, role: int, layers: int) -> list[list[float]]:
-        """Seconds of the buckets of each message of a role, for a chunk of some layers: equal buckets, none above the limit."""
-        step = self.workload.arrays.step
+    def buckets(self, role: int, stage: int, chunk: int) -> list[list[float]]:
+        """Seconds of the buckets of each message of a role, for a chunk: equal buckets, none above the limit."""
+        step, layers = self.workload.arrays.step, len(self.held[stage][chunk])
+        end = (stage, chunk) in ((0, 0), (self.plan.pp - 1, self.plan.vpp - 1))
         limit = float(self.plan.bucket_bytes)
         if limit == 0:
             limit = self.gradient_width * max(MEGATRON_BUCKET[0], MEGATRON_BUCKET[1] * self.plan.dp)
@@ -269,8 +287,7 @@ class Oracle:
         found = []
         for k in range(len(step.role)):
             if step.role[k] == role:
-                rule = int(step.comm_rule[k])
-                size = float(step.comm_bytes[k]) * self.moved(rule) * self.share(rule, layers)
+                size = float(step.comm_bytes[k]) * self.of_stage(int(step.comm_rule[k]), layers, end)
                 if role == REDUCE_GRADIENTS:
                     size *= self.gradient_width / self.workload.arrays.gradient_width
                 count = max(math.ceil(size / limit), 1)
@@ -287,7 +304,7 @@ class Oracle:
         for stage in range(self.plan.pp):
             begun, row = 0.0, []
             for chunk in range(self.plan.vpp):
-                kinds = [kind for kind in self.buckets(GATHER_PARAMETERS, len(self.held[stage][chunk])) if kind[0] > 0]
+                kinds = [kind for kind in self.buckets(GATHER_PARAMETERS, stage, chunk) if kind[0] > 0]
                 whole, gate = sum(map(sum, kinds)), (0.0, 0.0)
                 if self.plan.overlap_param and kinds:
                     first, parts = sum(kind[0] for kind in kinds), max(map(len, kinds))
@@ -310,7 +327,7 @@ class Oracle:
             return self._as_they_get_ready(stage, chunk, begin, duration)
         return [
             (begin + duration * (k + 1) / len(kind), cost)
-            for kind in self.buckets(REDUCE_GRADIENTS, len(self.held[stage][chunk]))
+            for kind in self.buckets(REDUCE_GRADIENTS, stage, chunk)
             for k, cost in enumerate(kind)
         ]
 
@@ -359,13 +376,14 @@ class Oracle:
         layers = sum(map(len, self.held[stage]))
         sum_s = 0.0
         for k in range(len(step.role)):
-            if step.role[k] != AFTER_GRADIENTS:
+            if step.role[k] != AFTER_GRADIENTS and (step.role[k] != ONCE_ON_FIRST_STAGE or stage > 0):
                 continue
-            rule = int(step.compute_rule[k])
-            compute = float(step.compute_s[k]) * self.slower * self.moved(rule) * self.share(rule, layers) * self.slow(stage)
-            kind, group, rule = int(step.comm_kind[k]), int(step.comm_group[k]), int(step.comm_rule[k])
-            size = float(step.comm_bytes[k]) * self.moved(rule) * self.share(rule, layers)
-            takes_part = kind != NO_COMM and (group != EMBEDDING or stage in (0, self.plan.pp - 1))
+            end = stage in (0, self.plan.pp - 1)
+            factor = self.of_stage(int(step.compute_rule[k]), layers, end)
+            compute = float(step.compute_s[k]) * self.slower * factor * self.slow(stage)
+            kind, group = int(step.comm_kind[k]), int(step.comm_group[k])
+            size = float(step.comm_bytes[k]) * self.of_stage(int(step.comm_rule[k]), layers, end)
+            takes_part = kind != NO_COMM and (group != EMBEDDING or end)
             seconds = self.seconds(kind, group, size) if takes_part else 0.0
             out["optimizer_s"] += compute
             out[PART[group] + "_total_s"] += seconds
@@ -417,25 +435,31 @@ class Oracle:
         return max(
             sum(
                 count * (replicated + shared_out / (copies if sharded else 1))
-                for count, copies in self._parameters(sum(map(len, chunks)))
+                for count, copies in self._parameters(sum(map(len, chunks)), stage in (0, self.plan.pp - 1))
             )
-            for chunks in self.held
+            for stage, chunks in enumerate(self.held)
         )
 
-    def _parameters(self, layers: int) -> list[tuple[float, float]]:
+    def _parameters(self, layers: int, end: bool) -> list[tuple[float, float]]:
         """(parameters on a rank that holds that many layers, ranks that hold the same ones), dense and of experts.
 
-        Parameters are shared out by layers alone; gradients that stand with the pieces before and after the layers count on
-        every stage.
+        Gradients that stand with the pieces before and after the layers count on every stage. A message with both kinds of
+        parameters repeats those of experts, which have their own.
         """
         plan, arrays, step = self.plan, self.workload.arrays, self.workload.arrays.step
         found = []
         for rule, copies in ((PARAMETERS, float(plan.dp)), (EXPERT_PARAMETERS, plan.dp / plan.ep)):
             size = sum(
-                float(step.comm_bytes[k]) * self.moved(rule) * self.share(rule, layers)
+                float(step.comm_bytes[k]) * self.of_stage(rule, layers, end)
                 for k in range(len(step.role))
                 if step.role[k] == REDUCE_GRADIENTS and step.comm_rule[k] == rule
             )
+            if rule == PARAMETERS:
+                size += sum(
+                    float(step.comm_bytes[k]) * (1 - arrays.shares.experts) * self.of_stage(rule, layers, end)
+                    for k in range(len(step.role))
+                    if step.role[k] == REDUCE_GRADIENTS and step.comm_rule[k] == ALL_PARAMETERS
+                )
             if rule == PARAMETERS:
                 units = [self.unit_of(layer) for layer in range(self.workload.layers)]
                 ends = [unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]

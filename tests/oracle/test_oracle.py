@@ -51,7 +51,7 @@ RELATIVE = 1e-9
 
 def network(hardware: Hardware) -> Network:
     """The project's seconds of one collective or send, on a placement that the oracle found."""
-    device = device_at(hardware_table([hardware], None), 0)
+    device = device_at(hardware_table([hardware], None).columns, 0)
     links = device.links
 
     def collective(kind: int, size: float, where: Placement) -> float:
@@ -163,7 +163,7 @@ def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
 GPT2_LAYER = Repeat(first="transformer_h_0_ln_1_grad", last="add_15", times=36)
 INPUTS = {
     "gpt7b_tp4_dp128.simai.txt": Facts(micro_batch=1),
-    "llama405b_tp8_pp16.simai.txt": Facts(micro_batch=1),
+    "llama405b_tp8_pp16.simai.txt": Facts(micro_batch=1, sequence=4096, ffn=53248),
     "gpt2_large_layer0.optable.tsv": Facts(micro_batch=16, bytes_per_element=4, repeat=GPT2_LAYER),
     "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt": Facts(layers=12),
     "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt": Facts(),

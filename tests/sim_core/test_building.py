@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import METRICS, HardwareTable, SpecError, Workload, plans, simulate, trace
+from sim_core import METRICS, HardwareTable, SpecError, Workload, legality, plans, simai_breakdown, simulate, trace
 from tests.conftest import ROOT, make_plans
 
 
@@ -96,6 +96,27 @@ def test_columns_that_do_not_fit_each_other_are_refused(gpt7b: Workload, h100: H
         simulate(gpt7b, h100, good._replace(ga=np.ones(3)))  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"plans\.ga: found 2 dimensions"):
         simulate(gpt7b, h100, good._replace(ga=np.ones((3, 1), np.int64)))
+
+
+def test_only_what_takes_a_number_is_said_to_take_one(gpt7b: Workload) -> None:
+    with pytest.raises(SpecError, match=r"checkpointing: found 'nonne', nearest valid: none$"):
+        plans(gpt7b, checkpointing="nonne")
+    with pytest.raises(SpecError, match=r"checkpointing: found 'blok:2', nearest valid: block:K, K a whole number above 0$"):
+        plans(gpt7b, checkpointing="blok:2")
+
+
+def test_swapped_arguments_are_refused_in_one_line(gpt7b: Workload, h100: HardwareTable) -> None:
+    good = make_plans(gpt7b)
+    given: tuple[tuple[Any, Any, Any], ...] = ((h100, gpt7b, good), (gpt7b, good, h100), ((gpt7b, ()), h100, good))
+    messages = (
+        "workload: found a HardwareTable, expected a Workload",
+        "hardware: found a Plans, expected a HardwareTable",
+        "workload: found a tuple, expected a Workload",
+    )
+    for arguments, message in zip(given, messages, strict=True):
+        for call in (simulate, legality, trace, simai_breakdown):
+            with pytest.raises(SpecError, match=message):
+                call(*arguments)
 
 
 def test_the_events_of_an_illegal_plan_are_refused(gpt7b: Workload, h100: HardwareTable) -> None:

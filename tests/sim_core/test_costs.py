@@ -217,7 +217,7 @@ def test_nvls_moves_what_the_switch_does_not_hold(ranks: int) -> None:
 @pytest.mark.parametrize(("preset", "first"), [("H100-SXM", 5), ("B200-SXM", 6)])
 def test_nvls_takes_over_at_as_many_gpus_as_measured(preset: str, first: int) -> None:
     """Worth 3 % from 5 GPUs of H200 on as measured, from 6 of B200 on in the tuner of AWS (stas00/ml-engineering)."""
-    links = device_at(hardware_table([read_hardware(preset)], None), 0).links
+    links = device_at(hardware_table([read_hardware(preset)], None).columns, 0).links
     ring = {n: ring_s(ALL_REDUCE, BIG, group(n, 1, n), SIMPLE, links) for n in range(2, 9)}
     assert [n for n in ring if cost(ALL_REDUCE, BIG, n, 1, n, links) < 0.97 * ring[n]] == list(range(first, 9))
 

@@ -71,7 +71,7 @@ def placed(table: HardwareTable) -> tuple[Plans, list[Shape], Groups]:
         all_gpus=[shape[0] * shape[2] * shape[3] for shape, _ in both],
         hardware=[row for _, row in both],
     )
-    return plans, [shape for shape, _ in both], group_plans(table, plans, np.arange(len(both)))
+    return plans, [shape for shape, _ in both], group_plans(table.columns, plans, np.arange(len(both)))
 
 
 @pytest.mark.parametrize("size", [2e3, 2e6, 2e9])
@@ -82,7 +82,7 @@ def test_an_all_to_all_is_as_slow_as_the_slowest_rank_of_any_group(
     plans, made, groups = placed
     wrong = []
     for i, shape in enumerate(made):
-        gpus_per_node, links = NODES[plans.hardware[i]], device_at(table, plans.hardware[i]).links
+        gpus_per_node, links = NODES[plans.hardware[i]], device_at(table.columns, plans.hardware[i]).links
         slowest = 0.0
         for on in {held(ranks, gpus_per_node) for ranks in groups_of(shape)[EP]}:
             ranks = sum(on)

@@ -46,6 +46,7 @@ def test_a_bare_number_is_taken_without_a_source() -> None:
         ({"memory": "80"}, "here: device.memory: found '80', expected a number with its unit, such as '80 GB'"),
         ({"memory": {"value": "80 GB", "source": ""}}, "here: device.memory.source: "),
         ({"nic_efficiency": 1.5}, "here: nic_efficiency: found 1.5, expected at most 1"),
+        ({"hbm_efficiency": 1.01}, "here: hbm_efficiency: found 1.01, expected at most 1"),
         ({"nvlink_efficiency": 1.01}, "here: nvlink_efficiency: found 1.01, expected at most 1"),
         ({"gpus_per_node": 7.5}, "here: gpus_per_node: found 7.5, expected a whole number up to 65536"),
         ({"nics_per_node": 65_537}, "here: nics_per_node: found 65537, expected a whole number up to 65536"),
@@ -57,7 +58,10 @@ def test_a_bad_number_is_refused(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-ZERO_IS_FINE = ("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead")
+ZERO_IS_FINE = (
+    *("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "kernel_overhead"),
+    *("peak_flops_fp8", "peak_flops_fp4"),
+)
 NUMBERS = [key for key in HARDWARE_KEYS if HARDWARE_KEYS[key][1] != "yes or no"]
 
 
@@ -93,6 +97,8 @@ def test_the_largest_node_is_taken() -> None:
         (("fabrik", {}), "here: fabrik: unknown key, nearest valid: fabric"),
         (("node", "nvlink_bandwith", 1), "here: node.nvlink_bandwith: unknown key, nearest valid: nvlink_bandwidth"),
         (("name", ""), "here: name: "),
+        (("kernels", "tables", "H100"), "here: kernels.tables: found 'H100', nearest valid: H100-SXM"),
+        (("kernels", "gemm_skale", 2), "here: kernels.gemm_skale: unknown key, nearest valid: gemm_scale"),
     ],
 )
 def test_a_key_too_many_or_too_few_is_named(change: tuple[Any, ...], message: str) -> None:
@@ -157,4 +163,4 @@ def test_the_columns_are_what_large_messages_reach(dtype: str) -> None:
         expected |= {key: value(key) for key in HARDWARE_KEYS if HARDWARE_KEYS[key][0] == "nccl"}
         for name, number in expected.items():
             assert getattr(table, name)[row] == pytest.approx(number, rel=1e-15), name
-    assert hardware_table(machines, None, dtype).compute_scale.tolist() == [1.0, 1.0]
+    assert hardware_table(machines, None, dtype).columns.compute_scale.tolist() == [1.0, 1.0]

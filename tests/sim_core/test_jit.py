@@ -15,11 +15,11 @@ from sim_core import source_hash, source_hashes
 ROOT = Path(jit.__file__).parent
 
 
-def test_the_version_of_the_model_is_the_hash_of_its_sources_and_presets() -> None:
-    files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".py", ".yaml"))
+def test_the_version_of_the_model_is_the_hash_of_its_sources_presets_and_tables() -> None:
+    files = sorted(path for path in ROOT.rglob("*") if path.suffix in (".py", ".yaml", ".npz"))
     names = [path.relative_to(ROOT).as_posix() for path in files]
     assert "jit.py" in names
-    assert any(name.endswith("H100-SXM.yaml") for name in names)
+    assert {"hardware/presets/H100-SXM.yaml", "hardware/kernels/data/H100-SXM.npz"} < set(names)
     whole = b"".join(name.encode() + b"\0" + path.read_bytes() + b"\0" for name, path in zip(names, files, strict=True))
     assert source_hash() == hashlib.sha256(whole).hexdigest()[:16]
     each = {name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in zip(names, files, strict=True)}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import METRICS, Facts, HardwareTable, Workload, read_workload, simulate, trace
+from sim_core import METRICS, HardwareTable, Workload, simulate, trace
 from sim_core.workloads.moving import EXPONENTS, N_RULES, RULES, rule_scales
-from tests.aicb import gpt_text, write
+from tests.aicb import gpt_text, read, write
 from tests.conftest import GPT7B, LLAMA405B, ROOT, make_plans
 
 
@@ -79,8 +79,8 @@ def test_a_moved_workload_agrees_with_a_file_made_for_that_plan(
     make: dict[str, Any] = {"sequence_parallel": sequence_parallel, "experts": experts}
     here = write(tmp_path, gpt_text(tp=4, pp=2, all_gpus=32, ga=2, **make), "here.txt")
     there = write(tmp_path, gpt_text(**plan, **make), "there.txt")
-    moved = metrics(read_workload(here, Facts(micro_batch=1))[0], h100, **plan)
-    made = metrics(read_workload(there, Facts(micro_batch=plan["micro_batch"]))[0], h100, **plan)
+    moved = metrics(read(here), h100, **plan)
+    made = metrics(read(there, plan["micro_batch"]), h100, **plan)
     for name in METRICS:
         assert moved[name] == pytest.approx(made[name], rel=1e-6, abs=1e-7), name
 

@@ -79,12 +79,12 @@ def stream(hardware: HardwareTable, dp: int, bucket: float, width: float, micro_
     forward_s = sum(seconds for seconds, _ in rows) * scale
     now_s = stream_s = forward_s
     held = 0.0
-    nodes = -(-dp // int(hardware.gpus_per_node[0]))
+    nodes = -(-dp // int(hardware.columns.gpus_per_node[0]))
     per_node = dp // nodes
 
     def send(size: float) -> float:
         at = Placement(ranks=dp, nodes=nodes, fewest=per_node, most=per_node)
-        return collective_s(ALL_REDUCE, size, at, device_at(hardware, 0).links)
+        return collective_s(ALL_REDUCE, size, at, device_at(hardware.columns, 0).links)
 
     for seconds, elements in reversed(rows):
         now_s += 2 * seconds * scale
@@ -152,7 +152,7 @@ def test_other_devices_scale_by_their_fp32_peak() -> None:
     """The table is fp32: its times follow that peak, not the one of bf16."""
     assert gpt2().dtype == "fp32"
     measured, other = read_hardware("A100-40G-SXM"), read_hardware("H100-SXM")
-    scale = hardware_table([other], measured, "fp32").compute_scale[0]
+    scale = hardware_table([other], measured, "fp32").columns.compute_scale[0]
     assert scale == measured.value("peak_flops_fp32") / other.value("peak_flops_fp32")
 
 
@@ -183,7 +183,7 @@ def test_collectives_that_hold_up_their_operator(tmp_path: Path, a100: HardwareT
     path.write_text(f"{head}\nmatmul\t1.0\tNONE\t0\t1.0\tNONE\t0\t1.0\tALLREDUCE\t1000000\t0\n", encoding="utf-8")
     workload, _ = read_workload(str(path), Facts(all_gpus=8))
     found = one(workload, a100, all_gpus=8, micro_batch=1)
-    expected = collective_s(ALL_REDUCE, 4e6, Placement(ranks=8, nodes=1, fewest=8, most=8), device_at(a100, 0).links)
+    expected = collective_s(ALL_REDUCE, 4e6, Placement(ranks=8, nodes=1, fewest=8, most=8), device_at(a100.columns, 0).links)
     assert found["dp_exposed_s"] == pytest.approx(expected)
     assert found["step_time_s"] == pytest.approx(3e-3 + expected)
     assert np.isnan(found["state_bytes"])  # what it reduces in each micro-batch is not told apart from activations

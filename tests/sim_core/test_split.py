@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim_core import METRICS, REASONS, HardwareTable, Workload, simulate
 from sim_core.planning.columns import SPLITS
-from sim_core.planning.split import fullest_stage, split_plans
+from sim_core.planning.split import fullest_stages, split_plans
 from tests.conftest import make_plans
 
 EVEN, BALANCED, LISTED = SPLITS.index("even"), SPLITS.index("balanced"), SPLITS.index("listed")
@@ -43,7 +43,7 @@ def test_balanced_stages_and_chunks_differ_by_at_most_one_layer(gpt7b: Workload,
     assert np.ptp(found) <= 1
     assert np.ptp(found.sum(axis=0)) <= 1
     plans = make_plans(gpt7b, pp=pp, vpp=vpp, layers=layers, layer_split=BALANCED)
-    assert fullest_stage(plans)[0] == found.sum(axis=0).max()
+    assert fullest_stages(plans)[0][0] == found.sum(axis=0).max()
 
 
 def test_an_interleaved_step_is_faster_than_with_equal_shares_of_virtual_stages(llama: Workload, h100: HardwareTable) -> None:
@@ -78,7 +78,7 @@ def test_a_list_is_taken_in_model_order(gpt7b: Workload) -> None:
     listed = [5, 7, 6, 6, 6, 6]
     assert held(gpt7b, pp=3, vpp=2, layer_split=LISTED, virtual_layers=listed).tolist() == [[5, 7, 6], [6, 6, 6]]
     plans = make_plans(gpt7b, pp=3, vpp=2, layer_split=LISTED, virtual_layers=listed)
-    assert fullest_stage(plans).tolist() == [13.0]
+    assert fullest_stages(plans)[0].tolist() == [13.0]
 
 
 def reason(workload: Workload, hardware: HardwareTable, **plan: Any) -> str:
@@ -132,8 +132,21 @@ def test_the_stage_with_fewer_layers_waits(llama: Workload, h100: HardwareTable)
 
 
 def test_memory_counts_the_same_split(gpt7b: Workload, h100: HardwareTable) -> None:
-    of = {}
-    for name, layers in {"even": [12, 12, 12], "lopsided": [9, 9, 18]}.items():
+    """Two times the layers add twice as much; the embedding is on the first and the last stage, whatever they hold."""
+    of = []
+    for layers in ([9, 18, 9], [12, 12, 12], [9, 9, 18], [6, 6, 24], [30, 3, 3]):
         plans = make_plans(gpt7b, pp=3, all_gpus=48, layer_split=LISTED, virtual_layers=layers)
-        of[name] = simulate(gpt7b, h100, plans).state_bytes[0]
-    assert of["lopsided"] == pytest.approx(of["even"] * 18 / 12, rel=1e-12)
+        of.append(simulate(gpt7b, h100, plans).state_bytes[0])
+    assert of[3] - of[2] == pytest.approx(of[2] - of[1], rel=1e-9) == pytest.approx(of[4] - of[3], rel=1e-9)
+    assert of[0] < of[2]
+
+
+def test_a_stage_may_hold_embedding_or_loss_alone(gpt7b: Workload, h100: HardwareTable) -> None:
+    """Megatron-Core builds such stages: `get_num_layers_to_build` wants at least 0 layers."""
+    account: dict[str, Any] = {"layer_split": SPLITS.index("embedding_and_loss_as_layer"), "layers": 6}
+    listed: dict[str, Any] = {"layer_split": LISTED, "layers": 6, "virtual_layers": [0, 1, 1, 1, 1, 1, 1, 0]}
+    plan: dict[str, Any] = {"tp": 4, "pp": 8, "all_gpus": 32, "ga": 8}
+    both = [simulate(gpt7b, h100, make_plans(gpt7b, **plan, **split)) for split in (account, listed)]
+    assert [found.reason[0] for found in both] == [0, 0]
+    assert held(gpt7b, pp=8, vpp=1, **account).tolist() == [[0, 1, 1, 1, 1, 1, 1, 0]]
+    assert (both[0].metrics == both[1].metrics).all()

@@ -62,9 +62,11 @@ def metrics(workload: Workload, hardware: HardwareTable, **plan: float) -> dict[
 
 def faster(hardware: HardwareTable, times: float) -> HardwareTable:
     """Hardware with `times` the bandwidth of the NICs."""
-    return hardware._replace(
-        nic_bandwidth=hardware.nic_bandwidth * times, nic_bandwidth_per_gpu=hardware.nic_bandwidth_per_gpu * times
+    columns = hardware.columns
+    quick = columns._replace(
+        nic_bandwidth=columns.nic_bandwidth * times, nic_bandwidth_per_gpu=columns.nic_bandwidth_per_gpu * times
     )
+    return replace(hardware, columns=quick)
 
 
 def step_s(workload: Workload, hardware: HardwareTable, **plan: float) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim_core import HARDWARE_KEYS, read_hardware
 from tests.conftest import GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
@@ -49,18 +50,57 @@ def test_inspect_of_a_broken_file_is_one_line(tmp_path: Path) -> None:
 
 def test_hardware_lists_presets_and_sources() -> None:
     listed = sweep("hardware").stdout
-    for name in ("A100-80G-SXM", "A100-40G-SXM", "A800-80G-SXM", "H100-SXM", "H800-SXM", "H20-SXM", "B200-SXM"):
+    for name in (
+        *("A100-80G-SXM", "A100-40G-SXM", "A100-80G-PCIe", "A800-80G-SXM", "V100-32G-SXM", "H100-SXM", "H100-96G-500W"),
+        *("H200-SXM", "H800-SXM", "H20-SXM", "B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72"),
+    ):
         assert name in listed
     assert "NVIDIA/nccl src/graph/tuning.cc" in sweep("hardware", "H100-SXM").stdout
+
+
+def test_the_columns_of_a_preset_are_aligned() -> None:
+    preset = read_hardware("H100-SXM")
+    lines = sweep("hardware", "H100-SXM").stdout.splitlines()[1 : 1 + len(HARDWARE_KEYS)]
+    sources = [getattr(getattr(preset, section), key).source for key, (section, _) in HARDWARE_KEYS.items()]
+    assert len({line.index(source) for line, source in zip(lines, sources, strict=True)}) == 1
+    assert all(line.split()[0] == key for line, key in zip(lines, HARDWARE_KEYS, strict=True))
+
+
+def test_hardware_tells_what_was_measured_on_it() -> None:
+    own = sweep("hardware", "H100-SXM").stdout
+    assert "measured kernels\n  GEMM forward: bf16, fp8, fp8_block; m 64-32768, n 64-65536, k 64-65536\n" in own
+    borrowed = sweep("hardware", "H800-SXM").stdout
+    assert "measured kernels: none; those of H100-SXM are taken (the same GPU with less NVLink bandwidth)\n" in borrowed
+    assert (
+        "measured kernels: none; from the peaks, gemm_efficiency and attention_efficiency"
+        in sweep("hardware", "H20-SXM").stdout
+    )
+
+
+def test_hardware_shows_the_seconds_of_a_gemm() -> None:
+    told = [line.split() for line in sweep("hardware", "A100-80G-PCIe", "--gemm", "8192,8192,8192").stdout.splitlines()]
+    (bf16,) = (line for line in told if line[:1] == ["bf16"])
+    assert float(bf16[1]) == pytest.approx(2 * 8192**3 / 253.7e12 * 1.1e3, rel=0.03)  # ms; Azure's A100-SXM, and 1.10
+    assert (bf16[2], bf16[-1]) == ("ms", "no")
+    assert [line[0] for line in told if line[:1] and line[0] in ("fp32", "fp8", "nvfp4")] == ["fp32"], "what it does not have"
+    assert told[-1][-2:] == ["x", "1.1"]
+
+
+@pytest.mark.parametrize("given", ["8192,8192", "8192,x,8192", "8192,0,8192", "8192,-1,8192", "8192,8192,10000000000"])
+def test_a_gemm_that_is_none_is_refused(given: str) -> None:
+    told = sweep("hardware", "H100-SXM", "--gemm", given)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith(f"error: --gemm: found '{given}', expected three whole numbers from 1 to 1000000000")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("hardware", "--gemm", "1,1,1"), "error: --gemm: name the hardware"),
         (("inspect", "gone.txt"), "error: gone.txt: No such file or directory\n"),
         (("run", "gone.yaml"), "error: gone.yaml: No such file or directory\n"),
         (("rank", "gone"), "error: gone: holds no results of a sweep\n"),
-        (("hardware", "V100"), "error: unknown hardware preset 'V100', nearest valid: H100-SXM"),
+        (("hardware", "H10"), "error: unknown hardware preset 'H10', nearest valid: H100-SXM"),
     ],
 )
 def test_a_fault_of_the_user_is_one_line_and_exit_code_1(arguments: tuple[str, ...], message: str) -> None:

@@ -10,15 +10,17 @@ import random
 import signal
 import subprocess
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
-from cluster.demo import DemoCluster, demo_cluster
+from cluster.demo import DemoCluster, demo_cluster, free_ports
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_execution import BIG_AXES, call, children, command
@@ -41,34 +43,52 @@ def undisturbed(spec: Path) -> pa.Table:
 
 
 class Nodes:
-    """A head that only keeps the books, and nodes of one CPU each that may be killed."""
+    """A head that only keeps the books, and nodes of one CPU each that may be killed, by the test or from outside."""
 
     def __init__(self, count: int) -> None:
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(count)]
+        agent = free_ports(1)[0]  # the default is one port for all heads of a machine
+        head = {"num_cpus": 0, "include_dashboard": False, "dashboard_agent_listen_port": agent}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self._added() for _ in range(count)]
 
-    def raylet(self, node: object) -> int:
-        return int(node.all_processes["raylet"][0].process.pid)  # type: ignore[attr-defined]
+    def _added(self) -> Any:
+        return self.cluster.add_node(wait=False, num_cpus=1)  # a run waits for it, however long that takes
+
+    def _raylet(self, node: Any) -> subprocess.Popen[bytes]:
+        raylet: subprocess.Popen[bytes] = node.all_processes["raylet"][0].process
+        return raylet
 
     def kill_node(self, rng: random.Random) -> None:
         """Kill a node's raylet, and give the cluster another node."""
-        node = rng.choice(self.nodes)
-        os.kill(self.raylet(node), signal.SIGKILL)
-        self.nodes.remove(node)
-        self.cluster.remove_node(node, allow_graceful=False)
-        self.nodes.append(self.cluster.add_node(num_cpus=1))
+        self._raylet(rng.choice(self.nodes)).kill()
+        self.replace_lost()
+
+    def replace_lost(self) -> None:
+        """Give the cluster a node for each one that has died."""
+        head: Any = self.cluster.head_node
+        for what in ("gcs_server", "raylet"):
+            ended = head.all_processes[what][0].process.poll()
+            if ended is not None:
+                pytest.fail(f"the head of the cluster has died, not by this test: {what} ended with {ended}")
+        for node in [node for node in self.nodes if self._raylet(node).poll() is not None]:
+            self.nodes.remove(node)
+            self.cluster.remove_node(node, allow_graceful=False)
+            self.nodes.append(self._added())
 
     def kill_worker(self, rng: random.Random) -> bool:
-        """Kill a process that runs slices; False where there is none at the moment."""
-        found = [pid for node in self.nodes for pid in children(self.raylet(node)) if is_slice(pid)]
-        for pid in rng.sample(found, min(1, len(found))):
-            os.kill(pid, signal.SIGKILL)
-        return bool(found)
+        """Kill a process that runs a slice; False if there is none at the moment."""
+        found = [pid for node in self.nodes for pid in children(self._raylet(node).pid) if is_slice(pid)]
+        for pid in rng.sample(found, len(found)):
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
 
 
 def is_slice(pid: int) -> bool:
+    """Whether a process runs a slice: Ray names it after the task."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::_slice")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::slice ")
     except OSError:
         return False
 
@@ -83,12 +103,27 @@ def nodes() -> Iterator[Nodes]:
         made.cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command("run", spec, "--out", out, "--executor", "ray", "--top", 0, "--set", f"store.writer={writer}"),
-        env={**os.environ, **QUIET, "RAY_ADDRESS": nodes.cluster.address},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run in the background, and the file to which it writes: a pipe that nobody reads would stop it."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def end(self, nodes: Nodes) -> str:
+        """Wait for its end, with as many nodes as there were; returns what it printed."""
+        until(nodes.replace_lost, self.process, self.log)
+        return self.log.read_text(encoding="utf-8")
+
+
+def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> Run:
+    log = out.with_suffix(".log")
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command("run", spec, "--out", out, "--executor", "ray", "--top", 0, "--set", f"store.writer={writer}"),
+            env={**os.environ, **QUIET, "RAY_ADDRESS": nodes.cluster.address}, stdout=file, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+    return Run(process=process, log=log)
 
 
 def there(out: Path) -> int:
@@ -96,32 +131,36 @@ def there(out: Path) -> int:
     return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
 
 
-def is_there(out: Path, count: int) -> bool:
-    """Whether `count` rows are stored."""
-    return there(out) >= count
+def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: int, seed: int) -> int:
+    """Each round kills one thing once a random number of rows has been added, and resumes; then all is compared.
 
-
-def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: int, seed: int) -> None:
-    """Each round kills one thing once a random number of rows has been added, and resumes; then all is compared."""
+    Returns the number of workers that it killed; none if a run ends too early.
+    """
     rng = random.Random(seed)
     kinds = ["worker", "raylet", "driver"]
+    workers_killed = 0
     for number in range(rounds):
         kind = kinds[(number + seed) % 3]
         left = undisturbed.num_rows - there(out)
         moment = there(out) + rng.randrange(max(int(0.7 * left), 1))
-        process = started(spec, out, nodes, rng.choice(["driver", "worker"]))
-        until(partial(is_there, out, moment), process)
+        run = started(spec, out, nodes, rng.choice(["driver", "worker"]))
+
+        def is_there(moment: int = moment) -> bool:
+            nodes.replace_lost()
+            return there(out) >= moment
+
+        until(is_there, run.process, run.log)
         if kind == "driver":
-            process.kill()
-            process.communicate()
+            run.process.kill()
+            run.process.wait()
             continue
         if kind == "raylet":
             nodes.kill_node(rng)
         if kind == "worker":
-            until(lambda: nodes.kill_worker(rng), process)
-        told, _ = process.communicate(timeout=400)
-        assert process.returncode == 0, told
-        assert rows(out).equals(undisturbed)
+            workers_killed += until(lambda: nodes.kill_worker(rng), run.process, run.log)
+        told = run.end(nodes)
+        assert run.process.returncode == 0, told
+        assert rows(out).equals(undisturbed), told
         files = sorted(out.glob("part-*.parquet"))
         assert len(files) == len(Store(directory=out).slices()), "a row lies in two files"
         for path in rng.sample(files, len(files) - 1):
@@ -129,16 +168,17 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: 
     call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
     assert len(list(out.glob("part-*.parquet"))) == len(Store(directory=out).slices())
+    return workers_killed
 
 
 def test_kill_9_on_a_cluster(spec: Path, tmp_path: Path, undisturbed: pa.Table, nodes: Nodes) -> None:
-    disturb(spec, tmp_path / "out", undisturbed, nodes, rounds=2, seed=1)
+    disturb(spec, tmp_path / "out", undisturbed, nodes, rounds=3, seed=1)
 
 
 @pytest.mark.long
 def test_kill_9_on_a_cluster_many_times(spec: Path, tmp_path: Path, undisturbed: pa.Table, nodes: Nodes) -> None:
-    for seed in range(8):
-        disturb(spec, tmp_path / f"out{seed}", undisturbed, nodes, rounds=3, seed=seed)
+    killed = [disturb(spec, tmp_path / f"out{seed}", undisturbed, nodes, rounds=3, seed=seed) for seed in range(8)]
+    assert sum(killed) > 0
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +215,9 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     patience = '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}'
     submitted = jobs.submit(entry, "--no-wait", "--submission-id", "stopped", "--runtime-env-json", patience)
     assert submitted.returncode == 0, submitted.stdout
-    until(lambda: there(out))
-    JobSubmissionClient(jobs.dashboard).stop_job("stopped")  # at once
+    client = JobSubmissionClient(jobs.dashboard)
+    until(lambda: there(out) or client.get_job_status("stopped").is_terminal())
+    client.stop_job("stopped")  # at once
     assert jobs.job("stop", "stopped").returncode == 0  # waits for the end
     log = jobs.job("logs", "stopped").stdout
     assert "Interrupted. Finished slices are in" in log

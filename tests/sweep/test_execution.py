@@ -14,7 +14,7 @@ import pytest
 
 from sweep.store import Store
 from tests.sweep.conftest import SpecWriter, rows, spec_in
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 BIG_AXES = {
     "checkpointing": ["none", "full"],
@@ -33,7 +33,7 @@ def command(*arguments: object) -> list[str]:
 
 def call(*arguments: object, expect: int = 0) -> str:
     """Run the command to its end; returns what it printed."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == expect, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -112,7 +112,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int
             victims = workers_of(process.pid)
             if victims:
                 os.kill(rng.choice(victims), signal.SIGKILL)
-            assert process.wait(timeout=120) == 0, "a killed worker is no reason to fail"
+            assert process.wait(timeout=PATIENCE_S) == 0, "a killed worker is no reason to fail"
             assert Store(directory=out).missing(undisturbed.num_rows) == []
             for path in rng.sample(Store(directory=out).files(), 3):
                 path.unlink()
@@ -143,7 +143,7 @@ def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     process = started(spec, out)
     workers = workers_of(process.pid)
     process.send_signal(number)
-    told, _ = process.communicate(timeout=60)
+    told, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, told
     assert "run the same command to resume" in told
     assert "Traceback" not in told

@@ -10,9 +10,11 @@ import pytest
 from sim_core import SpecError
 from sweep.fidelity import compare_fidelity
 from tests.aicb import gpt_text, write
-from tests.conftest import GPT7B, LLAMA405B
+from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows
+
+MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 
 
 @pytest.fixture
@@ -85,12 +87,48 @@ def test_simulate_changes_the_plan_and_names_what_cannot_run() -> None:
     told = sweep("simulate", GPT7B, "--set", "tp=8", "--set", "hardware.nic_bandwidth=100 Gb/s")
     assert told.returncode == 0
     assert "tp 8, pp 1" in told.stdout
+    assert "layer_split" not in told.stdout
     assert "step time" in told.stdout
     refused = sweep("simulate", GPT7B, "--set", "pp=5")
     assert refused.returncode == 3
     assert "infeasible: gpus_not_divisible" in refused.stdout
-    wrong = sweep("simulate", GPT7B, "--set", "tpp=8")
-    assert (wrong.returncode, wrong.stderr) == (1, "error: --set: fixed.tpp: unknown name, nearest valid: tp, pp, vpp\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("tpp=8", "--set: tpp: unknown name, nearest valid: tp, pp, vpp"),
+        ("tp=fixed.x", "--set: tp: found 'fixed.x', expected a whole number from 1 to 2^31 - 1"),
+        ("=8", "--set =8: expected key=value, such as tp=8"),
+        ("tp", "--set tp: expected key=value, such as tp=8"),
+        ("tp=[1", "--set tp=[1: the value is not valid YAML"),
+    ],
+)
+def test_a_fault_of_a_set_names_what_the_user_wrote(given: str, message: str) -> None:
+    wrong = sweep("simulate", GPT7B, "--set", given)
+    assert (wrong.returncode, wrong.stderr) == (1, f"error: {message}\n")
+
+
+def test_simulate_names_every_value_that_was_set() -> None:
+    told = sweep("simulate", GPT7B, "--set", "layer_split=[36]", "--set", "overlap_tp=true", "--set", "device_speed=2")
+    (plan,) = (line for line in told.stdout.splitlines() if line.startswith("plan: "))
+    assert "layer_split 36" in plan
+    assert "overlap_tp yes" in plan
+    assert "device_speed 2" in plan
+
+
+def test_simulate_in_fidelity_simai_exits_with_3_for_a_plan_that_cannot_run() -> None:
+    refused = sweep("simulate", GPT7B, "--fidelity", "simai", "--set", "pp=5")
+    assert refused.returncode == 3
+    assert "infeasible: gpus_not_divisible" in refused.stdout
+    assert "total" not in refused.stdout
+    small = sweep("simulate", GPT7B, "--fidelity", "simai", "--set", "hardware.memory=1 GB")
+    assert small.returncode == 3  # the tool knows no memory: its numbers are printed nevertheless
+    assert "infeasible: model_state_exceeds_memory" in small.stdout
+    assert "total" in small.stdout
+    others = sweep("simulate", MOE, "--fidelity", "simai")
+    assert others.returncode == 3
+    assert "infeasible: not_in_simai" in others.stdout
 
 
 def test_an_exported_plan_simulates_to_its_row(write_spec: SpecWriter, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ H20 = read_hardware("H20-SXM")
 AXES = {"tp": [1, 2, 4], "pp": [1, 2], "ga": [2, 4]}
 FIXED = {"layer_split": "balanced", "checkpointing": "none"}
 PLAIN: dict[str, Any] = {"axes": AXES, "fixed": FIXED, "hardware": {"preset": "H20-SXM"}, "sample": {"n": 5, "seed": 1}}
-CANNOT_CHANGE_A_ROW = ("memory_bandwidth", "peak_flops_bf16", "peak_flops_fp32")
-"""Of the hardware alone; the peaks count where compute times are moved between devices (`measured_on`)."""
+CANNOT_CHANGE_A_ROW = (
+    *("memory_bandwidth", "peak_flops_bf16", "peak_flops_fp32", "peak_flops_fp8", "peak_flops_fp4"),
+    *(key for key, (section, _) in HARDWARE_KEYS.items() if section == "kernels"),
+)
+"""Of the hardware alone, while a workload brings its compute times; the peaks count where these move between devices."""
 
 
 def identity(path: Path) -> str:

@@ -66,6 +66,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (axes(schedule=["1F1B"]), ": axes.schedule: found '1F1B', nearest valid: 1f1b"),
     (axes(checkpointing=["every"]), ": axes.checkpointing: found 'every', nearest valid: every:K"),
     (axes(checkpointing=["every:0"]), ": axes.checkpointing: found 'every:0', nearest valid: every:K"),
+    (axes(checkpointing=["none:3"]), ": axes.checkpointing: found 'none:3', expected 'none', without a number"),
+    (
+        axes(layer_split=[18, 18]),
+        ": axes.layer_split: found '[18, 18]', expected a list of splits; for one list of layers per virtual stage: [[18, 18]]",
+    ),
     (axes(overlap_tp=["yes please"]), ": axes.overlap_tp: found 'yes please', expected true or false"),
     ({"axes": {"tp,pp": [[1]]}}, ": axes.tp,pp: found '[1]', expected 2 values per row"),
     (axes(global_batch=[8]), ": ga and global_batch are both given"),
@@ -175,6 +180,17 @@ def test_a_fault_of_a_set_is_told_of_the_set(write_spec: SpecWriter) -> None:
     assert str(caught.value).startswith("--set axes.ga=[0]: axes.ga: found '0'")
 
 
+def test_a_fault_of_the_file_is_not_told_of_a_set_with_a_similar_key(write_spec: SpecWriter) -> None:
+    path = write_spec(axes={"tp": [1], "tpp": [1]})
+    with pytest.raises(SpecError) as caught:
+        load_spec(path, ["axes.tp=[2]"])
+    assert str(caught.value).startswith(f"{path}:")
+    with pytest.raises(SpecError, match=r"^--set axes\.ga=\[0\]: axes\.ga: found '0'"):
+        load_spec(write_spec(), ["axes.ga=[1]", "axes.ga=[0]"])  # the last one counts
+    with pytest.raises(SpecError, match=r"^--set axes=\{ga: \[0\]\}: axes\.ga: found '0'"):
+        load_spec(write_spec(), ["axes={ga: [0]}"])
+
+
 def test_a_sample_larger_than_the_space_is_all_of_it_and_said(write_spec: SpecWriter) -> None:
     path = write_spec(sample={"n": 10**9})
     prepared = prepare(load_spec(path), path.parent)
@@ -187,9 +203,9 @@ def test_switches_of_nccl_are_axes_and_overrides(write_spec: SpecWriter) -> None
         hardware={"preset": "H100-SXM", "pat": False}, axes={"hardware.nvls": [True, False], "tp": [4]}, where=None
     )
     job = prepare(load_spec(path), path.parent).sweep
-    assert job.hardware.nvls.tolist() == [True, False]
-    assert not job.hardware.pat.any()
-    assert job.hardware.ll128.all()
+    assert job.hardware.columns.nvls.tolist() == [True, False]
+    assert not job.hardware.columns.pat.any()
+    assert job.hardware.columns.ll128.all()
 
 
 def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: SpecWriter, tmp_path: Path) -> None:
@@ -200,7 +216,9 @@ def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: S
     (note,) = (note for note in prepare(load_spec(path), path.parent).notes if "not given, taken as" in note)
     assert note.startswith("hardware mine: not given, taken as ll128 yes, pat yes, nvls no, nvls_tree no, ")
     whole = write_spec(hardware=document, where=None)  # and in the spec itself
-    assert prepare(load_spec(whole), whole.parent).sweep.hardware.ll_bandwidth_one_node.tolist() == [87.7e9] * 2  # an axis
+    assert (
+        prepare(load_spec(whole), whole.parent).sweep.hardware.columns.ll_bandwidth_one_node.tolist() == [87.7e9] * 2
+    )  # an axis
 
 
 def test_hardware_files_are_told_apart_by_their_names(write_spec: SpecWriter, tmp_path: Path) -> None:

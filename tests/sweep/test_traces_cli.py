@@ -88,7 +88,6 @@ def test_a_timeline_is_a_chrome_trace_of_both(told: Callable[..., str], tmp_path
         (("replay", "/nonexistent/*.txt"), "no file matches"),
         (("inspect", MOE, "--set", "repeat.times=3"), "repeat.from: missing"),
         (("export", EXAMPLES / "moe_trace.yaml", "--plan", 4904), "only SimAI texts can be exported"),
-        (("simulate", MOE, "--fidelity", "simai"), "not_in_simai"),
     ],
 )
 def test_faults_are_one_line(arguments: tuple[object, ...], message: str) -> None:

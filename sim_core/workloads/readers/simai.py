@@ -12,17 +12,21 @@ import numpy as np
 from sim_core.errors import FormatError
 from sim_core.units import NS, short
 from sim_core.workloads import moving
+from sim_core.workloads.readers.simai_facts import first_excess_ns, messages_of, parameters_of
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import COLLECTIVES, RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
     DP,
     DP_EP,
     EP,
     FORWARD,
     GATHER_PARAMETERS,
     NO_COMM,
+    ONCE_ON_FIRST_STAGE,
     REDUCE_GRADIENTS,
     REDUCE_SCATTER,
     TP,
@@ -40,13 +44,20 @@ from sim_core.workloads.workload import (
 
 MAX_LAYER_TABLE: Final = 300_000
 """Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
+_KIND: Final = {
+    "NONE": NO_COMM,
+    "ALLREDUCE": ALL_REDUCE,
+    "ALLGATHER": ALL_GATHER,
+    "REDUCESCATTER": REDUCE_SCATTER,
+    "ALLTOALL": ALL_TO_ALL,
+}
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
 def workload_from_simai(
-    text: SimaiText, *, micro_batch: int | None, sequence: int | None, measured_on: str | None
+    text: SimaiText, *, micro_batch: int | None, sequence: int | None, measured_on: str | None, ffn: int | None = None
 ) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a parsed text, and warnings. `micro_batch` is that of the recording (not in the file).
+    """The workload of a parsed text, and warnings. `micro_batch` and `ffn` are those of the recording (not in the file).
 
     Raises FormatError if the lines do not form micro-batches of layers.
     """
@@ -57,14 +68,19 @@ def workload_from_simai(
     rerun = _rerun_counts(header, len(text.order))
     compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
     compute_s = compute_ns.mean(0) * NS
+    excess_ns, others_ns = first_excess_ns(text, sections)
+    if excess_ns > 0:
+        compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
     again = rerun[sections.repetitions]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
     units, unit_of_layer, first, last = _units(text, sections, starts, compute_s, warnings)
     occurrences = _occurrences(units, unit_of_layer, starts)
     pieces, names = _pieces(text, sections, units, occurrences, compute_s, again)
     layers = len(starts) * header.pp
-    step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)])
-    p2p_bytes, p2p_rule, notes = _p2p(header, pieces)
+    step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)], excess_ns * NS)
+    messages = messages_of(text, sections, sequence, micro_batch)
+    parameters = parameters_of(text, sections, messages, len(starts), ffn)
+    p2p_bytes, p2p_rule, notes = _p2p(header, pieces, messages.activation)
     arrays = Arrays(
         base=_base(header, micro_batch),
         pieces=pieces,
@@ -78,7 +94,9 @@ def workload_from_simai(
         layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
         gradient_width=4.0,
         layered_gradients=False,
+        shares=parameters.shares,
     )
+    has_experts = _has_experts(pieces, step, names)
     workload = Workload(
         kind="simai",
         base=_base(header, micro_batch),
@@ -87,8 +105,10 @@ def workload_from_simai(
         arrays=arrays,
         sequence=sequence,
         measured_on=measured_on,
-        has_experts=_has_experts(pieces, step),
-        notes=(*notes, *_notes(header, micro_batch, len(starts))),
+        has_experts=has_experts,
+        gradients_known=(True, not has_experts or bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())),
+        ends_known=parameters.known,
+        notes=(*notes, *parameters.notes, *_notes(header, micro_batch, len(starts))),
     )
     return workload, tuple(warnings)
 
@@ -191,7 +211,7 @@ def _pieces(
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
         compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
-        comm_kind=np.array([[COLLECTIVES.index(c) for c in r.collective] for r in records], np.int64),
+        comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
         comm_group=group,
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
@@ -216,16 +236,21 @@ def _group(suffix: str, phase: int) -> int:
     return DP if phase == WEIGHT_GRADIENT else TP
 
 
-def _step_pieces(records: Sequence[Record]) -> StepPieces:
-    """The once-per-step records, each as one row for its compute and one for each of its collectives."""
+def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
+    """The once-per-step records, each as one row for its compute and one for each of its collectives.
+
+    `first_s`: seconds that the embedding has in its first micro-batch only.
+    """
     rows: list[tuple[int, int, float, int, int, int, float, int, bool]] = []
+    if first_s > 0:
+        rows.append((ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, first_s, moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED, False))
     for record in records:
         rule, comm_rules = rules_of(record, in_layer=False)
         compute_s = sum(record.compute_ns) * NS
         if compute_s > 0:
             rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED, False))
         for phase in range(3):
-            kind = COLLECTIVES.index(record.collective[phase])
+            kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
             group = _group(record.suffix[phase], phase)
@@ -260,8 +285,12 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, in
     """Rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
     groups = [_group(record.suffix[phase], phase) for phase in range(3)]
     comm = [_RULE_OF_GROUP[group] for group in groups]
+    if record.name == "embedding_norm":  # the whole vocabulary at any tp
+        return moving.COMPUTE, (moving.FIXED, moving.FIXED, moving.FIXED)
     if in_layer:
         return moving.COMPUTE, (comm[0], comm[1], comm[2])
+    if record.name == "grad_norm":
+        return moving.FIXED, (moving.ALL_PARAMETERS, moving.ALL_PARAMETERS, moving.ALL_PARAMETERS)
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
         on_tp = moving.PARAMETERS
     else:
@@ -271,25 +300,22 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, in
     return compute, (comm[0], comm[1], comm[2])
 
 
-def _has_experts(pieces: Pieces, step: StepPieces) -> bool:
+def _has_experts(pieces: Pieces, step: StepPieces, names: Sequence[str]) -> bool:
     in_layers: Bools = (pieces.comm_group >= EP) & (pieces.comm_group != DP) & (pieces.comm_bytes > 0)
-    return bool(in_layers.any() or ((step.comm_group == DP_EP) & (step.comm_bytes > 0)).any())
+    once: Bools = (step.comm_group == DP_EP) & (step.comm_bytes > 0)
+    return bool(in_layers.any() or once.any() or any("moe" in name for name in names))
 
 
-def _p2p(header: Header, pieces: Pieces) -> tuple[float, int, list[str]]:
+def _p2p(header: Header, pieces: Pieces, activation: float) -> tuple[float, int, list[str]]:
     """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry."""
     on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
     sharded = bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
         return float(header.pp_comm), rule, []
-    forward = pieces.comm_bytes[:, FORWARD][on_tp[:, FORWARD]]
-    if not len(forward):
-        return (
-            0.0,
-            rule,
-            ["the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"],
-        )
-    size = float(forward.max()) / (header.tp if sharded else 1)
+    if not activation:
+        note = "the size of a pipeline send is unknown (no pp_comm, no TP message): plans with pp > 1 are infeasible"
+        return 0.0, rule, [note]
+    size = activation / (header.tp if sharded else 1)
     why = f"its TP message / tp {header.tp}" if sharded else "its TP message"
     return size, rule, [f"pp_comm is not stated: a pipeline send is taken as {short(size, 'B')}, {why}"]

@@ -14,9 +14,11 @@ from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import Ints
 
 EMBEDDING: Final = "embedding_layer"
-_BEFORE = re.compile(r"(grad_gather|grad_param_comm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z")
+_BEFORE = re.compile(
+    r"(grad_gather|grad_param_comm|grad_norm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z"
+)
 _AFTER = re.compile(r"(cross_entropy|optimizer)[0-9]*\Z")
-_LAST_STAGE = re.compile(r"final_")
+_LAST_STAGE = re.compile(r"final_|embedding_norm\Z")
 
 
 @dataclass(frozen=True, kw_only=True)

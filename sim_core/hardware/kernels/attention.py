@@ -1,0 +1,102 @@
+"""Seconds of the attention core: one fused (flash) kernel, or the unfused GEMMs, softmax and dropout of earlier stacks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed
+from sim_core.hardware.kernels.gemm import ALIGNED_BYTES, UNALIGNED
+from sim_core.hardware.kernels.grid import Bools, Floats, interpolate
+
+BACKWARD: Final = 2.9
+"""Seconds of the backward over those of the forward, MooreThreads/SimuMax 4dcaae5: median of 12 shapes on an A100
+(2.55-3.31), and of 32 on a B200 2.69 (1.22-3.23)."""
+BATCHED_GEMM_EFFICIENCY: Final = 0.55
+"""Part of the peak that the batched GEMMs of unfused attention reach, and below the part of the memory bandwidth
+[fitted to runs of vTrain, Megatron-LM 2021-22 and BigScience on A100s]."""
+BATCHED_GEMM_HBM: Final = 0.65
+_LARGEST_FUSED: Final = 2048
+
+
+def attention_forward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None = None
+) -> Timed:
+    """Causal flash attention of b sequences of s tokens, heads of d channels (values: d_v), on one GPU; arrays of one length.
+
+    Half of the scores are counted as work. The rate of a size of heads that was not measured is that of the nearest.
+    """
+    peak = kernels.peak(dtype)
+    b, s, heads, kv_heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, kv_heads, d))
+    d_v = d if d_v is None else np.asarray(d_v, np.float64)
+    grids = kernels.tables.attention.get(DTYPES[dtype].table) if kernels.tables else None
+    factor = kernels.numbers["sustained_scale"]
+    if not grids:
+        reached = peak * kernels.numbers["attention_efficiency"]
+        seconds = factor * b * heads * s * s * (d + d_v) / reached + kernels.numbers["kernel_overhead"]
+        return Timed(seconds, np.zeros(len(d), np.bool_))
+    measured_d = np.array(sorted(grids))
+    nearest = measured_d[np.argmin(np.abs(np.log(d)[:, None] - np.log(measured_d)), axis=1)]
+    shortest = np.exp(next(iter(grids.values())).axes[2][0])
+    rate, inside = np.empty(len(d)), np.empty(len(d), np.bool_)
+    at = [np.log(heads), _slot(heads, kv_heads), np.log(s), np.log(b)]
+    for size in np.unique(nearest):
+        rows = nearest == size
+        rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in at])
+    work = b * heads * s * np.maximum(s, shortest) * (d + d_v)
+    return Timed(factor * work / rate, inside & (nearest == d) & (d == d_v) & kernels.own)
+
+
+def attention_backward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None = None
+) -> Timed:
+    """The backward of the same: the forward times `BACKWARD`."""
+    forward = attention_forward_s(kernels, dtype, b, s, heads, kv_heads, d, d_v)
+    return Timed(BACKWARD * forward.seconds, forward.measured)
+
+
+def _slot(heads: Floats, kv_heads: Floats) -> Floats:
+    """Place on the second axis of the tables: 1 to 8 key-value heads, then as many as heads, as logarithms."""
+    between = np.log(8.0) + np.log(2.0) * np.log(np.maximum(kv_heads, 8) / 8) / np.log(np.maximum(heads, 9) / 8)
+    return np.where(kv_heads == heads, np.log(16.0), np.where(kv_heads <= 8, np.log(kv_heads), between))
+
+
+def unfused_attention_forward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool
+) -> Timed:
+    """Attention of Megatron-LM before flash attention: two batched GEMMs, softmax and dropout over the full square of scores.
+
+    Bytes per score: 4 in the fused softmax (read, write, 16 bits), 5 in dropout (and a mask of a byte).
+    """
+    return _unfused(kernels, dtype, b, s, heads, d, gemms=2, softmax=(4, 37), dropout=5 if dropout else 0)
+
+
+def unfused_attention_backward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool
+) -> Timed:
+    """The backward of the same: four batched GEMMs, 6 bytes per score in the fused softmax, 5 in dropout."""
+    return _unfused(kernels, dtype, b, s, heads, d, gemms=4, softmax=(6, 40), dropout=5 if dropout else 0)
+
+
+def _unfused(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, gemms: int, softmax: tuple[int, int], dropout: int
+) -> Timed:
+    """`softmax`: bytes per score where Megatron-LM's fused kernel runs, and in the passes of fp32 that replace it.
+
+    It runs where batch x heads and the sequence are multiples of 4 and the sequence is at most 2,048
+    (NVIDIA/Megatron-LM v2.5, megatron/model/fused_softmax.py). Else: to fp32, scale, mask, softmax, and back.
+    """
+    peak = kernels.peak(dtype)
+    b, s, heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, d))
+    width = DTYPES[dtype].bytes
+    batches = b * heads
+    flops = 2.0 * batches * s * s * d
+    rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
+    moved = width * batches * (2 * s * d + s * s)
+    gemm = np.maximum(flops / rate, moved / (BATCHED_GEMM_HBM * kernels.numbers["memory_bandwidth"]))
+    fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= _LARGEST_FUSED)
+    scores = batches * s * s
+    passes = scores * (np.where(fused, *softmax) + dropout) / kernels.hbm_bandwidth
+    launched = gemms + np.where(fused, 1, 5) + (dropout > 0)
+    return Timed(gemms * gemm + passes + launched * kernels.numbers["kernel_overhead"], np.zeros(len(d), np.bool_))

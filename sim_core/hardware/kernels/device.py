@@ -1,0 +1,102 @@
+"""What the kernels of one GPU need: its measured tables, the factors on them, and its peaks for what was not measured."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import SpecError, nearest
+from sim_core.hardware.description import Hardware
+from sim_core.hardware.kernels.grid import Bools, Floats
+from sim_core.hardware.kernels.tables import Tables, read_tables
+
+Sizes = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
+
+
+class Dtype(NamedTuple):
+    """A precision of operands."""
+
+    table: str  # name of its tables; none for fp32
+    peak: str  # number of the hardware
+    bytes: float  # of one element
+
+
+DTYPES: Final = {
+    "fp32": Dtype("", "peak_flops_fp32", 4),
+    "bf16": Dtype("bf16", "peak_flops_bf16", 2),
+    "fp16": Dtype("bf16", "peak_flops_bf16", 2),
+    "fp8": Dtype("fp8", "peak_flops_fp8", 1),
+    "fp8_block": Dtype("fp8_block", "peak_flops_fp8", 1),
+    "nvfp4": Dtype("nvfp4", "peak_flops_fp4", 0.5),
+}
+"""fp8 has one scale per tensor, fp8_block one per block. fp16 has the rates of bf16: the same tensor cores."""
+
+
+class Timed(NamedTuple):
+    """Seconds of each kernel, and whether they rest on measured kernels of that very device, of its size and around it."""
+
+    seconds: Floats
+    measured: Bools
+
+
+class Kernels(NamedTuple):
+    """One GPU. `numbers` are those of the hardware, in SI, by short name."""
+
+    name: str
+    tables: Tables | None
+    own: bool  # the tables were measured on this very device, not on a near one
+    numbers: dict[str, float]
+
+    def peak(self, dtype: str) -> float:
+        """Peak FLOP/s of a precision. Raises SpecError where the device has none, or the precision is unknown."""
+        if dtype not in DTYPES:
+            raise SpecError(f"precision {dtype!r}: unknown, {nearest(dtype, DTYPES)}")
+        peak = self.numbers[DTYPES[dtype].peak]
+        if not peak > 0:
+            raise SpecError(f"precision {dtype!r}: {self.name} does not have it ({DTYPES[dtype].peak} is 0)")
+        return peak
+
+    @property
+    def hbm_bandwidth(self) -> float:
+        """Bytes/s that memory-bound kernels reach."""
+        return self.numbers["memory_bandwidth"] * self.numbers["hbm_efficiency"]
+
+
+_NUMBERS: Final = (
+    *("peak_flops_fp32", "peak_flops_bf16", "peak_flops_fp8", "peak_flops_fp4", "memory_bandwidth", "hbm_efficiency"),
+    *("kernel_overhead", "gemm_scale", "sustained_scale", "gemm_efficiency", "attention_efficiency"),
+)
+
+
+def load_kernels(hardware: Hardware) -> Kernels:
+    """The kernels of a device: its tables, or those it borrows, read once per process."""
+    stated = hardware.kernels
+    tables = read_tables(stated.tables) if stated.tables else None
+    return Kernels(hardware.name, tables, not stated.borrowed, {key: hardware.value(key) for key in _NUMBERS})
+
+
+def precisions(kernels: Kernels) -> list[str]:
+    """The precisions that a device has."""
+    return [dtype for dtype, (_, peak, _) in DTYPES.items() if kernels.numbers[peak] > 0]
+
+
+def measured_kernels(kernels: Kernels) -> list[str]:
+    """A line for each kind of kernel that the tables of a device hold: precisions and ranges of sizes."""
+    if kernels.tables is None:
+        return []
+    lines = []
+    for kind, names, by_dtype in (
+        ("GEMM", ("m", "n", "k"), kernels.tables.gemm),
+        ("attention", ("heads", "", "sequence", "batch"), {name: by[max(by)] for name, by in kernels.tables.attention.items()}),
+    ):
+        axes = next(iter(by_dtype.values())).axes
+        ranges = [
+            f"{name} {np.exp(axis[0]):.0f}-{np.exp(axis[-1]):.0f}" for name, axis in zip(names, axes, strict=True) if name
+        ]
+        if kind == "attention":
+            heads = sorted({dim for by in kernels.tables.attention.values() for dim in by})
+            ranges.append(f"head size {', '.join(map(str, heads))}")
+        lines.append(f"{kind} forward: {', '.join(by_dtype)}; {', '.join(ranges)}")
+    return lines

@@ -1,0 +1,87 @@
+"""Seconds of GEMMs and of grouped GEMMs (the experts of a mixture), forward and backward."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+
+from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Timed
+from sim_core.hardware.kernels.grid import Floats, Grid, interpolate
+from sim_core.hardware.kernels.tables import wave_efficiency
+
+Phase = Literal["forward", "input_gradient", "weight_gradient"]
+PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
+
+WEIGHT_GRADIENT: Final = 1.05
+"""Seconds of a weight gradient, which adds to a gradient in fp32, over those of a forward GEMM of its shape.
+
+MooreThreads/SimuMax 4dcaae5, configs/system: 1.05 on an A100, 1.03-1.08 on a B200. An input gradient takes as long as a
+forward GEMM of its shape (1.00 on both). docs/kernels.md has the spread.
+"""
+ALIGNED_BYTES: Final = 16
+"""Tensor cores want rows in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 3)."""
+UNALIGNED: Final = 0.51
+"""Part of the fp32 peak that unaligned GEMMs reach: 10 TFLOP/s of 19.5 on an A100, fitted to 14 runs of
+bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
+
+
+def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward") -> Timed:
+    """GEMMs of a linear layer: [m, k] x [k, n], m tokens from k to n channels; arrays of one length.
+
+    `phase` takes the same m, n and k: the input gradient is a GEMM (m, k, n), the weight gradient (n, k, m).
+    Raises SpecError where the device does not have the precision.
+    """
+    kernels.peak(dtype)
+    table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
+    return _aligned(kernels, dtype, _dense(kernels, dtype, table, m, n, k, phase), m, n, k)
+
+
+def grouped_gemm_s(
+    kernels: Kernels, dtype: str, groups: Sizes, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward"
+) -> Timed:
+    """`groups` GEMMs of m tokens each, run as one grouped kernel; m is the mean and need not be whole.
+
+    The geometric mean of `groups` GEMMs one by one and of one GEMM with the tokens of all. A rule, so never measured;
+    docs/kernels.md compares it with measured grouped kernels.
+    """
+    kernels.peak(dtype)
+    table = kernels.tables.expert_gemm.get(DTYPES[dtype].table) if kernels.tables else None
+    groups, m = np.asarray(groups, np.float64), np.asarray(m, np.float64)
+    apart = groups * _dense(kernels, dtype, table, m, n, k, phase).seconds
+    together = _dense(kernels, dtype, table, m * groups, n, k, phase).seconds
+    seconds = np.sqrt(apart * together)
+    return _aligned(kernels, dtype, Timed(seconds, np.zeros(len(seconds), np.bool_)), m * groups, n, k)
+
+
+def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> Timed:
+    shape = {"forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (n, k, m)}[phase]
+    sizes = [np.asarray(size, np.float64) for size in shape]
+    factor = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]
+    if phase == "weight_gradient":
+        factor *= WEIGHT_GRADIENT
+    if table is None:
+        return Timed(factor * _roofline(kernels, DTYPES[dtype], *sizes), np.zeros(len(sizes[0]), np.bool_))
+    rate, inside = interpolate(table, [np.log(np.maximum(size, 1.0)) for size in sizes])
+    # A GEMM below the smallest measured size takes as long as the smallest: it fills no more of the GPU.
+    rows, columns, depth = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
+    if kernels.tables and kernels.tables.multiprocessors:
+        rate = rate * wave_efficiency(rows, columns, kernels.tables.multiprocessors)
+    return Timed(factor * 2.0 * rows * columns * depth / rate, inside & kernels.own)
+
+
+def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -> Floats:
+    """Where nothing was measured: a stated part of the peak, or the bytes of the matrices; and the overhead of a kernel."""
+    compute = 2.0 * m * n * k / (kernels.numbers[dtype.peak] * kernels.numbers["gemm_efficiency"])
+    memory = ((m * k + k * n) * dtype.bytes + m * n * max(dtype.bytes, 2)) / kernels.hbm_bandwidth
+    return np.maximum(compute, memory) + kernels.numbers["kernel_overhead"]
+
+
+def _aligned(kernels: Kernels, dtype: str, timed: Timed, m: Sizes, n: Sizes, k: Sizes) -> Timed:
+    """Without tensor cores where n or k, the contiguous sizes of all three GEMMs of a layer, are not aligned."""
+    multiple = ALIGNED_BYTES / DTYPES[dtype].bytes
+    unaligned = (np.asarray(n, np.float64) % multiple != 0) | (np.asarray(k, np.float64) % multiple != 0)
+    if dtype == "fp32" or not unaligned.any():
+        return timed
+    slow = 2.0 * np.asarray(m, np.float64) * n * k / (UNALIGNED * kernels.peak("fp32"))
+    return Timed(np.where(unaligned, np.maximum(timed.seconds, slow), timed.seconds), timed.measured & ~unaligned)

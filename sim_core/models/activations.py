@@ -1,0 +1,86 @@
+"""Bytes of activations that a unit keeps from forward to backward, by recompute mode, as columns over keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sim_core.models.description import EMBEDDING, HEAD, MTP, Model, Unit
+from sim_core.models.flops import sequence_of
+from sim_core.models.keys import Floats, Keys, Shape, shape_of
+
+MODES: Final = ("none", "selective", "full")
+"""Columns of `activation_bytes`. Selective: core attention is computed again; full: only the layer's input is kept."""
+
+LOGIT: Final = 8.0
+"""Bytes per logit from head to backward: bf16 logits and their gradient, fp32 softmax (Megatron-LM)."""
+
+
+def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool) -> Floats:
+    """Bytes kept for one micro-batch and one unit, [n, MODES]. Raises SpecError if the sequence is unknown.
+
+    Korthikanti et al. 2022 (arXiv 2205.05198), section 4, itemised so that it holds for other layers, too: their eq. 2 and 4
+    without flash attention, with dropout, and with as many key-value heads as heads. With full recompute the backward of a
+    layer needs `none` of one layer besides.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    if unit.kind == EMBEDDING:
+        mask = shape.local * model.hidden if model.hidden_dropout else np.zeros(len(keys.tp))
+        norm = 2.0 * shape.local * model.hidden if model.embedding_norm else 0.0
+        return np.stack([mask + norm] * len(MODES), axis=1)
+    ends = _head(model, shape) if unit.kind in (HEAD, MTP) else np.zeros(len(keys.tp))
+    if unit.kind == HEAD:
+        return np.stack([ends] * len(MODES), axis=1)
+    if unit.kind == MTP:  # inputs of two norms, their concatenation
+        ends = ends + 8.0 * shape.local * model.hidden
+    core = np.zeros(len(keys.tp)) if flash else _core(model, shape)
+    rest = _attention(model, shape) + (_experts(model, shape) if unit.moe else _mlp(model, shape, model.ffn or 0, shape.tp))
+    block_inputs = shape.local * model.hidden * _local_width(model, unit)
+    whole = block_inputs + rest + core
+    kept = 2.0 * shape.local * model.hidden
+    return np.stack([whole + ends, whole - core + ends, kept + ends], axis=1)
+
+
+def _local_width(model: Model, unit: Unit) -> float:
+    """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
+    norms = 2.0 * model.norms_per_layer
+    masks = 2.0 if model.hidden_dropout else 0.0
+    return norms + 4.0 + masks  # experts: the router's input is the norm's output
+
+
+def _attention(model: Model, shape: Shape) -> Floats:
+    """Queries, keys, values and the output of core attention; with mla the latents before and after their norms."""
+    if model.mla:
+        latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
+        each = 2 * model.head_dim + 2 * model.v_head_dim
+        return shape.local * latents + 2.0 * shape.tokens * shape.heads * each
+    width = (2 * shape.heads + 2 * shape.kv_heads) * model.head_dim
+    normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm else 0.0
+    return 2.0 * shape.tokens * (width + normed)
+
+
+def _core(model: Model, shape: Shape) -> Floats:
+    """Softmax output; with dropout its mask and output, too."""
+    per_score = 5.0 if model.attention_dropout else 2.0
+    return per_score * shape.micro_batch * shape.heads * shape.sequence**2 / shape.cp
+
+
+def _mlp(model: Model, shape: Shape, ffn: int, parts: Floats) -> Floats:
+    """Output of fc1 (both halves with a gate) and input of fc2."""
+    return 2.0 * shape.tokens * (3 if model.gated else 2) * ffn / parts
+
+
+def _experts(model: Model, shape: Shape) -> Floats:
+    """Per routed copy the input and output of its expert, and the inner ones of its MLP."""
+    experts = model.experts
+    if experts is None:
+        raise ValueError(f"{model.name} has no experts")
+    inner = (3 if model.gated else 2) * experts.ffn / shape.etp
+    routed = shape.routed * (4.0 * model.hidden + 2.0 * inner)
+    return routed + (_mlp(model, shape, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
+
+
+def _head(model: Model, shape: Shape) -> Floats:
+    """Inputs of the final norm and of the logits; the logits."""
+    return 4.0 * shape.local * model.hidden + LOGIT * shape.tokens * shape.vocabulary / shape.tp

@@ -1,0 +1,243 @@
+"""`Model`: what costs time or memory in a transformer, as numbers; checked where it enters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sim_core.errors import shown
+
+MAX: Final = 2**31 - 1
+MAX_LAYERS: Final = 10_000
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX)]
+Size = Annotated[int, Field(strict=True, ge=0, le=MAX)]
+Flag = Annotated[bool, Field(strict=True)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Layers = Annotated[tuple[Size, ...], Field()]
+
+Activation = Literal["gelu", "relu", "squared_relu", "silu"]
+Norm = Literal["layernorm", "rmsnorm"]
+Position = Literal["learned", "rotary", "alibi", "none"]
+
+
+class Checked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Mla(Checked):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): sizes of the latents and of a head."""
+
+    q_rank: Count | None = None  # None: queries come from the hidden state directly
+    kv_rank: Count
+    nope_head_dim: Count
+    rope_head_dim: Count
+    v_head_dim: Count
+
+
+class Experts(Checked):
+    """Mixture of experts in place of the dense MLP of some layers."""
+
+    count: Count
+    topk: Count
+    ffn: Count  # of one expert
+    shared_ffn: Size = 0  # of all shared experts together
+    dense_layers: Size | Layers = 0  # the first n layers, or a list of layers (from 0), keep a dense MLP
+    router_bias: Flag = False
+    capacity_factor: Annotated[float, Field(strict=True, gt=0)] | None = None  # None: no token is dropped
+    pad_to_capacity: Flag = False  # every expert computes its full capacity
+    imbalance: Annotated[float, Field(strict=True, ge=1)] = 1.0  # tokens of the busiest rank / mean
+
+
+class Window(Checked):
+    """Sliding-window attention: a token sees the last `tokens` tokens."""
+
+    tokens: Count
+    layers: Literal["all", "even", "odd"] | Layers = "all"  # layer numbers count from 0
+
+
+class Unit(NamedTuple):
+    """A part of the model that is costed once: the embedding, a kind of layer, the head, a multi-token prediction layer."""
+
+    name: str
+    kind: str  # one of EMBEDDING, LAYER, HEAD, MTP
+    number: int  # how many the model has
+    moe: bool
+    window: int  # tokens that a token sees; 0: all before it
+
+
+EMBEDDING: Final = "embedding"
+LAYER: Final = "layer"
+HEAD: Final = "head"
+MTP: Final = "mtp"
+
+
+class Model(Checked):
+    """A decoder-only transformer. Counts are of the whole model; a layer is attention and MLP.
+
+    `kv_heads` and `head_dim` default to `heads` and `hidden / heads`; with `mla` they follow from it. `ffn` is that of dense
+    layers and may be missing where every layer has experts. `sequence` is the length trained on; a `config.json` does not
+    state it.
+    """
+
+    name: str = Field(min_length=1)
+    source: str = Field(min_length=1)
+    layers: Annotated[Count, Field(le=MAX_LAYERS)]
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    mla: Mla | None = None
+    window: Window | None = None
+    ffn: Count | None = None
+    gated: Flag
+    activation: Activation
+    norm: Norm
+    norms_per_layer: Annotated[int, Field(strict=True, ge=2, le=4, multiple_of=2)] = 2
+    qk_norm: Flag = False  # of queries and keys; with mla: of the latents
+    position: Position
+    positions: Count | None = None  # rows of a learned table
+    tied: Flag
+    vocabulary: Count
+    vocabulary_multiple: Count = 128  # Megatron-LM's --make-vocab-size-divisible-by
+    sequence: Count | None = None
+    qkv_bias: Flag = False
+    projection_bias: Flag = False
+    mlp_bias: Flag = False
+    attention_sinks: Flag = False
+    embedding_norm: Flag = False
+    parallel_residual: Flag = False  # attention and MLP read the same input
+    logit_softcap: Flag = False
+    hidden_dropout: Share = 0.0
+    attention_dropout: Share = 0.0
+    experts: Experts | None = None
+    mtp_layers: Size = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        """Sizes that follow from others. Wrong types are left to the checks of the fields."""
+        if not isinstance(given, Mapping):
+            return given
+        filled = dict(given)
+        heads, hidden = filled.get("heads"), filled.get("hidden")
+        mla = filled.get("mla")
+        if mla is not None:
+            for key in ("kv_heads", "head_dim"):
+                if key in filled:
+                    raise ValueError(f"{key}: found {shown(filled[key])}, expected no {key}: with mla it follows from mla")
+            sizes = mla if isinstance(mla, Mapping) else {}
+            parts = [sizes.get("nope_head_dim"), sizes.get("rope_head_dim")]
+            filled["head_dim"] = sum(p for p in parts if isinstance(p, int)) or 1
+        elif "head_dim" not in filled and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+            if hidden % heads:
+                raise ValueError(f"head_dim: missing, and hidden {hidden} does not divide by heads {heads}")
+            filled["head_dim"] = hidden // heads
+        if heads is not None:
+            filled.setdefault("kv_heads", heads)
+        return filled
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for wrong, message in self._contradictions():
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        """What the numbers must agree on: (whether it is violated, message)."""
+        experts, window = self.experts, self.window
+        found = [
+            (self.heads % self.kv_heads != 0, f"kv_heads: found {self.kv_heads}, expected a divisor of heads {self.heads}"),
+            (
+                self.position == "learned" and self.positions is None,
+                "positions: missing, expected the rows of the learned table (position: learned)",
+            ),
+            (
+                self.position != "learned" and self.positions is not None,
+                f"positions: found {self.positions}, expected none with position: {self.position}",
+            ),
+            (
+                bool(self.positions and self.sequence and self.sequence > self.positions),
+                f"sequence: found {self.sequence}, expected at most positions {self.positions}",
+            ),
+        ]
+        if window is not None and not isinstance(window.layers, str):
+            found += _layer_list("window.layers", window.layers, self.layers)
+        if experts is None:
+            return [*found, (self.ffn is None, "ffn: missing")]
+        if not isinstance(experts.dense_layers, int):
+            found += _layer_list("experts.dense_layers", experts.dense_layers, self.layers)
+        dense = experts.dense_layers if isinstance(experts.dense_layers, int) else len(experts.dense_layers)
+        return [
+            *found,
+            (experts.topk > experts.count, f"experts.topk: found {experts.topk}, expected at most count {experts.count}"),
+            (dense >= self.layers, f"experts.dense_layers: found {dense}, expected fewer than layers {self.layers}"),
+            (dense > 0 and self.ffn is None, f"ffn: missing, expected that of the {dense} dense layers"),
+            (
+                experts.pad_to_capacity and experts.capacity_factor is None,
+                "experts.pad_to_capacity: found true, expected a capacity_factor beside it",
+            ),
+        ]
+
+    @property
+    def v_head_dim(self) -> int:
+        """Width of a head's values."""
+        return self.mla.v_head_dim if self.mla else self.head_dim
+
+    @cached_property
+    def layer_units(self) -> tuple[Unit, ...]:
+        """The kinds of layer, in the order in which they first appear."""
+        kinds = dict.fromkeys(self._kinds)
+        return tuple(Unit(_name(kind, kinds), LAYER, self._kinds.count(kind), *kind) for kind in kinds)
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Embedding, kinds of layer, head, then the layer of multi-token prediction if there is one."""
+        last = self._kinds[-1]
+        mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
+        return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
+
+    @cached_property
+    def unit_of_layer(self) -> tuple[int, ...]:
+        """For each layer the index of its kind in `layer_units`."""
+        kinds = list(dict.fromkeys(self._kinds))
+        return tuple(kinds.index(kind) for kind in self._kinds)
+
+    @cached_property
+    def _kinds(self) -> list[tuple[bool, int]]:
+        """(has experts, window in tokens or 0) of each layer."""
+        return [(self._has_experts(layer), self._window(layer)) for layer in range(self.layers)]
+
+    def _has_experts(self, layer: int) -> bool:
+        if self.experts is None:
+            return False
+        dense = self.experts.dense_layers
+        return layer >= dense if isinstance(dense, int) else layer not in dense
+
+    def _window(self, layer: int) -> int:
+        if self.window is None:
+            return 0
+        where = self.window.layers
+        inside = where == "all" or layer % 2 == (where == "odd") if isinstance(where, str) else layer in where
+        return self.window.tokens if inside else 0
+
+
+def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[bool, str]]:
+    beyond = [layer for layer in layers if layer >= count]
+    return [
+        (bool(beyond), f"{key}: found {beyond[:1]}, expected layers 0 to {count - 1}"),
+        (len(set(layers)) < len(layers), f"{key}: found a layer twice"),
+    ]
+
+
+def _name(kind: tuple[bool, int], kinds: Mapping[tuple[bool, int], None]) -> str:
+    """`layer`, with what tells it from the other kinds in front."""
+    words = []
+    if len({window for _, window in kinds}) > 1:
+        words.append("window" if kind[1] else "full")
+    if len({moe for moe, _ in kinds}) > 1:
+        words.append("moe" if kind[0] else "dense")
+    return "_".join([*words, LAYER])

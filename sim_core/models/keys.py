@@ -1,0 +1,138 @@
+"""`Keys`: what the cost of a layer depends on in a plan, as columns; and which keys a model cannot run with."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.models.description import Model
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Keys(NamedTuple):
+    """Distinct keys, a column each, [n]. Pipeline, schedule and batch are no part of a key: a layer costs the same."""
+
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints  # tensor parallelism of the experts
+    sequence_parallel: Ints  # 1 or 0
+    micro_batch: Ints  # sequences
+
+
+def make_keys(
+    *,
+    tp: npt.ArrayLike = 1,
+    cp: npt.ArrayLike = 1,
+    ep: npt.ArrayLike = 1,
+    etp: npt.ArrayLike = 1,
+    sequence_parallel: npt.ArrayLike = 0,
+    micro_batch: npt.ArrayLike = 1,
+) -> Keys:
+    """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
+    given = [np.atleast_1d(np.asarray(column, np.int64)) for column in (tp, cp, ep, etp, sequence_parallel, micro_batch)]
+    columns = [np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)]
+    columns[4] = np.where(columns[0] > 1, columns[4], 0)
+    return Keys(*columns)
+
+
+REFUSALS: Final = (
+    "",
+    "heads_not_divisible_by_tp",
+    "kv_heads_do_not_fit_tp",
+    "ffn_not_divisible_by_tp",
+    "sequence_not_divisible_by_tp",
+    "experts_not_divisible_by_ep",
+    "expert_ffn_not_divisible_by_etp",
+    "experts_need_sequence_parallel",
+    "ep_without_experts",
+    "context_parallel_unknown",
+)
+"""Why a model cannot run with a key; the index is the code. The first that holds is given."""
+
+
+def refusals(model: Model, keys: Keys, sequence: int) -> Ints:
+    """Codes of REFUSALS, [n]; 0: the key can run.
+
+    The rules are Megatron-LM's (core 0.20: transformer_config.py and arguments.py; tp above the key-value heads replicates
+    them; experts with tp need sequence parallelism, moe_layer.py). Context parallelism is not described yet.
+    """
+    tp, experts = keys.tp, model.experts
+    ffns = [model.ffn] if model.ffn else []
+    ffns += [experts.shared_ffn] if experts and experts.shared_ffn else []
+    kv_fits = (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
+    count, ffn = (experts.count, experts.ffn) if experts else (1, 1)
+    has_experts = np.full(len(tp), experts is not None)
+    conditions = (
+        model.heads % tp != 0,
+        ~kv_fits & (model.mla is None),
+        np.any([size % tp != 0 for size in ffns], axis=0) if ffns else np.zeros(len(tp), np.bool_),
+        (keys.sequence_parallel == 1) & (sequence % tp != 0),
+        has_experts & (count % keys.ep != 0),
+        has_experts & (ffn % keys.etp != 0),
+        has_experts & (tp > 1) & (keys.sequence_parallel == 0),
+        ~has_experts & ((keys.ep > 1) | (keys.etp > 1)),
+        keys.cp > 1,
+    )
+    return np.select(conditions, range(1, len(REFUSALS)), 0).astype(np.int64)
+
+
+class Shape(NamedTuple):
+    """Sizes on one rank, [n] each, that all operators are written in."""
+
+    sequence: float
+    tokens: Floats  # of a micro-batch and context-parallel rank: b s / c
+    local: Floats  # tokens that a rank holds between tensor-parallel regions: tokens / tp with sequence parallelism
+    micro_batch: Floats
+    tp: Floats
+    cp: Floats
+    heads: Floats
+    kv_heads: Floats  # at least one
+    vocabulary: Floats  # padded rows
+    routed: Floats  # copies of tokens that the experts of a rank compute, on the busiest rank
+    sent: Floats  # copies of its own tokens that a rank sends to experts
+    experts: Floats  # on a rank
+    etp: Floats
+    ep: Floats
+
+
+def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
+    """Sizes per key. Copies of tokens: Megatron-LM's alltoall dispatcher; the busiest rank has `imbalance` times the mean.
+
+    A capacity cuts what exceeds it; with padding every expert computes its full capacity.
+    """
+    tp, ep, etp = (column.astype(np.float64) for column in (keys.tp, keys.ep, keys.etp))
+    tokens = keys.micro_batch * sequence / keys.cp
+    local = tokens / np.where(keys.sequence_parallel == 1, tp, 1.0)
+    experts, load, topk = model.experts, 1.0, 0
+    if experts:
+        capacity = experts.capacity_factor
+        load = experts.imbalance if capacity is None else min(experts.imbalance, capacity)
+        load = capacity if capacity is not None and experts.pad_to_capacity else load
+        topk = experts.topk
+    return Shape(
+        sequence=float(sequence),
+        tokens=tokens,
+        local=local,
+        micro_batch=keys.micro_batch.astype(np.float64),
+        tp=tp,
+        cp=keys.cp.astype(np.float64),
+        heads=model.heads / tp,
+        kv_heads=np.maximum(model.kv_heads / tp, 1.0),
+        vocabulary=padded_vocabulary(model, keys.tp).astype(np.float64),
+        routed=local * etp * topk * load,
+        sent=local * topk * load,
+        experts=(experts.count if experts else 0) / ep,
+        etp=etp,
+        ep=ep,
+    )
+
+
+def padded_vocabulary(model: Model, tp: Ints) -> Ints:
+    """Rows of the vocabulary as Megatron-LM pads it: a multiple of vocabulary_multiple x tp, [n]."""
+    step = model.vocabulary_multiple * tp
+    return -(-model.vocabulary // step) * step

@@ -1,0 +1,186 @@
+"""Messages of each unit of a model: collectives within its pass, pipeline sends, as columns over keys."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
+from sim_core.models.description import HEAD, LAYER, Model, Unit
+from sim_core.models.flops import sequence_of
+from sim_core.models.kernels import Kernels
+from sim_core.models.keys import Floats, Ints, Keys, Shape, shape_of
+from sim_core.terms import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    EP,
+    FORWARD,
+    INPUT_GRADIENT,
+    REDUCE_SCATTER,
+    TP,
+    WEIGHT_GRADIENT,
+)
+
+ETP: Final = 5
+"""Group of the ranks that share an expert, the TP group if etp is tp. The other groups are those of `sim_core.terms`."""
+ELEMENT: Final = 2.0
+"""Bytes of an activation, bf16 or fp16."""
+
+
+class Messages(NamedTuple):
+    """Collectives of one unit on one micro-batch; a row of messages, [msgs]; bytes per key, [n, msgs].
+
+    `bytes` are those of the whole group's tensor, for ALL_TO_ALL those that one rank sends (as AICB records them); 0 where a
+    key has no such message. `operators[i]` names the operator that the message belongs to. Megatron-LM may send it while
+    phase `beside[i]` of that operator runs; -1: never.
+    """
+
+    names: tuple[str, ...]
+    kind: Ints  # ALL_REDUCE .. ALL_TO_ALL
+    group: Ints  # TP, EP or ETP
+    phase: Ints  # FORWARD or INPUT_GRADIENT
+    operators: tuple[str, ...]
+    beside: Ints
+    bytes: Floats
+
+
+class _Rows:
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, int, int, int, str, int]] = []
+        self._bytes: list[Floats] = []
+
+    def add(self, kind: int, group: int, phase: int, operator: str, moved: Floats, beside: int = -1) -> None:
+        """A message of `operator`."""
+        words = {ALL_REDUCE: "all_reduce", ALL_GATHER: "all_gather", REDUCE_SCATTER: "reduce_scatter", ALL_TO_ALL: "all_to_all"}
+        self._rows.append((f"{operator}_{words[kind]}", kind, group, phase, operator, beside))
+        self._bytes.append(moved)
+
+    def stacked(self, keys: int) -> Messages:
+        names, kind, group, phase, operator, beside = zip(*self._rows, strict=True) if self._rows else ((),) * 6
+        columns = [np.array(column, np.int64) for column in (kind, group, phase, beside)]
+        moved = np.stack(self._bytes, axis=1) if self._bytes else np.zeros((keys, 0))
+        return Messages(names, columns[0], columns[1], columns[2], operator, columns[3], moved)
+
+
+class _Region(NamedTuple):
+    """What a tensor-parallel region needs to know; bytes are 0 where a key does not send."""
+
+    plain: npt.NDArray[np.float64]  # 1 where tp > 1 without sequence parallelism
+    scattered: npt.NDArray[np.float64]  # 1 where tp > 1 with it
+
+
+def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages:
+    """The collectives of one unit for one micro-batch. Raises SpecError if the sequence is unknown.
+
+    Tensor parallelism: Shoeybi et al. 2019 (arXiv 1909.08053), section 3; with sequence parallelism Korthikanti et al. 2022
+    (arXiv 2205.05198), section 4.2.2. Experts: Megatron-LM's alltoall dispatcher.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    parallel, sequence = keys.tp > 1, keys.sequence_parallel == 1
+    region = _Region((parallel & ~sequence).astype(np.float64), (parallel & sequence).astype(np.float64))
+    rows = _Rows()
+    if unit.kind == EMBEDDING_UNIT:
+        _embedding(rows, model, shape, region)
+    elif unit.kind == LAYER:
+        _layer(rows, model, unit, shape, region)
+    elif unit.kind == HEAD:
+        _head(rows, model, shape, region, kernels)
+    else:
+        _embedding(rows, model, shape, region)
+        _column(rows, "mtp_projection", 2 * ELEMENT * shape.tokens * model.hidden, region)
+        whole = ELEMENT * shape.tokens * model.hidden * (region.plain + region.scattered)
+        rows.add(ALL_GATHER, TP, FORWARD, "mtp_projection", whole)
+        _layer(rows, model, unit, shape, region)
+        _head(rows, model, shape, region, kernels)
+    return rows.stacked(len(keys.tp))
+
+
+def pipeline_bytes(model: Model, keys: Keys) -> Floats:
+    """Bytes that one rank sends to the next stage for one micro-batch, and back, [n].
+
+    With sequence parallelism a rank sends its part; without, all ranks of a group send the same tensor whole.
+    """
+    return ELEMENT * shape_of(model, keys, sequence_of(model)).local * model.hidden
+
+
+def _column(rows: _Rows, name: str, whole: Floats, region: _Region) -> None:
+    """The input of a column-parallel GEMM."""
+    rows.add(ALL_REDUCE, TP, INPUT_GRADIENT, name, whole * region.plain, WEIGHT_GRADIENT)
+    rows.add(ALL_GATHER, TP, FORWARD, name, whole * region.scattered)
+    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered, INPUT_GRADIENT)  # its input, for the weights
+    rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, name, whole * region.scattered, WEIGHT_GRADIENT)
+
+
+def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool = True) -> None:
+    """The output of a row-parallel GEMM; `summed` False: another region adds it to its own sum."""
+    if not summed:
+        return
+    rows.add(ALL_REDUCE, TP, FORWARD, name, whole * region.plain)
+    rows.add(REDUCE_SCATTER, TP, FORWARD, name, whole * region.scattered)
+    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered)
+
+
+def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region) -> None:
+    whole = ELEMENT * shape.tokens * model.hidden
+    if model.mla:
+        _latents(rows, model, shape, region)
+    else:
+        _column(rows, "qkv", whole, region)
+    _row(rows, "projection", whole, region, summed=not model.parallel_residual)  # GPT-NeoX adds both, then reduces once
+    if not unit.moe:
+        _column(rows, "fc1", whole, region)
+        _row(rows, "fc2", whole, region)
+        return
+    _experts(rows, model, shape)
+    if model.experts and model.experts.shared_ffn:
+        _column(rows, "shared_fc1", whole, region)
+        _row(rows, "shared_fc2", whole, region)
+
+
+def _latents(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
+    """Latents are computed on local tokens, then gathered: far fewer bytes than the hidden state."""
+    mla = model.mla
+    if mla is None:
+        return
+    q_width, q = (mla.q_rank, "q_up") if mla.q_rank else (model.hidden, "q")
+    _column(rows, q, ELEMENT * shape.tokens * q_width, region)
+    _column(rows, "kv_up", ELEMENT * shape.tokens * mla.kv_rank, region)
+    rotated = ELEMENT * shape.tokens * mla.rope_head_dim * region.scattered
+    rows.add(ALL_GATHER, TP, FORWARD, "kv_down", rotated)
+    rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, "kv_down", rotated)
+
+
+def _experts(rows: _Rows, model: Model, shape: Shape) -> None:
+    """Dispatch and combine; with expert tensor parallelism the ranks of an expert gather and reduce.
+
+    Counts of tokens come first: 4 bytes for each expert and rank of tp x ep, on the TP group if there is one (as in AICB).
+    """
+    experts = model.experts.count if model.experts else 0
+    ep, etp, tp = ((size > 1).astype(np.float64) for size in (shape.ep, shape.etp, shape.tp))
+    sent = ELEMENT * shape.sent * model.hidden
+    gathered = sent * shape.etp
+    counts = 4.0 * experts * shape.tp * shape.ep
+    rows.add(ALL_GATHER, TP, FORWARD, "routing", counts * tp)
+    rows.add(ALL_GATHER, EP, FORWARD, "routing", counts * ep * (1 - tp))
+    for phase in (FORWARD, INPUT_GRADIENT):
+        rows.add(ALL_TO_ALL, EP, phase, "permute", sent * ep)
+        rows.add((ALL_GATHER, REDUCE_SCATTER)[phase], ETP, phase, "experts_fc1", gathered * etp)
+        rows.add((REDUCE_SCATTER, ALL_GATHER)[phase], ETP, phase, "experts_fc2", gathered * etp)
+        rows.add(ALL_TO_ALL, EP, phase, "unpermute", sent * ep)
+
+
+def _embedding(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
+    """Every rank looks up its rows of the vocabulary; the sum is the embedding."""
+    _row(rows, "embedding", ELEMENT * shape.tokens * model.hidden, region)
+
+
+def _head(rows: _Rows, model: Model, shape: Shape, region: _Region, kernels: Kernels) -> None:
+    """Logits, then the vocabulary-parallel loss: the maximum, the target's logit and the sum, fp32 per token."""
+    _column(rows, "logits", ELEMENT * shape.tokens * model.hidden, region)
+    each = 4.0 * shape.tokens * (region.plain + region.scattered)
+    rows.add(ALL_REDUCE, TP, FORWARD, "loss", each)
+    for sums in (2.0,) if kernels.fused_loss else (1.0, 1.0):
+        rows.add(ALL_REDUCE, TP, FORWARD, "loss", sums * each)

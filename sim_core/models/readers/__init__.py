@@ -1,0 +1,1 @@
+"""Readers of model descriptions made for other programs."""

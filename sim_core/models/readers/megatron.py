@@ -1,0 +1,276 @@
+"""Megatron-LM arguments to the numbers of a model, with the defaults of Megatron-LM (core 0.20, arguments.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from sim_core.errors import FormatError, SpecError, nearest, shown
+from sim_core.models.description import MAX, MAX_LAYERS
+from sim_core.models.readers.megatron_flags import NOT_MODELLED, is_free
+from sim_core.models.readers.megatron_text import Flags
+
+Document = dict[str, Any]
+
+NUMBERS: Final[Mapping[str, str]] = {
+    "--num-layers": "layers",
+    "--hidden-size": "hidden",
+    "--num-attention-heads": "heads",
+    "--ffn-hidden-size": "ffn",
+    "--kv-channels": "head_dim",
+    "--seq-length": "sequence",
+    "--make-vocab-size-divisible-by": "vocabulary_multiple",
+    "--mtp-num-layers": "mtp_layers",
+}
+"""Flags of one whole number, and the number of the model that they are."""
+
+OTHERS: Final = (
+    "--add-qkv-bias", "--attention-dropout", "--disable-bias-linear", "--embed-layernorm", "--extra-vocab-size",
+    "--geglu", "--group-query-attention", "--hidden-dropout", "--kv-lora-rank", "--max-position-embeddings",
+    "--moe-expert-capacity-factor", "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-pad-expert-input-to-capacity",
+    "--moe-router-topk", "--moe-shared-expert-intermediate-size", "--moe-train-capacity-factor",
+    "--multi-latent-attention", "--no-position-embedding", "--normalization", "--num-experts", "--num-key-value-heads",
+    "--num-query-groups", "--pad-vocab-size-to", "--padded-vocab-size", "--position-embedding-type", "--q-lora-rank",
+    "--qk-head-dim", "--qk-layernorm", "--qk-nope-head-dim", "--qk-pos-emb-head-dim", "--qk-rope-head-dim",
+    "--quick-geglu", "--softmax-type", "--squared-relu", "--swiglu", "--untie-embeddings-and-output-weights",
+    "--use-rotary-position-embeddings", "--v-head-dim", "--vocab-file", "--vocab-size", "--window-attn-skip-freq",
+    "--window-size",
+)  # fmt: skip
+POSITIONS: Final = {
+    "learned_absolute": "learned",
+    "absolute": "learned",
+    "rope": "rotary",
+    "rotary": "rotary",
+    "yarn": "rotary",
+    "alibi": "alibi",
+    "none": "none",
+}
+GPT2_VOCABULARY: Final = 50257
+"""Of Megatron's GPT2BPETokenizer with the published files gpt2-vocab.json and gpt2-merges.txt."""
+
+
+def read_megatron(flags: Flags, where: str, given: Mapping[str, object]) -> Document:
+    """The numbers of a model as a mapping for `parse_model`. Those in `given` are the user's: their flags are not read.
+
+    Raises FormatError with the line of a wrong flag, and SpecError.
+    """
+    return _Arguments(flags, where, given).document()
+
+
+class _Arguments:
+    """The flags of one file."""
+
+    def __init__(self, flags: Flags, where: str, given: Mapping[str, object]) -> None:
+        self._flags, self._where, self._given = flags, where, given
+        for flag, places in flags.items():
+            if flag in NOT_MODELLED:
+                raise self._error(flag, f"{NOT_MODELLED[flag]}: not modelled", places[-1].line)
+            if flag not in NUMBERS and flag not in OTHERS and not is_free(flag):
+                near = nearest(flag, [*NUMBERS, *OTHERS])
+                hint = f", {near}" if near.startswith("nearest") else ""
+                what = f"unknown flag that may change the model (leave it out if it does not){hint}"
+                raise self._error(flag, what, places[-1].line)
+        if "--deepspeed" in flags and self.number("--num-experts", 1) > 1:
+            raise self._error("--num-experts", "experts of DeepSpeed: not modelled", flags["--num-experts"][-1].line)
+
+    def _error(self, flag: str, what: str, line: int) -> SpecError | FormatError:
+        return FormatError(self._where, line, f"{flag}: {what}") if line else SpecError(f"{self._where}: {flag}: {what}")
+
+    def has(self, flag: str) -> bool:
+        return flag in self._flags
+
+    def word(self, flag: str) -> str | None:
+        """The one value of a flag. Different values for one flag leave open which one ran."""
+        if flag not in self._flags:
+            return None
+        places = self._flags[flag]
+        line = places[-1].line
+        lists = [place.values[:1] if all(v.startswith("$") for v in place.values[1:]) else place.values for place in places]
+        wrong = next((given for given in lists if len(given) != 1), None)
+        if wrong is not None:
+            raise self._error(flag, f"found {shown(' '.join(wrong))}, expected one value", line)
+        values = list(dict.fromkeys(given[0] for given in lists))
+        if len(values) > 1:
+            raise self._error(
+                flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs", line
+            )
+        if "$" in values[0] or "`" in values[0]:
+            raise self._error(flag, f"found {shown(values[0])}, set outside this file: expected a value", line)
+        return values[0]
+
+    def number(self, flag: str, default: int) -> int:
+        found = self.optional(flag)
+        return default if found is None else found
+
+    def optional(self, flag: str) -> int | None:
+        word = self.word(flag)
+        if word is None or word == "None":
+            return None
+        most = MAX_LAYERS if flag == "--num-layers" else MAX
+        if not re.fullmatch(r"[0-9][0-9_]{0,12}", word) or int(word) > most:
+            raise self._error(flag, f"found {shown(word)}, expected a whole number up to {most}", self._flags[flag][-1].line)
+        return int(word)
+
+    def share(self, flag: str, default: float) -> float:
+        word = self.word(flag)
+        try:
+            return default if word is None else float(word)
+        except ValueError:
+            raise self._error(flag, f"found {shown(word)}, expected a number", self._flags[flag][-1].line) from None
+
+    def choice(self, flag: str, words: Mapping[str, str], default: str) -> str:
+        word = self.word(flag) or default
+        if word.lower() not in words:
+            raise self._error(flag, f"found {shown(word)}, {nearest(word, words)}", self._flags[flag][-1].line)
+        return words[word.lower()]
+
+    def document(self) -> Document:
+        """Every part, minus what the user gives."""
+        document: Document = {key: value for key, value in self._given.items() if key in NUMBERS.values()}
+        for flag, key in NUMBERS.items():
+            if key not in self._given and (value := self.optional(flag)) is not None:
+                document[key] = value
+        missing = [flag for flag, key in list(NUMBERS.items())[:3] if key not in document]
+        if missing:
+            raise SpecError(f"{self._where}: {missing[0]}: missing")
+        layers = document.get("layers", 0)
+        parts: dict[str, Callable[[], Document]] = {
+            "vocabulary": self._vocabulary,
+            "ffn": lambda: {} if "ffn" in document else {"ffn": self._default_ffn(document)},
+            "position": self._position,
+            "mla": lambda: self._attention(document),
+            "window": lambda: self._window(layers),
+            "experts": lambda: self._experts(document, layers),
+        }
+        document |= self._style()
+        for key, part in parts.items():
+            if key not in self._given:
+                document |= part()
+        return document
+
+    def _vocabulary(self) -> Document:
+        padded = self.optional("--padded-vocab-size") or self.optional("--pad-vocab-size-to")
+        if padded:
+            return {"vocabulary": padded, "vocabulary_multiple": 1}
+        tokenizer = self._flags.get("--tokenizer-type")
+        kind = tokenizer[-1].values[0] if tokenizer and tokenizer[-1].values else None
+        given = self.optional("--vocab-size")
+        if given:  # the NullTokenizer adds an end-of-document token
+            return {"vocabulary": given + (kind == "NullTokenizer")}
+        files = [PurePath(value).name for place in self._flags.get("--vocab-file", []) for value in place.values]
+        if kind == "GPT2BPETokenizer" or (kind is None and "gpt2-vocab.json" in files):
+            return {"vocabulary": GPT2_VOCABULARY}
+        raise SpecError(f"{self._where}: vocabulary: missing; Megatron-LM takes it from the tokenizer: give vocabulary=...")
+
+    def _default_ffn(self, document: Document) -> int:
+        hidden = document.get("hidden", 0)
+        return int(hidden * 4 * 2 / 3 / 64) * 64 if self.has("--swiglu") else 4 * hidden
+
+    def _style(self) -> Document:
+        """Activation, norm, biases, dropout, tying."""
+        bias = not self.has("--disable-bias-linear")
+        gated = [flag for flag in ("--swiglu", "--geglu", "--quick-geglu") if self.has(flag)]
+        activation = "silu" if self.has("--swiglu") else "squared_relu" if self.has("--squared-relu") else "gelu"
+        return {
+            "gated": bool(gated),
+            "activation": activation,
+            "norm": self.choice("--normalization", {"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, "layernorm"),
+            "qk_norm": self.has("--qk-layernorm"),
+            "tied": not self.has("--untie-embeddings-and-output-weights"),
+            "qkv_bias": bias or self.has("--add-qkv-bias"),
+            "projection_bias": bias,
+            "mlp_bias": bias,
+            "embedding_norm": self.has("--embed-layernorm"),
+            "hidden_dropout": self.share("--hidden-dropout", 0.1),
+            "attention_dropout": self.share("--attention-dropout", 0.1),
+            "attention_sinks": self.choice("--softmax-type", {"vanilla": "", "learnable": "yes"}, "vanilla") == "yes",
+        }
+
+    def _position(self) -> Document:
+        position = self.choice("--position-embedding-type", POSITIONS, "learned_absolute")
+        if self.has("--use-rotary-position-embeddings"):
+            position = "rotary"
+        if position == "learned" and self.has("--no-position-embedding"):
+            position = "none"
+        if position != "learned":
+            return {"position": position}
+        rows = self.optional("--max-position-embeddings")
+        if rows is None and "positions" not in self._given:
+            raise SpecError(f"{self._where}: --max-position-embeddings: missing")
+        return {"position": position, "positions": rows}
+
+    def _attention(self, document: Document) -> Document:
+        if self.has("--multi-latent-attention") or self.has("--q-lora-rank") or self.has("--kv-lora-rank"):
+            document.pop("head_dim", None)  # --kv-channels has no effect
+            return {
+                "mla": {
+                    "q_rank": self.optional("--q-lora-rank"),
+                    "kv_rank": self.number("--kv-lora-rank", 32),
+                    "nope_head_dim": self.number("--qk-head-dim", self.number("--qk-nope-head-dim", 128)),
+                    "rope_head_dim": self.number("--qk-pos-emb-head-dim", self.number("--qk-rope-head-dim", 64)),
+                    "v_head_dim": self.number("--v-head-dim", 128),
+                },
+                "qkv_bias": self.has("--add-qkv-bias"),
+            }
+        if self.has("--group-query-attention"):
+            return {"kv_heads": self.number("--num-query-groups", 1)}
+        deepspeed = self.optional("--num-key-value-heads")
+        return {"kv_heads": deepspeed} if deepspeed else {}
+
+    def _window(self, layers: int) -> Document:
+        places = self._flags.get("--window-size")
+        if not places:
+            return {}
+        left = re.split(r"[,\s()]+", " ".join(places[-1].values).strip("() "))[0]
+        if left == "-1":
+            return {}
+        if not re.fullmatch(r"[0-9]{1,9}", left):
+            raise self._error(
+                "--window-size", f"found {shown(' '.join(places[-1].values))}, expected LEFT,RIGHT", places[-1].line
+            )
+        window: Document = {"tokens": int(left) + 1}  # a token sees itself and LEFT before it
+        if self.has("--window-attn-skip-freq"):
+            inside = self._pattern("--window-attn-skip-freq", layers, lambda layer, n: (layer + 1) % n != 0)
+            window["layers"] = [layer for layer, here in enumerate(inside) if here]
+        return {"window": window}
+
+    def _experts(self, document: Document, layers: int) -> Document:
+        count = self.number("--num-experts", 0)
+        if count < 2 and not (count == 1 and self.has("--moe-router-topk")):
+            return {}
+        experts: Document = {
+            "count": count,
+            "topk": self.number("--moe-router-topk", 2),
+            "ffn": self.number("--moe-ffn-hidden-size", document.get("ffn", 0)),
+            "shared_ffn": self.number("--moe-shared-expert-intermediate-size", 0),
+            "pad_to_capacity": self.has("--moe-pad-expert-input-to-capacity"),
+        }
+        if self.has("--moe-expert-capacity-factor"):
+            experts["capacity_factor"] = self.share("--moe-expert-capacity-factor", 1.0)
+        if self.has("--moe-layer-freq"):
+            inside = self._pattern("--moe-layer-freq", layers, lambda layer, n: layer % n == 0)
+            dense = [layer for layer, here in enumerate(inside) if not here]
+            experts["dense_layers"] = len(dense) if dense == list(range(len(dense))) else dense
+        if not experts.get("dense_layers"):
+            document.pop("ffn", None)  # no layer has a dense MLP
+        return {"experts": experts}
+
+    def _pattern(self, flag: str, layers: int, rule: Callable[[int, int], bool]) -> list[bool]:
+        """A flag that is `N`, read by `rule(layer, N)`, or a list such as `([0]*3+[1]*58)`, one number per layer."""
+        word = self.word(flag) or ""
+        if re.fullmatch(r"[0-9]{1,9}", word) and int(word):
+            return [rule(layer, int(word)) for layer in range(layers)]
+        numbers: list[bool] = []
+        text = word.replace(" ", "")
+        text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+        for part in text.split("+"):
+            match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*([0-9]{1,6}))?\)?", part)
+            if match is None:
+                what = f"found {shown(word)}, expected a whole number or a list such as [0]*3+[1]*58"
+                raise self._error(flag, what, self._flags[flag][-1].line)
+            numbers += [digit == "1" for digit in match[1].split(",")] * int(match[2] or 1)
+        if len(numbers) != layers:
+            raise self._error(flag, f"found {len(numbers)} layers, expected {layers}", self._flags[flag][-1].line)
+        return numbers

@@ -1,0 +1,159 @@
+"""Collects the operators of a unit as rows, then stacks them into columns."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Number = float | Floats
+"""One number for all keys, or one per key."""
+
+GEMM: Final = 0
+GROUPED_GEMM: Final = 1
+ATTENTION: Final = 2
+MEMORY: Final = 3
+KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY")
+
+
+class AttentionShape(NamedTuple):
+    """Shapes of the flash kernel of a unit; columns [n]. Causal. `window` 0: a query sees all keys before it."""
+
+    sequences: Floats
+    queries: Floats  # per sequence
+    keys: Floats
+    heads: Floats
+    kv_heads: Floats
+    head_dim: int
+    v_head_dim: int
+    window: int
+
+
+class Operators(NamedTuple):
+    """The work of one unit on one micro-batch: a row of operators, [ops]; numbers per key, [n, ops].
+
+    A GEMM is C[m, n] = A[m, k] B[k, n], `batch` times (batched, or one per expert of a rank). ATTENTION is one flash kernel
+    with the shapes of `attention`. MEMORY moves `bytes` in `kernels` launches; GEMM and ATTENTION are 1 launch, GROUPED_GEMM
+    too. `flops` are those executed: the causal half of flash attention, the whole square of unfused.
+    """
+
+    names: tuple[str, ...]
+    kind: Ints
+    phase: Ints  # FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
+    core: Bools  # core attention's forward: selective recompute runs it again; full recompute runs every FORWARD
+    m: Floats
+    n: Floats
+    k: Floats
+    batch: Floats
+    flops: Floats
+    bytes: Floats
+    kernels: Floats
+    attention: AttentionShape | None
+
+    def row(self, name: str, phase: int) -> int:
+        """The row of an operator; a name stands once per phase. Raises KeyError."""
+        for i, (known, when) in enumerate(zip(self.names, self.phase, strict=True)):
+            if known == name and when == phase:
+                return i
+        raise KeyError(f"{name} in phase {phase}")
+
+
+class Rows:
+    """Operators of one unit, in the order in which they are added."""
+
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
+        self._names: list[str] = []
+        self._columns: list[tuple[int, int, bool]] = []
+        self._numbers: list[tuple[Number, ...]] = []
+        self._attention: AttentionShape | None = None
+
+    def _add(self, name: str, kind: int, phase: int, core: bool, *numbers: Number) -> None:
+        self._names.append(name)
+        self._columns.append((kind, phase, core))
+        self._numbers.append(numbers)
+
+    def gemm(
+        self,
+        name: str,
+        m: Number,
+        n: Number,
+        k: Number,
+        *,
+        batch: Number = 1.0,
+        kind: int = GEMM,
+    ) -> None:
+        """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m)."""
+        sizes = {FORWARD: (m, n, k), INPUT_GRADIENT: (m, k, n), WEIGHT_GRADIENT: (n, k, m)}
+        for phase, size in sizes.items():
+            self.product(name, phase, *size, batch=batch, kind=kind)
+
+    def product(
+        self,
+        name: str,
+        phase: int,
+        m: Number,
+        n: Number,
+        k: Number,
+        *,
+        batch: Number = 1.0,
+        kind: int = GEMM,
+        core: bool = False,
+    ) -> None:
+        """One matrix product."""
+        flops = 2.0 * m * n * k * batch
+        self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0)
+
+    def flash(self, shape: AttentionShape) -> None:
+        """Core attention in one kernel, forward and backward.
+
+        Forward: 2 products over the pairs of query and key that the mask leaves; backward: 5, because it computes the scores
+        again (FlashAttention-2, arXiv 2307.08691, section 4.1).
+        """
+        self._attention = shape
+        window = np.minimum(float(shape.window or np.inf), shape.keys)
+        share = window * (1 - window / (2 * shape.keys)) / shape.keys  # of the square; 1/2 without a window
+        pairs = shape.sequences * shape.heads * shape.queries * shape.keys * share
+        d, v = shape.head_dim, shape.v_head_dim
+        self._add("attention", ATTENTION, FORWARD, True, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (d + v), 0.0, 1.0)
+        self._add("attention", ATTENTION, INPUT_GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (3 * d + 2 * v), 0.0, 1.0)
+
+    def memory(self, name: str, phase: int, moved: Number, *, kernels: float = 1.0, core: bool = False) -> None:
+        """A kernel that moves `moved` bytes."""
+        self._add(name, MEMORY, phase, core, 0.0, 0.0, 0.0, 0.0, 0.0, moved, kernels)
+
+    def both(
+        self, name: str, per_element: tuple[float, float], elements: Number, *, kernels: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
+        """The same kernel forward and backward, with its bytes per element in each."""
+        for phase, width, launches in zip((FORWARD, INPUT_GRADIENT), per_element, kernels, strict=True):
+            self.memory(name, phase, width * elements, kernels=launches)
+
+    def stacked(self) -> Operators:
+        """The columns."""
+        numbers = np.empty((7, self._keys, len(self._names)))
+        for row, columns in enumerate(self._numbers):
+            for column, value in enumerate(columns):
+                numbers[column, :, row] = value
+        kind, phase, core = (np.array(column, np.int64) for column in zip(*self._columns, strict=True))
+        m, n, k, batch, flops, moved, kernels = numbers
+        return Operators(
+            names=tuple(self._names),
+            kind=kind,
+            phase=phase,
+            core=core == 1,
+            m=m,
+            n=n,
+            k=k,
+            batch=batch,
+            flops=flops,
+            bytes=moved,
+            kernels=kernels,
+            attention=self._attention,
+        )

@@ -1,0 +1,62 @@
+"""`Stack`: what a training framework makes of a model: its kernels, what it overlaps, what it keeps in memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from sim_core.errors import SpecError, nearest
+from sim_core.models.description import Checked, Flag
+from sim_core.models.kernels import Kernels
+
+STACK_DIR: Final = Path(__file__).parent / "stacks"
+Number = Annotated[float, Field(ge=0)]
+
+
+class Stack(Checked):
+    """Seconds, bytes, or parts of 1, the same for every model and device."""
+
+    name: str
+    source: str
+    flash_attention: Flag
+    attention_scale: Number  # time of core attention over that of the kernels measured for the device
+    fused_loss: Flag
+    accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
+    gradient_bytes: Literal[2, 4]  # of an element that is reduced
+    distributed_optimizer: Flag
+    optimizer_bytes: Number  # traffic per weight of a rank's share and step
+    experts_with_tp: Flag  # experts are divided by tensor parallelism, too
+    hides_backward_tp: Flag  # collectives of the backward run beside GEMMs of the same operator
+    contention: Number  # part of a hidden collective that its GEMM is slower by
+    overlapped_tp_exposed: Number  # part of tensor-parallel collectives that `overlap_tp` leaves exposed
+    launch_forward: Number  # seconds of CPU per layer: a layer never takes less
+    launch_backward: Number
+    step: Number  # seconds per step besides all else
+    reserved: Number  # bytes of a device that no tensor can have: context, communicators
+    fragmentation: Number  # allocated over used memory
+
+    @property
+    def kernels(self) -> Kernels:
+        """Its choices of kernels."""
+        return Kernels(self.flash_attention, self.fused_loss, self.accumulation_bytes)
+
+
+@cache
+def stack_names() -> tuple[str, ...]:
+    """Names of the stacks that ship with sim_core."""
+    return tuple(sorted(path.stem for path in STACK_DIR.glob("*.yaml")))
+
+
+def read_stack(name: str) -> Stack:
+    """A stack by name. Raises SpecError."""
+    if name not in stack_names():
+        raise SpecError(f"unknown stack {name!r}, {nearest(name, stack_names())}")
+    path = STACK_DIR / f"{name}.yaml"
+    try:
+        return Stack.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise SpecError(f"{path}: {error.errors()[0]['msg']}") from None

@@ -1,0 +1,62 @@
+"""Constants of memory traffic: bytes that element-wise kernels read and write, each with its source.
+
+Elements are 2 bytes (bf16 or fp16), masks 1 byte, unless said. A kernel that reads one tensor and writes another moves 4
+bytes per element. Where only "count" is given, the source is the kernel's own reads and writes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NORM: Final = (4.0, 8.0)
+"""Forward; backward (reads input and gradient, writes gradient, adds to weights' gradients). Count."""
+RESIDUAL: Final = (6.0, 6.0)
+"""Reads two, writes one; its gradient is added to that of the branch. Count."""
+DROPOUT: Final = (1.0, 7.0)
+"""Added to the residual kernel (the mask); backward on its own. Megatron-LM fuses bias, dropout and residual. Count."""
+UNFUSED_DROPOUT: Final = (5.0, 5.0)
+"""Reads, writes, mask: of the embedding and of attention scores. Count."""
+UNGATED: Final = (4.0, 6.0)
+"""Activation per element of ffn. Count."""
+GATED: Final = (6.0, 10.0)
+"""Gated activation per element of ffn: reads two, writes one; backward reads three, writes two. Count."""
+ROTARY: Final = (4.0, 4.0)
+"""Per element of queries and keys. Count."""
+SOFTMAX: Final = (4.0, 6.0)
+"""Fused scale, mask and softmax per score (Megatron-LM's kernel). Count."""
+CONTEXT_TRANSPOSE: Final = 4.0
+QKV_GRADIENT_CONCAT: Final = 6.0
+"""Copies around unfused attention, per element of a x d. Count."""
+BIAS_GRADIENT: Final = 2.0
+"""Reads the output's gradient once. Count."""
+EMBEDDING: Final = (6.0, 6.0)
+"""Per token and hidden element: read, write, add positions or scale."""
+EMBEDDING_TABLE: Final = 2.0
+"""Per weight of the table: its gradient is written whole, once per micro-batch."""
+LOSS_UNFUSED: Final = (28.0, 10.0)
+LOSS_FUSED: Final = (18.0, 10.0)
+"""Vocabulary-parallel cross entropy per logit: copy to fp32, maximum, subtract, exponential, sum. Count."""
+SOFTCAP: Final = (4.0, 6.0)
+"""tanh of logits. Count."""
+SCORES: Final = 8.0
+"""Router: fp32 scores read once, probabilities written once."""
+ROUTER_KERNELS: Final = (15.0, 12.0)
+"""Small kernels of top-k, maps, counts, auxiliary loss, forward and backward."""
+PERMUTE: Final = 4.0
+"""Per routed copy and hidden element: permute and unpermute, forward and backward. Count."""
+
+FUSED_ACCUMULATION: Final = 3.0
+"""Per weight and micro-batch: the weight gradient is added to fp32 in its GEMM (Megatron-LM's gradient accumulation fusion, on
+by default). It moves 6 bytes more than the plain GEMM; half of it taken as hidden behind the product: an estimate."""
+UNFUSED_16_BIT_ACCUMULATION: Final = 6.0
+UNFUSED_FP32_ACCUMULATION: Final = 10.0
+"""The same in a kernel of its own: reads gradient and sum, writes the sum. Count."""
+
+OPTIMIZER_UNSHARDED: Final = 54.0
+"""Per weight and step, not fused (fp16, Megatron-LM 2021): unscale, check for infinities, norm, clip, Adam, copy. Count."""
+OPTIMIZER_DISTRIBUTED: Final = 36.0
+"""Per weight of a rank's share and step: distributed fused Adam (reads and writes fp32 weight, two moments, gradient)."""
+OPTIMIZER_FSDP: Final = 30.0
+"""Per weight of a rank's shard and step: FSDP's Adam. Count."""
+GRADIENT_CLEAR: Final = 4.0
+"""Per weight on a rank and step: the fp32 gradient buffer is set to zero."""

@@ -1,0 +1,159 @@
+"""A model in numbers as a `Workload`: its units, parameters and messages at tp 1, pp 1, ep 1, one sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim_core.models.description import EMBEDDING, LAYER, Model
+from sim_core.models.flops import sequence_of
+from sim_core.models.keys import make_keys
+from sim_core.models.messages import pipeline_bytes
+from sim_core.models.sharding import held
+from sim_core.models.stack import Stack
+from sim_core.models.weights import REPLICATED, weights_of
+from sim_core.workloads import moving
+from sim_core.workloads.workload import (
+    AFTER_GRADIENTS,
+    ALL_GATHER,
+    ALL_REDUCE,
+    DP,
+    DP_EP,
+    GATHER_PARAMETERS,
+    REDUCE_GRADIENTS,
+    REDUCE_SCATTER,
+    Arrays,
+    BasePlan,
+    Modelled,
+    Optimizer,
+    Pieces,
+    Shares,
+    StepPieces,
+    Workload,
+    layers_by_unit,
+)
+from sim_core.workloads.workload import (
+    EMBEDDING as TIED,
+)
+
+MODEL = "model"
+BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
+PARAMETER_BYTES = 2.0
+GRADIENT_CLEAR = 4.0
+STATE_WIDTHS = {4: (6.0, 12.0), 2: (4.0, 12.0)}
+"""By the bytes of a gradient: weights and gradients of 16 bits or gradients of fp32; master weights and two moments."""
+
+
+def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) -> Workload:
+    """The workload of a model. Raises SpecError if its sequence is unknown."""
+    sequence = sequence_of(model)
+    kinds = model.layer_units
+    keys = make_keys()
+    dense, experts, ends, head, whole = _parameters(model)
+    total = dense + ends + head + whole
+    shares = Shares(ends=ends / total, head=head / total, whole=whole / total, vocabulary=float(model.vocabulary))
+    arrays = Arrays(
+        base=BASE,
+        pieces=_no_pieces(),
+        step=_step(model, stack, total, experts),
+        unit_layers=layers_by_unit(np.array(model.unit_of_layer, np.int64), len(kinds) + 2),
+        first_unit=len(kinds),
+        last_unit=len(kinds) + 1,
+        p2p_bytes=float(pipeline_bytes(model, keys)[0]),
+        p2p_rule=moving.SHARDED_ACTIVATION if sequence_parallel else moving.ACTIVATION,
+        micro_batches=1.0,
+        layer_unit=0 if len(kinds) == 1 else -1,
+        gradient_width=float(stack.gradient_bytes),
+        layered_gradients=False,
+        shares=shares,
+        optimizer=Optimizer(
+            dense_bytes=stack.optimizer_bytes * total,
+            expert_bytes=stack.optimizer_bytes * experts,
+            sharded=stack.distributed_optimizer,
+            step_s=stack.step,
+        ),
+    )
+    return Workload(
+        kind=MODEL,
+        base=BASE,
+        layers=model.layers,
+        names=(),
+        arrays=arrays,
+        sequence=sequence,
+        measured_on=None,
+        has_experts=model.experts is not None,
+        experts=model.experts.count if model.experts else None,
+        recorded_fields={"checkpointing": "none", "overlap_grad": True},
+        state_width=STATE_WIDTHS[stack.gradient_bytes],
+        modelled=Modelled(model=model, stack=stack, sequence_parallel=sequence_parallel),
+        notes=(
+            f"model {model.name}: {sequence} tokens a sequence, stack {stack.name}, "
+            f"{'with' if sequence_parallel else 'without'} sequence parallelism",
+        ),
+    )
+
+
+def _parameters(model: Model) -> tuple[float, float, float, float, float]:
+    """Dense parameters of layers; of experts; of one end; of a stage that is both ends beyond that; positions."""
+    keys = make_keys()
+    dense = experts = 0.0
+    first = last = whole = 0.0
+    for unit in model.units:
+        of_unit = held(model, unit, keys)
+        if unit.kind == LAYER:
+            dense += unit.number * float(of_unit.dense[0])
+            experts += unit.number * float(of_unit.experts[0])
+            continue
+        everywhere = sum(w.elements for w in weights_of(model, unit) if w.sharding == REPLICATED)
+        sharded = float(of_unit.dense[0]) - everywhere
+        if unit.kind == EMBEDDING:
+            first, whole = sharded, whole + everywhere
+        else:
+            last += unit.number * (sharded + everywhere)
+            experts += unit.number * float(of_unit.experts[0])
+    if model.tied:
+        return dense, experts, first, last, whole
+    return dense, experts, max(first, last), min(first, last), whole
+
+
+def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
+    """Gradients, gathered parameters, and the tied embedding's gradient."""
+    rows: list[tuple[int, int, int, float, int]] = []
+    for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
+        if not count:
+            continue
+        reduction = REDUCE_SCATTER if stack.distributed_optimizer else ALL_REDUCE
+        rows.append((REDUCE_GRADIENTS, reduction, group, stack.gradient_bytes * count, rule))
+        if stack.distributed_optimizer:
+            rows.append((GATHER_PARAMETERS, ALL_GATHER, group, PARAMETER_BYTES * count, rule))
+    if model.tied:
+        tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
+        rows.append((AFTER_GRADIENTS, ALL_REDUCE, TIED, tied, moving.VOCABULARY))
+    columns = list(zip(*rows, strict=True))
+    n = len(rows)
+    return StepPieces(
+        role=np.array(columns[0], np.int64),
+        phase=np.zeros(n, np.int64),
+        compute_s=np.zeros(n),
+        compute_rule=np.zeros(n, np.int64),
+        comm_kind=np.array(columns[1], np.int64),
+        comm_group=np.array(columns[2], np.int64),
+        comm_bytes=np.array(columns[3], np.float64),
+        comm_rule=np.array(columns[4], np.int64),
+        forward_on_ep=np.zeros(len(rows), np.bool_),
+    )
+
+
+def _no_pieces() -> Pieces:
+    none = np.zeros(0, np.int64)
+    return Pieces(
+        unit=none,
+        compute_s=np.zeros((0, 3)),
+        comm_kind=np.zeros((0, 3), np.int64),
+        comm_group=np.zeros((0, 3), np.int64),
+        comm_bytes=np.zeros((0, 3)),
+        comm_rule=np.zeros((0, 3), np.int64),
+        rerun=np.zeros(0),
+        rerun_s=np.zeros(0),
+        attention_core=np.zeros(0, np.bool_),
+        gradient_bytes=np.zeros(0),
+    )

@@ -1,0 +1,43 @@
+"""`sweep model`: the models that ship, and the numbers of one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+import yaml
+
+from sim_core import SpecError, model_names, model_yaml, read_model, shown
+from sweep.show.models import print_model, print_models
+from sweep.show.terminal import own_console
+
+Sets = Annotated[list[str] | None, typer.Option("--set", help="A number of the model: sequence=8192, experts.topk=4.")]
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(help="A model by name, a YAML file, a config.json, Megatron-LM arguments; default: list.")
+    ] = None,
+    sets: Sets = None,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the numbers as YAML, to edit and use.")] = False,
+) -> None:
+    """List the models, or show the parameters and FLOPs of one, with its source."""
+    if name is None:
+        print_models([read_model(each) for each in model_names()], own_console())
+        return
+    model = read_model(name, dict(_assigned(each) for each in sets or []))
+    if as_yaml:
+        sys.stdout.write(model_yaml(model))
+    else:
+        print_model(model, own_console())
+
+
+def _assigned(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise SpecError(f"--set {shown(text)}: expected NAME=VALUE, such as sequence=8192")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise SpecError(f"--set {shown(text)}: found no value, expected such as sequence=8192") from None
