@@ -29,7 +29,7 @@ from sim_core import (
     simulate,
 )
 from sim_core.metrics import RECOMPUTE_S
-from tests.aicb import gpt_text, write
+from tests.aicb import gpt_text, read, write
 from tests.conftest import GPT7B, LLAMA405B, ROOT, make_plans
 
 SMALL = {2: 10000, 4: 12000, 8: 15000, 16: 66000, 32: 135000, 64: 200000, 128: 320000}
@@ -324,7 +324,7 @@ def test_sends_of_a_plan_with_other_stages_are_those_of_its_own_file(
     for pp in (here, there):
         text = gpt_text(tp=4, pp=pp, all_gpus=64, ga=4, sequence_parallel=sequence_parallel)
         sent = 0 if pp == 1 else 2**20 // (4 if sequence_parallel else 1)
-        workload, _ = read_workload(write(tmp_path, text.replace("pp_comm: 0", f"pp_comm: {sent}")))
+        workload = read(write(tmp_path, text.replace("pp_comm: 0", f"pp_comm: {sent}")))
         told.append(ours(workload, hardware_table([machine()], None), pp=there, pp_overlap_ratio=0.25)["pipeline"])
     assert told[0] == told[1]
     assert (told[0] > 0) == (there > 1)
