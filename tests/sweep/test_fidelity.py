@@ -154,7 +154,7 @@ def test_what_an_exported_text_cannot_say_is_noted(write_spec: SpecWriter) -> No
 def test_checkpoint_ids_that_simai_ignores_are_noted(write_spec: SpecWriter, tmp_path: Path) -> None:
     text = gpt_text(tp=4, pp=1, all_gpus=8, layers=4)
     ids = "checkpoints: 2 6 8 checkpoint_initiates: 2 7 9"
-    path = write(tmp_path, text.replace("checkpoints: 0 checkpoint_initiates: 0", ids))
+    path = write(tmp_path, text.replace("checkpoints: 0 checkpoint_initiates: 0", ids), "ids.txt")
     axes = {"checkpointing": ["file", "none"], "tp": [4], "all_gpus": [8]}
     spec = write_spec(axes=axes, where=None, workload={"path": path})
     told = [sweep("export", spec, "--plan", plan) for plan in range(2)]
