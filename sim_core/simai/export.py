@@ -14,7 +14,7 @@ from sim_core.workloads.readers.simai import rules_of
 from sim_core.workloads.readers.simai_facts import first_excess_ns
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
 from sim_core.workloads.readers.simai_text import POLICY, Header, Record, SimaiText, read_simai_text
-from sim_core.workloads.workload import WEIGHT_GRADIENT, BasePlan, Workload
+from sim_core.workloads.workload import BasePlan, Workload
 
 MAX_LINES: Final = 2_000_000
 _NEUTRAL: Final = {"device_speed": 1, "straggler_factor": 1, "gradient_precision": 0}
@@ -156,10 +156,11 @@ def _move_excess(body: list[Record], size: int, excess_ns: float, others_ns: flo
     if excess_ns <= 0:
         return
     leading = body[0]
+    forward_ns, input_ns, _ = leading.compute_ns
     for k in range(0, len(body), size):
         if body[k] is leading:
             ns = round(others_ns * compute + (excess_ns * parameters if k == 0 else 0.0))
-            body[k] = leading._replace(compute_ns=(*leading.compute_ns[:WEIGHT_GRADIENT], ns))
+            body[k] = leading._replace(compute_ns=(forward_ns, input_ns, ns))
 
 
 def _checkpoints(
