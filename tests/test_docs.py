@@ -62,6 +62,11 @@ def test_every_key_of_a_nightly_file_is_documented() -> None:
         assert [name for name in model.model_fields if f"`{name}`" not in text] == [], model.__name__
 
 
+def test_every_gap_of_a_file_is_documented() -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert [reason for reason in REASONS if reason.endswith("_unknown") and f"| `{reason}` |" not in text] == []
+
+
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
     columns = result_schema(prepare(load_spec(spec), spec.parent).sweep.space).names
