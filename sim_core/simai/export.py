@@ -105,7 +105,7 @@ def move_text(text: SimaiText, workload: Workload, pp_comm: float, plans: Plans,
     _move_excess(body, len(micro), *first_excess_ns(text, sections), scale[moving.COMPUTE], of_stage[moving.PARAMETERS])
     starting = [len(before) + k * len(micro) for k in range(plan["ga"])]
     stored, initiates = _checkpoints(text, plan, base, spans, starting)
-    sent = pp_comm * (scale[moving.SHARDED_ACTIVATION] if _sharded(text) else scale[moving.ACTIVATION])
+    sent = pp_comm * scale[workload.arrays.p2p_rule]
     header = Header(
         policy=text.header.policy,
         tp=plan["tp"],
@@ -119,11 +119,6 @@ def move_text(text: SimaiText, workload: Workload, pp_comm: float, plans: Plans,
         pp_comm=round(sent),
     )
     return header, [*before, *body, *after]
-
-
-def _sharded(text: SimaiText) -> bool:
-    """Whether the layers use sequence parallelism: a rank sends 1/tp of the activation."""
-    return any(r.collective[p] in ("ALLGATHER", "REDUCESCATTER") and not r.suffix[p] for r in text.records for p in (0, 1))
 
 
 def _micro_batch(

@@ -12,7 +12,7 @@ from sim_core.simai.export import write_simai_text
 from sim_core.workloads.readers.simai_text import read_simai_text
 from tests import aicb
 from tests.aicb import gpt_text, write
-from tests.aicb_generator import DENSE, Plan, Text
+from tests.aicb_generator import DENSE, EXPERTS, Model, Plan, Text
 from tests.conftest import GPT7B, LLAMA405B, make_plans
 
 
@@ -92,6 +92,23 @@ def test_an_exported_text_has_embedding_head_and_excess_where_the_generator_has_
     parameters = next(int(line.split()[10]) / 4 for line in text.splitlines() if line.startswith("grad_param_comm"))
     sizes = replace(made, tp=target["tp"], pp=target["pp"])
     assert parameters == Text(DENSE, sizes).dense()  # what the generator writes for that plan
+
+
+@pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("profiled", [True, False])
+def test_experts_and_texts_without_times_are_exported_alike(
+    tmp_path: Path, h100: HardwareTable, model: Model, profiled: bool
+) -> None:
+    """`grad_norm` gathers on TP, which does not make the sends of a dense model those of sequence parallelism."""
+    base, plan = ({"ep": 2}, {"tp": 4, "ep": 4}) if model.experts else ({}, {"tp": 2})
+    path = write(tmp_path, str(Text(model, Plan(tp=4, pp=2, **base), profiled=profiled)))
+    workload, _ = read_workload(path, Facts(micro_batch=1))
+    plans = make_plans(workload, **plan, pp=4, all_gpus=128, ga=4, fidelity=[0, 1])
+    there = write(tmp_path, export_simai(path, workload, plans), "there.txt")
+    moved, _ = read_workload(there, Facts(micro_batch=1))
+    for row in range(2):
+        one = Plans(**{name: column[row : row + 1] for name, column in plans._asdict().items()})
+        same_step(workload, moved, h100, one)
 
 
 def test_a_text_with_an_unknown_embedding_is_not_moved_to_other_stages(tmp_path: Path) -> None:
