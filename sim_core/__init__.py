@@ -38,7 +38,9 @@ from sim_core.jit import (
     source_hash,
     source_hashes,
 )
+from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
+    MEMORY,
     METRICS,
     PARTS,
 )
@@ -47,6 +49,7 @@ from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
 from sim_core.models.reading import model_names, read_model
+from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
@@ -76,6 +79,15 @@ from sim_core.units import (
     SWITCH,
     quantity,
     short,
+)
+from sim_core.workloads.check import Check, ImpliedModel
+from sim_core.workloads.modelled import workload_from_model
+from sim_core.workloads.plausibility import (
+    HIGHEST_MFU,
+    LOWEST_MFU,
+    Plausibility,
+    implied_model,
+    plausibility,
 )
 from sim_core.workloads.readers.op_table import Repeat
 from sim_core.workloads.reading import (
@@ -118,6 +130,10 @@ __all__ = [
     "FIRST_FAILURE",
     "GEMM_PHASES",
     "HARDWARE_KEYS",
+    "HIGHEST_MFU",
+    "LOWEST_MFU",
+    "LARGEST",
+    "MEMORY",
     "METRICS",
     "PARTS",
     "PLAN_DEFAULTS",
@@ -131,6 +147,7 @@ __all__ = [
     "SWITCH",
     "TRACE",
     "BasePlan",
+    "Check",
     "Events",
     "Facts",
     "FormatError",
@@ -142,12 +159,15 @@ __all__ = [
     "Repeat",
     "Replay",
     "HardwareTable",
+    "ImpliedModel",
     "Model",
     "Parameters",
     "Plans",
+    "Plausibility",
     "Results",
     "SimError",
     "SpecError",
+    "Stack",
     "Summary",
     "Traffic",
     "Workload",
@@ -172,9 +192,12 @@ __all__ = [
     "parse_hardware",
     "parse_model",
     "plans",
+    "plausibility",
     "preset_names",
     "quantity",
     "read_hardware",
+    "implied_model",
+    "read_stack",
     "read_model",
     "input_paths",
     "kind_of",
@@ -193,5 +216,8 @@ __all__ = [
     "source_hash",
     "source_hashes",
     "summarize",
+    "stack_names",
     "trace",
+    "whole_number",
+    "workload_from_model",
 ]

@@ -15,6 +15,7 @@ from sim_core.simai.moved_text import move_text
 from sim_core.simai.text import write_simai_text
 from sim_core.simulator import Results, simulate
 from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.workload import Workload
 
@@ -25,7 +26,7 @@ TOLERANCE: Final = 1e-6
 def export_simai(
     path: str, workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0, ffn: int | None = None
 ) -> str:
-    """The text at `path`, from which `workload` was read (with the fact `ffn`), under plan `row`.
+    """The text at `path`, from which `workload` was read (with the fact `ffn`) and its records chosen, under plan `row`.
 
     Read with `checkpointing: file`, and with the micro-batch, schedule, overlap and hardware of the plan, which a text
     cannot hold, it gives the plan's step and state. Raises SpecError if the plan cannot run, or if no text gives its
@@ -34,7 +35,8 @@ def export_simai(
     one = slice_plans(plans, slice(row, row + 1))
     expected = _simulated(workload, hardware, one)
     plan = Plan(**{name: getattr(one, name)[0].item() for name in Plan._fields})
-    text = write_simai_text(*move_text(read_simai_text(path), workload, plan))
+    parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
+    text = write_simai_text(*move_text(parsed, workload, plan))
     found = _read_back(text, workload, hardware, one, ffn)
     pairs = {
         "step time": (expected.metrics[STEP_TIME, 0], found.metrics[STEP_TIME, 0], "s"),
