@@ -84,6 +84,11 @@ def test_the_example_of_operators_runs() -> None:
     assert scope["found"]
 
 
+def test_every_gap_of_a_file_is_documented() -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert [reason for reason in REASONS if reason.endswith("_unknown") and f"| `{reason}` |" not in text] == []
+
+
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
     columns = result_schema(prepare(load_spec(spec), spec.parent).sweep.space).names

@@ -92,7 +92,7 @@ EXPLANATIONS: Final = {
     "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
     "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
     "embedding_unknown": "other pp or layers than the file's, but the embedding's part of its parameters is unknown "
-    "(set workload.sequence and workload.ffn)",
+    "(a note of the run says what to set)",
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",

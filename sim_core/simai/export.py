@@ -6,10 +6,12 @@ from typing import Final
 
 import numpy as np
 
+from sim_core.costing.parameters import stage_factor
 from sim_core.errors import SpecError
 from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVERY, FILE, FULL, NONE, Plans
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
+from sim_core.workloads.readers.simai_facts import first_excess_ns
 from sim_core.workloads.readers.simai_header import POLICY, Header
 from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
@@ -30,7 +32,7 @@ def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> s
     own_pp = int(plans.pp[row]) == workload.base.pp
     sent = arrays.pp_comm_bytes if own_pp or arrays.pp_comm_bytes else arrays.p2p_bytes
     text = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
-    return write_simai_text(*move_text(text, workload.base, sent, plans, row))
+    return write_simai_text(*move_text(text, workload, sent, plans, row))
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:
@@ -63,12 +65,13 @@ def _columns(record: Record) -> list[object]:
     return [*columns, record.update]
 
 
-def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row: int = 0) -> tuple[Header, list[Record]]:
+def move_text(text: SimaiText, workload: Workload, pp_comm: float, plans: Plans, row: int = 0) -> tuple[Header, list[Record]]:
     """Header and lines of one stage of `text` under plan `row` of `plans`, with all micro-batches.
 
-    Numbers are rounded to whole nanoseconds and bytes. `pp_comm`: bytes of a send under the base plan. Raises SpecError
-    for a plan that this format cannot express.
+    The stage has embedding and head, as in the generator's files. Numbers are rounded to whole nanoseconds and bytes.
+    `pp_comm`: bytes of a send under the base plan. Raises SpecError for a plan that this format cannot express.
     """
+    base = workload.base
     plan = {name: column[row].item() for name, column in plans._asdict().items() if column.ndim == 1}
     if plan["layer_split"] not in (EVEN, BALANCED):
         raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
@@ -82,14 +85,19 @@ def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row
         raise SpecError(f"layers: the text has {total}, only these can be exported")
     if total % plan["pp"]:
         raise SpecError(f"pp {plan['pp']} does not divide {total} layers: one file cannot describe unequal stages")
+    if plan["pp"] != base.pp and not workload.ends_known:
+        raise SpecError(
+            f"pp {plan['pp']}: the embedding's part of the parameters is unknown; only pp {base.pp} can be exported"
+        )
     held = total // plan["pp"]
     scale = np.empty(moving.N_RULES)
     ratios = (plan["micro_batch"] / base.micro_batch, plan["tp"] / base.tp, plan["ep"] / base.ep)
     moving.rule_scales(*ratios, moving.EXPONENTS, scale)
-    shares = scale * np.where(moving.BY_LAYERS, base.pp / plan["pp"], 1.0)
+    rules = range(moving.N_RULES)
+    of_stage = np.array([stage_factor(workload.arrays, scale, plan["tp"], rule, float(held), True) for rule in rules])
     line = [text.records[k] for k in text.order]
-    before = [_moved(line[k], shares, in_layer=False) for k in sections.before]
-    after = [_moved(line[k], shares, in_layer=False) for k in sections.after]
+    before = [_moved(line[k], of_stage, in_layer=False) for k in sections.before]
+    after = [_moved(line[k], of_stage, in_layer=False) for k in sections.after]
     micro_batches = []
     for lines in sections.repetitions[: plan["ga"]]:
         micro, spans = _micro_batch([line[k] for k in lines], sections.head, sections.tail, starts, held)
@@ -97,9 +105,10 @@ def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row
     if len(before) + plan["ga"] * len(micro) + len(after) > MAX_LINES:
         raise SpecError(f"ga {plan['ga']}: the text would have more than {MAX_LINES} lines")
     body = [record for k in range(plan["ga"]) for record in micro_batches[k % len(micro_batches)]]
+    _move_excess(body, len(micro), *first_excess_ns(text, sections), scale[moving.COMPUTE], of_stage[moving.PARAMETERS])
     starting = [len(before) + k * len(micro) for k in range(plan["ga"])]
     stored, initiates = _checkpoints(text, plan, base, spans, starting)
-    sent = pp_comm * (scale[moving.SHARDED_ACTIVATION] if _sharded(text) else scale[moving.ACTIVATION])
+    sent = pp_comm * scale[workload.arrays.p2p_rule]
     header = Header(
         policy=text.header.policy,
         tp=plan["tp"],
@@ -113,11 +122,6 @@ def move_text(text: SimaiText, base: BasePlan, pp_comm: float, plans: Plans, row
         pp_comm=round(sent),
     )
     return header, [*before, *body, *after]
-
-
-def _sharded(text: SimaiText) -> bool:
-    """Whether the layers use sequence parallelism: a rank sends 1/tp of the activation."""
-    return any(r.collective[p] in ("ALLGATHER", "REDUCESCATTER") and not r.suffix[p] for r in text.records for p in (0, 1))
 
 
 def _micro_batch(
@@ -140,6 +144,21 @@ def _moved(record: Record, scale: np.ndarray[tuple[int], np.dtype[np.float64]], 
     times = [round(t * scale[compute]) if scale[compute] != 1 else t for t in record.compute_ns]
     sizes = [round(b * scale[r]) if scale[r] != 1 else b for b, r in zip(record.comm_bytes, comm, strict=True)]
     return record._replace(compute_ns=(times[0], times[1], times[2]), comm_bytes=(sizes[0], sizes[1], sizes[2]))
+
+
+def _move_excess(body: list[Record], size: int, excess_ns: float, others_ns: float, compute: float, parameters: float) -> None:
+    """Give the first embedding of a step its excess of the weight gradient, and no other one, where the text repeats.
+
+    `body` holds micro-batches of `size` records. The excess moves like the optimizer (see `first_excess_ns`).
+    """
+    if excess_ns <= 0:
+        return
+    leading = body[0]
+    forward_ns, input_ns, _ = leading.compute_ns
+    for k in range(0, len(body), size):
+        if body[k] is leading:
+            ns = round(others_ns * compute + (excess_ns * parameters if k == 0 else 0.0))
+            body[k] = leading._replace(compute_ns=(forward_ns, input_ns, ns))
 
 
 def _checkpoints(

@@ -311,6 +311,7 @@ def legal(workload: Workload, plan: Plan) -> bool:
         plan.ep == 1 or workload.has_ep_messages,
         plan.dp == 1 or dense,
         plan.dp == plan.ep or of_experts or not workload.has_experts,
+        workload.ends_known or (plan.pp, plan.layers) == (workload.base.pp, workload.layers),
         plan.checkpointing != SELECTIVE or workload.has_attention_core,
         plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= most,
         plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,
