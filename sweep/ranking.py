@@ -17,9 +17,10 @@ from sweep.query import columns_of, results
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s")
-MFU: Final = "mfu"
-_FLOPS, _PEAK = "flops_per_gpu", "peak_flops_of_gpu"
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "mfu", "flops_per_gpu")
+RATED: Final = "rated"
+FLOPS, MFU = "flops_per_gpu", "mfu"
+_FLOPS, _MFU = "_flops", "_mfu"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -61,7 +62,9 @@ def rank(
     """
     with results(directory, where) as connection:
         provenance = Store(directory=directory).provenance() or {}
-        schema = columns_of(connection)
+        facts = provenance.get("plausibility", {})
+        rate(connection, facts)
+        schema = columns_of(connection, RATED)
         ordered_by = ordering(by, descending, provenance, schema)
         by, descending = ordered_by[0]
         if per is None:
@@ -74,22 +77,20 @@ def rank(
         if where:
             _check(connection, where, schema)
             condition += f" AND coalesce(({where}), false)"
-        ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
+        ranked = _one(connection, f"SELECT count(*) FROM {RATED} WHERE {condition}")
         plan_columns = _plan_columns(schema)
         varying, held = _spread(connection, plan_columns, condition)
-        select = chosen or [*varying, *_result_columns(by, schema)]
+        select = chosen or [*varying, *_result_columns(by, schema, known=facts.get("flops_per_token") is not None)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
-        facts = provenance.get("plausibility", {})
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
         rows = connection.sql(
-            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, *, "
-            f"{_flops(facts, schema)} AS {_FLOPS}, {_peak(facts, schema)} AS {_PEAK} FROM results WHERE {condition}) "
-            f"SELECT rank, {', '.join(map(_quoted, select))}, {_FLOPS}, {_FLOPS} / {_PEAK} AS {MFU} "
+            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM {RATED} WHERE {condition}) "
+            f"SELECT rank, {', '.join(map(_quoted, select))}, {FLOPS} AS {_FLOPS}, {MFU} AS {_MFU} "
             f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
         ).to_arrow_table()
-    rows, utilisation = _utilisation(rows, shown=not chosen)
+    rows, utilisation = _utilisation(rows)
     return Ranking(
         rows=rows,
         by=by,
@@ -117,32 +118,30 @@ def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _flops(facts: dict[str, Any], schema: dict[str, str]) -> str:
-    """FLOP/s of the model on each GPU, as SQL: work of a token x tokens; NULL where unknown."""
+def rate(connection: duckdb.DuckDBPyConnection, facts: dict[str, Any]) -> None:
+    """Make the results readable as the table `rated`, with FLOP/s of the model per GPU and MFU; NULL where unknown."""
+    schema = columns_of(connection)
     known = facts.get("flops_per_token") is not None and "tokens_per_s" in schema
-    return f"{float(facts['flops_per_token'])!r} * tokens_per_s / all_gpus" if known else "NULL::DOUBLE"
+    flops = f"{float(facts['flops_per_token'])!r} * tokens_per_s / all_gpus" if known else "NULL::DOUBLE"
+    connection.execute(
+        f"CREATE TEMP VIEW {RATED} AS SELECT *, {flops} AS {FLOPS}, {FLOPS} / {_peak(facts, schema)} AS {MFU} FROM results"
+    )
 
 
 def _peak(facts: dict[str, Any], schema: dict[str, str]) -> str:
-    """The peak of each row's hardware, as SQL; NULL where unknown."""
+    """The peak of each row's hardware, as SQL."""
     of_dtype = f"peak_flops_{facts.get('dtype')}"
     if of_dtype in schema:  # an axis
         return of_dtype
-    cases = [
-        f"WHEN '{name.replace(chr(39), chr(39) * 2)}' THEN {float(value)!r}"
-        for name, value in facts.get("peak_flops", {}).items()
-    ]
-    return f"CASE hardware {' '.join(cases)} END" if cases else "NULL::DOUBLE"
+    peaks = {name.replace("'", "''"): float(value) for name, value in facts.get("peak_flops", {}).items()}
+    cases = " ".join(f"WHEN '{name}' THEN {value!r}" for name, value in peaks.items())
+    return f"CASE hardware {cases} END" if cases else "NULL::DOUBLE"
 
 
-def _utilisation(rows: pa.Table, *, shown: bool) -> tuple[pa.Table, tuple[tuple[float, float], ...]]:
-    """The rows, with the MFU after the throughput if known and `shown`; (TFLOP/s per GPU, MFU) of the rows that have it."""
-    flops, mfu = rows[_FLOPS].to_pylist(), rows[MFU].to_pylist()
-    pairs = tuple((a / 1e12, b) for a, b in zip(flops, mfu, strict=True) if a is not None and b is not None)
-    names = [name for name in rows.column_names if name not in (_FLOPS, MFU)]
-    if shown and pairs:
-        names.insert(names.index("samples_per_s") + 1 if "samples_per_s" in names else len(names), MFU)
-    return rows.select(names), pairs
+def _utilisation(rows: pa.Table) -> tuple[pa.Table, tuple[tuple[float, float], ...]]:
+    """The rows without the columns that only this needs; (TFLOP/s per GPU, MFU) of the rows where they are known."""
+    pairs = zip(rows[_FLOPS].to_pylist(), rows[_MFU].to_pylist(), strict=True)
+    return rows.drop_columns([_FLOPS, _MFU]), tuple((a / 1e12, b) for a, b in pairs if a is not None and b is not None)
 
 
 def outcome(directory: Location) -> tuple[int, int]:
@@ -176,7 +175,7 @@ def ordering(
 
 def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, str]) -> None:
     try:
-        kind = connection.sql(f"SELECT ({where}) FROM results WHERE ({where}) LIMIT 0").types[0]
+        kind = connection.sql(f"SELECT ({where}) FROM {RATED} WHERE ({where}) LIMIT 0").types[0]
     except duckdb.Error as error:
         text = str(error).splitlines()[0]
         unknown = re.search(r'column "([^"]*)" not found', text)
@@ -190,7 +189,7 @@ def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, 
 def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[str, int]]:
     """Number of all rows, and of rows that cannot be ranked, by reason."""
     found = connection.execute(
-        f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM results "
+        f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM {RATED} "
         f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
     ).fetchall()
     return _one(connection, "SELECT count(*) FROM results"), {str(why): int(n) for why, n in found}
@@ -205,10 +204,11 @@ def _plan_columns(schema: dict[str, str]) -> list[str]:
 def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
     """The plan columns that vary among the ranked rows, and the values of those that do not."""
     bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
-    row = connection.execute(f"SELECT {bounds} FROM results WHERE {condition}").fetchall()[0]
+    row = connection.execute(f"SELECT {bounds} FROM {RATED} WHERE {condition}").fetchall()[0]
     pairs = list(zip(names, row[::2], row[1::2], strict=True))
     return [n for n, low, high in pairs if low != high], {n: low for n, low, high in pairs if low == high}
 
 
-def _result_columns(by: str, schema: dict[str, str]) -> list[str]:
-    return [by, *(name for name in ("step_time_s", "samples_per_s", *PARTS) if name in schema)]
+def _result_columns(by: str, schema: dict[str, str], *, known: bool) -> list[str]:
+    shown = ("step_time_s", "samples_per_s", *((MFU,) if known else ()), *PARTS)
+    return [by, *(name for name in shown if name in schema)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core import Check, Facts, SpecError, Workload, read_workload
+from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
 from sim_core.workloads.readers.simai_checks import checks_of
 from sim_core.workloads.readers.simai_evidence import file_of
 from sim_core.workloads.readers.simai_records import choices_of, with_records
@@ -314,3 +314,28 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
         assert "\n" not in str(error) and str(error).startswith("workload.records: ")
     else:
         assert all(check.full() for check in checks_of(file_of(changed, None, None, None), choices_of(records)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GPT7B.read_text(encoding="utf-8"),
+        dense_text(ga=3, embedding=4_000_000, leak=(6_000_000, 700_000), optimizer=11_800_000, attention=1_000_000),
+        moe_text(),
+    ],
+    ids=["gpt7b", "dense", "experts"],
+)
+def test_an_effect_is_what_the_chosen_value_changes(tmp_path: Path, h100: HardwareTable, text: str) -> None:
+    """By simulating the file's own plan with and without it; all-reduces depend on the hardware."""
+
+    def step_s(**facts: Any) -> float:
+        workload = read(tmp_path, text, sequence=None, **facts)
+        return float(simulate(workload, h100, plans(workload, fidelity="simai", checkpointing="none")).metrics[-1, 0])
+
+    checks = [check for check in read(tmp_path, text).checks if check.choice and check.effect_s is not None]
+    assert checks
+    for check in checks:
+        if check.name in ("layernorm", "embedding message"):
+            continue
+        records = dict(part.split("=") for part in check.choice.split(", "))
+        assert step_s() - step_s(records=records) == pytest.approx(check.effect_s, rel=3e-3), check.name
