@@ -1,0 +1,37 @@
+"""How much of a plan's compute rests on kernels that were measured on its very device."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.case import Blocks
+from sim_core.metrics import BACKWARD_S, FORWARD_S
+from sim_core.workloads.workload import Arrays
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints) -> Floats:
+    """Part of the forward and backward seconds of a micro-batch, over all stages, [n]; recompute is left out.
+
+    `blocks` has the rows of the plans, `layers` their numbers of layers.
+    """
+    passes = arrays.unit_layers[:, -1].astype(np.float64)
+    passes[[unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]] += 1
+    seconds = blocks.work[:, :, FORWARD_S] + blocks.work[:, :, BACKWARD_S]
+    measured, total = blocks.measured_s @ passes, seconds @ passes
+    if arrays.layer_unit >= 0:  # all layers are alike, and their number may be another
+        more = (layers - passes[arrays.layer_unit])[:, None]
+        one = slice(arrays.layer_unit, arrays.layer_unit + 1)
+        return _ratio(
+            measured[blocks.key] + (blocks.measured_s[blocks.key, one] * more)[:, 0],
+            total[blocks.key] + (seconds[blocks.key, one] * more)[:, 0],
+        )
+    return _ratio(measured[blocks.key], total[blocks.key])
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    share: Floats = np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+    return share
