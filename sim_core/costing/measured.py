@@ -13,23 +13,21 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints) -> Floats:
-    """Part of the forward and backward seconds of a micro-batch, over all stages, [n]; recompute is left out.
+def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints, rows: Ints) -> Floats:
+    """Part of the forward and backward seconds of a micro-batch, over all stages, for plans `rows`; recompute is left out.
 
-    `blocks` has the rows of the plans, `layers` their numbers of layers.
+    `layers` are those of all plans.
     """
     passes = arrays.unit_layers[:, -1].astype(np.float64)
     passes[[unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]] += 1
     seconds = blocks.work[:, :, FORWARD_S] + blocks.work[:, :, BACKWARD_S]
-    measured, total = blocks.measured_s @ passes, seconds @ passes
+    key = blocks.key[rows]
+    measured, total = (blocks.measured_s @ passes)[key], (seconds @ passes)[key]
     if arrays.layer_unit >= 0:  # all layers are alike, and their number may be another
-        more = (layers - passes[arrays.layer_unit])[:, None]
-        one = slice(arrays.layer_unit, arrays.layer_unit + 1)
-        return _ratio(
-            measured[blocks.key] + (blocks.measured_s[blocks.key, one] * more)[:, 0],
-            total[blocks.key] + (seconds[blocks.key, one] * more)[:, 0],
-        )
-    return _ratio(measured[blocks.key], total[blocks.key])
+        unit = arrays.layer_unit
+        more = layers[rows] - passes[unit]
+        measured, total = measured + blocks.measured_s[key, unit] * more, total + seconds[key, unit] * more
+    return _ratio(measured, total)
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
