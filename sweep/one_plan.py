@@ -15,14 +15,18 @@ from sweep.document import apply_sets, first_error
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.space import to_plans
-from sweep.spec import SweepSpec, WorkloadSpec
+from sweep.spec import SweepSpec
+from sweep.workloads import WorkloadSpec
 
 
-def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | None, sets: Sequence[str]) -> Prepared:
-    """The workload file's own plan with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`). Raises SimError."""
+def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
+    """The own plan of a `workload:` section, with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`).
+
+    Raises SimError.
+    """
     document: dict[str, Any] = {
         "name": "plan",
-        "workload": {"path": str(path.absolute()), "micro_batch": micro_batch},
+        "workload": dict(workload),
         "hardware": hardware,
         "fixed": {"fidelity": fidelity},
     }
@@ -47,14 +51,6 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     batch = evaluate(prepared.sweep, np.array([number], np.int64))
     rows = pa.Table.from_batches([batch]).to_pylist()
     return dict(rows[0])
-
-
-def utilisation_of(row: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[float, float] | None:
-    """TFLOP/s per GPU and MFU of a result row, by what its sweep is held against; None where unknown."""
-    if facts["flops_per_token"] is None or row["tokens_per_s"] is None:
-        return None
-    flops = facts["flops_per_token"] * row["tokens_per_s"] / row["all_gpus"]
-    return flops / 1e12, flops / facts["peak_flops"][row["hardware"]]
 
 
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:
@@ -88,9 +84,11 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     return notes
 
 
-def simai_text(prepared: Prepared, path: Path, number: int, ffn: int | None) -> str:
+def simai_text(prepared: Prepared, path: Path | None, number: int, ffn: int | None) -> str:
     """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
     kind = prepared.sweep.workload.kind
+    if path is None:
+        raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
     if kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts can be exported")
     row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}

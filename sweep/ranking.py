@@ -11,16 +11,16 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
-from sweep.columns import result_column
+from sweep.columns import UTILISATION, result_column
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "mfu", "flops_per_gpu")
-RATED: Final = "rated"
-FLOPS, MFU = "flops_per_gpu", "mfu"
-_FLOPS, _MFU = "_flops", "_mfu"
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", *UTILISATION)
+MFU: Final = "mfu"
+TFLOPS: Final = "tflops_per_gpu"
+ALL: Final = "all"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -57,42 +57,45 @@ def rank(
     """Rank the results in `directory`. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group.
+    `columns` may be just `all`.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
     with results(directory, where) as connection:
         provenance = Store(directory=directory).provenance() or {}
-        facts = provenance.get("plausibility", {})
-        rate(connection, facts)
-        schema = columns_of(connection, RATED)
+        schema = columns_of(connection)
         ordered_by = ordering(by, descending, provenance, schema)
         by, descending = ordered_by[0]
         if per is None:
             per = provenance.get("spec", {}).get("per", [])
         per = [result_column(name, list(schema)) for name in per]
         top = top or (GROUP_TOP if per else TOP)
-        chosen = [result_column(name, list(schema)) for name in columns]
+        chosen = [result_column(name, list(schema)) for name in columns] if list(columns) != [ALL] else _all_columns(schema)
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
         if where:
             _check(connection, where, schema)
             condition += f" AND coalesce(({where}), false)"
-        ranked = _one(connection, f"SELECT count(*) FROM {RATED} WHERE {condition}")
+        ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
         plan_columns = _plan_columns(schema)
         varying, held = _spread(connection, plan_columns, condition)
-        select = chosen or [*varying, *_result_columns(by, schema, known=facts.get("flops_per_token") is not None)]
+        select = chosen or [*varying, *_result_columns(by, schema)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
+        facts = provenance.get("plausibility", {})
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
+        more = [name for name in (TFLOPS, MFU) if name in schema and name not in select]
         rows = connection.sql(
-            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM {RATED} WHERE {condition}) "
-            f"SELECT rank, {', '.join(map(_quoted, select))}, {FLOPS} AS {_FLOPS}, {MFU} AS {_MFU} "
+            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
+            f"SELECT rank, {', '.join(map(_quoted, [*select, *more]))} "
             f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
         ).to_arrow_table()
-    rows, utilisation = _utilisation(rows)
+    utilisation = _utilisation(rows)
+    if not utilisation and not chosen:
+        select = [name for name in select if name != MFU]
     return Ranking(
-        rows=rows,
+        rows=rows.select(["rank", *select]),
         by=by,
         descending=descending,
         ranked=ranked,
@@ -118,30 +121,11 @@ def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def rate(connection: duckdb.DuckDBPyConnection, facts: dict[str, Any]) -> None:
-    """Make the results readable as the table `rated`, with FLOP/s of the model per GPU and MFU; NULL where unknown."""
-    schema = columns_of(connection)
-    known = facts.get("flops_per_token") is not None and "tokens_per_s" in schema
-    flops = f"{float(facts['flops_per_token'])!r} * tokens_per_s / all_gpus" if known else "NULL::DOUBLE"
-    connection.execute(
-        f"CREATE TEMP VIEW {RATED} AS SELECT *, {flops} AS {FLOPS}, {FLOPS} / {_peak(facts, schema)} AS {MFU} FROM results"
-    )
-
-
-def _peak(facts: dict[str, Any], schema: dict[str, str]) -> str:
-    """The peak of each row's hardware, as SQL."""
-    of_dtype = f"peak_flops_{facts.get('dtype')}"
-    if of_dtype in schema:  # an axis
-        return of_dtype
-    peaks = {name.replace("'", "''"): float(value) for name, value in facts.get("peak_flops", {}).items()}
-    cases = " ".join(f"WHEN '{name}' THEN {value!r}" for name, value in peaks.items())
-    return f"CASE hardware {cases} END" if cases else "NULL::DOUBLE"
-
-
-def _utilisation(rows: pa.Table) -> tuple[pa.Table, tuple[tuple[float, float], ...]]:
-    """The rows without the columns that only this needs; (TFLOP/s per GPU, MFU) of the rows where they are known."""
-    pairs = zip(rows[_FLOPS].to_pylist(), rows[_MFU].to_pylist(), strict=True)
-    return rows.drop_columns([_FLOPS, _MFU]), tuple((a / 1e12, b) for a, b in pairs if a is not None and b is not None)
+def _utilisation(rows: pa.Table) -> tuple[tuple[float, float], ...]:
+    """(TFLOP/s per GPU, MFU) of the rows that have it; results of earlier versions have none."""
+    if not {TFLOPS, MFU} <= set(rows.column_names):
+        return ()
+    return tuple((a, b) for a, b in zip(rows[TFLOPS].to_pylist(), rows[MFU].to_pylist(), strict=True) if b is not None)
 
 
 def outcome(directory: Location) -> tuple[int, int]:
@@ -175,7 +159,7 @@ def ordering(
 
 def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, str]) -> None:
     try:
-        kind = connection.sql(f"SELECT ({where}) FROM {RATED} WHERE ({where}) LIMIT 0").types[0]
+        kind = connection.sql(f"SELECT ({where}) FROM results WHERE ({where}) LIMIT 0").types[0]
     except duckdb.Error as error:
         text = str(error).splitlines()[0]
         unknown = re.search(r'column "([^"]*)" not found', text)
@@ -189,7 +173,7 @@ def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, 
 def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[str, int]]:
     """Number of all rows, and of rows that cannot be ranked, by reason."""
     found = connection.execute(
-        f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM {RATED} "
+        f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM results "
         f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
     ).fetchall()
     return _one(connection, "SELECT count(*) FROM results"), {str(why): int(n) for why, n in found}
@@ -201,14 +185,18 @@ def _plan_columns(schema: dict[str, str]) -> list[str]:
     return [name for name in names[: names.index("status")] if name not in IDENTITY]
 
 
+def _all_columns(schema: dict[str, str]) -> list[str]:
+    """Every column but the status and reason, which are those of a result in each ranked row."""
+    return [name for name in schema if name not in ("status", "reason")]
+
+
 def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
     """The plan columns that vary among the ranked rows, and the values of those that do not."""
     bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
-    row = connection.execute(f"SELECT {bounds} FROM {RATED} WHERE {condition}").fetchall()[0]
+    row = connection.execute(f"SELECT {bounds} FROM results WHERE {condition}").fetchall()[0]
     pairs = list(zip(names, row[::2], row[1::2], strict=True))
     return [n for n, low, high in pairs if low != high], {n: low for n, low, high in pairs if low == high}
 
 
-def _result_columns(by: str, schema: dict[str, str], *, known: bool) -> list[str]:
-    shown = ("step_time_s", "samples_per_s", *((MFU,) if known else ()), *PARTS)
-    return [by, *(name for name in shown if name in schema)]
+def _result_columns(by: str, schema: dict[str, str]) -> list[str]:
+    return [by, *(name for name in ("step_time_s", "samples_per_s", MFU, *PARTS) if name in schema)]

@@ -24,7 +24,7 @@ from sim_core.jit import kernel
 from sim_core.metrics import BACKWARD_S, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER, Unit
-from sim_core.models.keys import Keys, make_keys
+from sim_core.models.keys import Keys
 from sim_core.models.messages import ETP, Messages, messages
 from sim_core.models.operators import operators
 from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
@@ -52,13 +52,7 @@ class UnitCost(NamedTuple):
 
 def model_keys(modelled: Modelled, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
     """The keys of a model for some plans."""
-    return make_keys(
-        tp=tp,
-        ep=ep,
-        etp=tp if modelled.stack.experts_with_tp else np.ones_like(tp),
-        sequence_parallel=np.full_like(tp, modelled.sequence_parallel),
-        micro_batch=micro_batch,
-    )
+    return modelled.keys(tp, ep, micro_batch)
 
 
 def cost_model_blocks(
@@ -69,7 +63,7 @@ def cost_model_blocks(
     devices, of_variant = _devices(hardware)
     table = np.stack([plans.tp[first], plans.ep[first], plans.micro_batch[first], of_variant[plans.hardware[first]]], axis=1)
     shape, picked = distinct_rows(table)
-    keys = model_keys(modelled, *(np.ascontiguousarray(table[picked, k]) for k in range(3)))
+    keys = modelled.keys(*(np.ascontiguousarray(table[picked, k]) for k in range(3)))
     speed = 1 / plans.device_speed[first]
     _fill_scales(workload, plans, first, blocks)
     ends = {EMBEDDING: len(model.layer_units)}

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from sim_core.models.description import Model
+from sim_core.models.keys import Keys, make_keys
 from sim_core.models.stack import Stack
 from sim_core.terms import ALL_GATHER as ALL_GATHER
 from sim_core.terms import ALL_REDUCE as ALL_REDUCE
@@ -142,6 +143,17 @@ class Modelled:
     stack: Stack
     sequence_parallel: bool
     dtype: str = "bf16"
+
+    def keys(self, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
+        """The keys of the model for some plans, [n]."""
+        split = self.stack.experts_with_tp and self.model.experts is not None
+        return make_keys(
+            tp=tp,
+            ep=ep,
+            etp=tp if split else np.ones_like(tp),
+            sequence_parallel=np.full_like(tp, self.sequence_parallel),
+            micro_batch=micro_batch,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,9 @@ def command(
     """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    text = simai_text(prepared, spec.parent / loaded.workload.path, plan, loaded.workload.ffn)
+    source = loaded.workload.path
+    path = None if source is None else spec.parent / source
+    text = simai_text(prepared, path, plan, loaded.workload.ffn)
     for note in export_notes(prepared, plan, text):
         sys.stderr.write(f"note: {note}\n")
     if output is None:
