@@ -66,15 +66,25 @@ def simai_parts(prepared: Prepared) -> dict[str, float]:
     return simai_breakdown(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
 
 
-def recompute_note(prepared: Prepared, number: int) -> str | None:
-    """How the exported text differs from the plan: the format recomputes a span up to its last record, exclusive."""
-    kind = CHECKPOINTING[int(plans_of(prepared, number).checkpointing[0])]
-    if kind not in ("full", "every", "block"):
-        return None
-    return f"checkpointing {kind}: the format does not recompute the last record of a span, so the text recomputes less"
+def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
+    """What a user of the exported `text` of plan `number` has to know, one line each."""
+    plans = plans_of(prepared, number)
+    kind, micro_batch = CHECKPOINTING[int(plans.checkpointing[0])], int(plans.micro_batch[0])
+    ids = int(text.split(" checkpoints: ", 1)[1].split()[0])
+    notes = []
+    runs_again = kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())
+    if runs_again and not ids:
+        notes.append(
+            f"checkpointing {kind}: what runs again is work of the backward in the text; read it with `none` or `file`"
+        )
+    if ids > 1:
+        notes.append(f"checkpointing {kind}: SimAI itself uses only the first of the {ids} checkpoint ids")
+    if micro_batch != 1:
+        notes.append(f"the format does not hold the micro-batch: read the text with workload.micro_batch: {micro_batch}")
+    return notes
 
 
-def simai_text(prepared: Prepared, path: Path | None, number: int) -> str:
+def simai_text(prepared: Prepared, path: Path | None, number: int, ffn: int | None) -> str:
     """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
     kind = prepared.sweep.workload.kind
     if path is None:
@@ -84,4 +94,5 @@ def simai_text(prepared: Prepared, path: Path | None, number: int) -> str:
     row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
-    return export_simai(str(path), prepared.sweep.workload, plans_of(prepared, number))
+    sweep = prepared.sweep
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn)

@@ -22,7 +22,10 @@ def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints, rows: Ints) -> 
     passes[[unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]] += 1
     seconds = blocks.work[:, :, FORWARD_S] + blocks.work[:, :, BACKWARD_S]
     key = blocks.key[rows]
-    measured, total = (blocks.measured_s @ passes)[key], (seconds @ passes)[key]
+    measured, total = np.zeros(len(rows)), np.zeros(len(rows))
+    for unit, times in enumerate(passes):  # one after another: BLAS adds in an order that depends on the number of rows
+        measured += blocks.measured_s[key, unit] * times
+        total += seconds[key, unit] * times
     if arrays.layer_unit >= 0:  # all layers are alike, and their number may be another
         unit = arrays.layer_unit
         more = layers[rows] - passes[unit]

@@ -183,10 +183,10 @@ def _add_unit(
     """Add one unit to the table, `times` times."""
     stack, found = modelled.stack, cost.operators
     seconds = cost.seconds * times
-    of_phase = [seconds[:, found.phase == phase].sum(axis=1)[shape] * speed for phase in range(3)]
-    core = seconds[:, found.core].sum(axis=1)[shape] * speed
+    of_phase = [_sum(seconds, found.phase == phase)[shape] * speed for phase in range(3)]
+    core = _sum(seconds, found.core)[shape] * speed
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
-    blocks.measured_s[:, at] += ((cost.measured * seconds).sum(axis=1))[shape] * speed
+    blocks.measured_s[:, at] += _sum(cost.measured * seconds, np.ones(len(found.names), np.bool_))[shape] * speed
     blocks.work[:, at, FORWARD_S] += forward
     blocks.work[:, at, BACKWARD_S] += backward
     exposed = [np.zeros(len(first)), np.zeros(len(first))]
@@ -236,17 +236,25 @@ def _exposed(
     beside = int(sent.beside[k])
     hidden = np.zeros(len(total))
     if beside >= 0 and stack.hides_backward_tp:
-        ops = [op for op, name in enumerate(found.names) if name == sent.operators[k] and found.phase[op] == beside]
-        compute = cost.seconds[:, ops].sum(axis=1)[shape] * speed * times
+        ops = np.array([name == sent.operators[k] for name in found.names]) & (found.phase == beside)
+        compute = _sum(cost.seconds, ops)[shape] * speed * times
         hidden = np.minimum(total, compute)
     out = total - hidden * (1 - stack.contention)
     if sent.group[k] == EP:
         phase = int(sent.phase[k])
-        ops = [op for op, name in enumerate(found.names) if name.startswith("experts_fc") and found.phase[op] == phase]
-        compute = cost.seconds[:, ops].sum(axis=1)[shape] * speed * times / 2  # dispatch and combine share it
+        ops = np.array([name.startswith("experts_fc") for name in found.names]) & (found.phase == phase)
+        compute = _sum(cost.seconds, ops)[shape] * speed * times / 2  # dispatch and combine share it
         over = total - np.minimum(total, compute) * (1 - stack.contention)
         return np.where(plans.overlap_ep[first] == 1, over, out)
     return np.where(plans.overlap_tp[first] == 1, np.minimum(out, stack.overlapped_tp_exposed * total), out)
+
+
+def _sum(seconds: Floats, which: npt.NDArray[np.bool_]) -> Floats:
+    """Sum over some operators, one after another: numpy's own order of adding depends on the number of rows."""
+    total = np.zeros(len(seconds))
+    for op in np.flatnonzero(which):
+        total += seconds[:, op]
+    return total
 
 
 @kernel

@@ -100,7 +100,7 @@ EXPLANATIONS: Final = {
     "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
     "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
     "embedding_unknown": "other pp or layers than the file's, but the embedding's part of its parameters is unknown "
-    "(set workload.sequence and workload.ffn)",
+    "(a note of the run says what to set)",
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
@@ -164,7 +164,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
-        "pp_message_unknown": event & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
+        "pp_message_unknown": (event | (plans.pp_overlap_ratio < 1)) & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),

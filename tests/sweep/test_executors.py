@@ -29,7 +29,7 @@ from sweep.slices import SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Slice
 from tests.sweep.conftest import MODEL, SpecWriter, rows, spec_in
-from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce
+from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce, Writable
 
 
 def execute(
@@ -104,6 +104,11 @@ class TestContract:
         alone = execute(InlineExecutor(), prepared, tmp_path / "alone")
         assert "ok" in alone["status"].to_pylist()
         assert execute(executor, prepared, tmp_path / "out").equals(alone)
+
+    def test_workers_run_the_kernels_that_the_driver_compiled(
+        self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+    ) -> None:
+        assert execute(executor, prepared, tmp_path / "out", Writable).equals(undisturbed)
 
     def test_an_empty_queue_is_done_at_once(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
         task = SliceTask(sweep=prepared.sweep, directory=tmp_path, provenance=b"{}")
