@@ -15,6 +15,9 @@ from sweep.ranking import Ranking
 from sweep.show.checks import print_plausibility
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
 
+MOST_COLUMNS: Final = 30
+"""A ranking of more columns is printed on its side."""
+
 
 def print_ranking(ranking: Ranking, console: Console) -> None:
     """Print a ranking (plan columns, result, parts of the step in percent), then what it leaves out."""
@@ -23,14 +26,19 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
     in_percent = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
     live = [name for name in parts if not in_percent or any(value for value in rows[name].to_pylist())]
     plain = [name for name in rows.column_names if not (in_percent and name in parts)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in plain:
-        table.add_column(SHORT_COLUMN.get(name, name), justify="right", no_wrap=True)
-    for name in live if in_percent else []:
-        table.add_column(f"{SHORT_PART[name]}%", justify="right", no_wrap=True)
+    headings = [SHORT_COLUMN.get(name, name) for name in plain] + [f"{SHORT_PART[name]}%" for name in live if in_percent]
+    lines = []
     for row in rows.to_pylist():
         cells = [cell(name, row[name]) for name in plain]
         cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if in_percent else []
+        lines.append(cells)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    sideways = len(headings) > MOST_COLUMNS
+    if sideways:  # a line for each column
+        headings, *lines = ([first, *rest] for first, *rest in zip(headings, *lines, strict=True))
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if sideways and at == 0 else "right", no_wrap=True)
+    for cells in lines:
         table.add_row(*cells)
     if ranking.missing:
         computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
@@ -102,6 +110,9 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
             console.print(
                 f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}",
             )
+    if row["peak_memory_bytes"] is not None:
+        peak, state, activations = (short(row[name], "B") for name in ("peak_memory_bytes", "state_bytes", "activation_bytes"))
+        console.print(f"memory of the fullest stage {peak}: state {state}, activations {activations}", soft_wrap=True)
     for note in notes:
         console.print(f"  note: {note}", soft_wrap=True)
 

@@ -238,6 +238,7 @@ def test_one_plan_of_a_model_from_the_command_line() -> None:
     assert told.returncode == 0, told.stderr
     assert "tp 2, pp 1, vpp 1, ep 1, dp 4, all_gpus 8" in told.stdout
     assert "TFLOP/s per GPU" in told.stdout
+    assert "memory of the fullest stage" in told.stdout
     for arguments, found in (((), "neither"), (("w.txt", "--model", "gpt2"), "both")):
         refused = sweep("simulate", *arguments)
         assert (refused.returncode, refused.stderr) == (
@@ -254,6 +255,8 @@ def test_a_model_is_run_ranked_compared_and_not_exported(small: Path, tmp_path: 
     assert sweep("run", small, "--out", second, "--workers", 1, "--set", "model.layers=16").returncode == 0
     ranked = sweep("rank", first, "--columns", "all", "--format", "json", "--top", 1)
     assert {"mfu", "measured_share", "peak_memory_bytes"} <= set(json.loads(ranked.stdout)[0])
+    on_its_side = sweep("rank", first, "--columns", "all", "--top", 2).stdout
+    assert [line.split()[:1] for line in on_its_side.splitlines() if line.startswith(" mfu ")] == [["mfu"]]
     compared = sweep("compare", first, second)
     assert "workload.model" in compared.stdout
     refused = sweep("export", small, "--plan", 0)
