@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sim_core import TRACE, kind_of, read_traces, read_workload
+from sim_core import TRACE, SpecError, kind_of, model_names, read_traces, read_workload
 from sweep.commands.shared import FactSets, MicroBatch, Records, print_warnings, record_sets
 from sweep.one_plan import facts_of
 from sweep.show.inputs import print_workload
@@ -24,6 +24,8 @@ def command(
     """Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful."""
     console = own_console()
     for path in files:
+        if str(path) in model_names() or path.name == "config.json":
+            raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
         given = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
         facts = facts_of(str(path), given)
         if kind_of(str(path)) == TRACE:

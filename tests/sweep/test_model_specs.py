@@ -239,6 +239,11 @@ def test_one_plan_of_a_model_from_the_command_line() -> None:
     assert "tp 2, pp 1, vpp 1, ep 1, dp 4, all_gpus 8" in told.stdout
     assert "TFLOP/s per GPU" in told.stdout
     assert "memory of the fullest stage" in told.stdout
+    inspected = sweep("inspect", "llama3-8b")
+    assert (inspected.returncode, inspected.stderr) == (
+        1,
+        "error: llama3-8b: is a model: `sweep model llama3-8b` shows it\n",
+    )
     for arguments, found in (((), "neither"), (("w.txt", "--model", "gpt2"), "both")):
         refused = sweep("simulate", *arguments)
         assert (refused.returncode, refused.stderr) == (
