@@ -109,7 +109,8 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
         layer_split="balanced",
         overlap_pp=vpp > 1,
         overlap_tp=row["framework"] == "NeMo",
-        overlap_grad=stack == "megatron-core",
+        overlap_grad=row["framework"] == "NeMo",
+        overlap_param=row["framework"] == "NeMo",
     )
     found = simulate(workload, hardware_table([device], None), grid).named()
     if found["reason"][0]:
