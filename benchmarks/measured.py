@@ -115,7 +115,7 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
     found = simulate(workload, hardware_table([device], None), grid).named()
     if found["reason"][0]:
         raise SpecError(str(found["reason"][0]))
-    return float(found["step_time_s"][0]), float(found["state_bytes"][0])
+    return float(found["step_time_s"][0]), float(found["peak_memory_bytes"][0])
 
 
 def main() -> int:
@@ -125,6 +125,7 @@ def main() -> int:
     parser.add_argument("--rows", action="store_true", help="print every run")
     given = parser.parse_args()
     errors: dict[str, list[float]] = defaultdict(list)
+    memory: dict[str, list[float]] = defaultdict(list)
     why: dict[str, Counter[str]] = defaultdict(Counter)
     for row in csv.DictReader(given.table.open(encoding="utf-8")):
         name = row["set"]
@@ -133,7 +134,7 @@ def main() -> int:
         reason = refused(row)
         if not reason:
             try:
-                step_s, _ = simulated(row)
+                step_s, peak_bytes = simulated(row)
             except SpecError as error:
                 reason = str(error)[:90]
         if reason:
@@ -141,16 +142,19 @@ def main() -> int:
             continue
         error_ = (step_s * 1e3 / float(row["iter_ms"]) - 1) * 100
         errors[name].append(error_)
+        if row["mem_gib"] and "alloc" in row["mem_kind"]:
+            memory[name].append((peak_bytes / 2**30 / float(row["mem_gib"]) - 1) * 100)
         if given.rows:
             plan = " ".join(f"{key}{row[key]}" for key in ("tp", "pp", "vpp", "ep", "mbs", "ga", "sp", "recompute", "layers"))
             print(f"{row['id']:>5} {row['model']:18} {row['gpus']:>5} {plan:60} {row['iter_ms']:>10} {error_:+7.1f} %")
     for name in sorted({*errors, *why}):
         found = np.array(errors[name])
-        told = (
-            f"{len(found):4} runs  MAPE {np.abs(found).mean():5.1f} %  bias {found.mean():+5.1f} %"
-            if len(found)
-            else "   0 runs"
-        )
+        told = f"{len(found):4} runs"
+        if len(found):
+            told += f"  MAPE {np.abs(found).mean():5.1f} %  bias {found.mean():+5.1f} %"
+        if memory[name]:
+            used = np.array(memory[name])
+            told += f"  memory {np.abs(used).mean():4.1f} %, bias {used.mean():+4.1f} % ({len(used)})"
         print(f"{name:26} {told}   not simulated: {dict(why[name])}")
     return 0
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 HERE = Path(__file__).parent.parent
 SIMAI_EVENT = ("gpt7b", "llama405b")
 CASES = (
-    *((name, ()) for name in ("gpt7b", "llama405b", "moe_trace", "gpt_trace", "gpt2_ddp", "fidelity")),
+    *((name, ()) for name in ("gpt7b", "gpt7b_as_recorded", "llama405b", "moe_trace", "gpt_trace", "gpt2_ddp", "fidelity")),
     *((name, ("fidelity=simai",)) for name in SIMAI_EVENT),
 )
 

@@ -37,7 +37,9 @@ from sim_core.jit import (
     source_hash,
     source_hashes,
 )
+from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
+    MEMORY,
     METRICS,
     PARTS,
 )
@@ -78,7 +80,15 @@ from sim_core.units import (
     quantity,
     short,
 )
+from sim_core.workloads.check import Check, ImpliedModel
 from sim_core.workloads.modelled import workload_from_model
+from sim_core.workloads.plausibility import (
+    HIGHEST_MFU,
+    LOWEST_MFU,
+    Plausibility,
+    implied_model,
+    plausibility,
+)
 from sim_core.workloads.readers.op_table import Repeat
 from sim_core.workloads.reading import (
     SIMAI,
@@ -120,6 +130,10 @@ __all__ = [
     "FIRST_FAILURE",
     "GEMM_PHASES",
     "HARDWARE_KEYS",
+    "HIGHEST_MFU",
+    "LOWEST_MFU",
+    "LARGEST",
+    "MEMORY",
     "METRICS",
     "PARTS",
     "PLAN_DEFAULTS",
@@ -133,6 +147,7 @@ __all__ = [
     "SWITCH",
     "TRACE",
     "BasePlan",
+    "Check",
     "Events",
     "Facts",
     "FormatError",
@@ -144,9 +159,11 @@ __all__ = [
     "Repeat",
     "Replay",
     "HardwareTable",
+    "ImpliedModel",
     "Model",
     "Parameters",
     "Plans",
+    "Plausibility",
     "Results",
     "SimError",
     "SpecError",
@@ -175,9 +192,11 @@ __all__ = [
     "parse_hardware",
     "parse_model",
     "plans",
+    "plausibility",
     "preset_names",
     "quantity",
     "read_hardware",
+    "implied_model",
     "read_stack",
     "read_model",
     "input_paths",
@@ -199,5 +218,6 @@ __all__ = [
     "summarize",
     "stack_names",
     "trace",
+    "whole_number",
     "workload_from_model",
 ]

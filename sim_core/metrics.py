@@ -47,3 +47,7 @@ _PARTS: Final = (
 )
 PARTS: Final = tuple(METRICS[part] for part in _PARTS)
 """The parts of a step, in the order of display."""
+
+MEMORY: Final = ("state_bytes", "activation_bytes", "peak_memory_bytes")
+"""Bytes on a rank of the fullest stage: weights, gradients and optimizer; activations at their peak; both."""
+STATE_BYTES, ACTIVATION_BYTES, PEAK_BYTES = range(len(MEMORY))

@@ -12,12 +12,25 @@ from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.memory import model_state_bytes
+from sim_core.costing.peak import peak_memory
 from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
-from sim_core.metrics import BUBBLE, DP_EXPOSED, METRICS, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.metrics import (
+    ACTIVATION_BYTES,
+    BUBBLE,
+    DP_EXPOSED,
+    MEMORY,
+    METRICS,
+    N_SUMS,
+    PEAK_BYTES,
+    PP_EXPOSED,
+    PP_TOTAL,
+    STATE_BYTES,
+    STEP_TIME,
+)
 from sim_core.planning.building import check_plans
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
@@ -36,24 +49,32 @@ Ints = npt.NDArray[np.int64]
 _NOT_FINITE = REASON["result_not_finite"]
 BATCH: Final = 8192
 """Plans per batch, which share tables: many, so that they share much; few, so that the tables stay small."""
+CELLS: Final = 2**25
+"""Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
 
 
 class Results(NamedTuple):
     """`reason[n]` is 0 if `metrics[len(METRICS), n]` holds a result (seconds); otherwise the metrics are NaN.
 
-    `state_bytes[n]` is the memory of the model's state on a rank, NaN if unknown.
+    `memory[len(MEMORY), n]` are bytes on a rank of the fullest stage, NaN if unknown.
     """
 
     reason: Ints
     metrics: Floats
-    state_bytes: Floats
+    memory: Floats
+
+    @property
+    def state_bytes(self) -> Floats:
+        """Weights, gradients and optimizer, [n]."""
+        state: Floats = self.memory[STATE_BYTES]
+        return state
 
     def named(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns by name, [n] each: `reason` as words ('' for a result), METRICS, `state_bytes`."""
+        """Columns by name, [n] each: `reason` as words ('' for a result), METRICS, MEMORY."""
         return {
             "reason": np.array(REASONS)[self.reason],
             **dict(zip(METRICS, self.metrics, strict=True)),
-            "state_bytes": self.state_bytes,
+            **dict(zip(MEMORY, self.memory, strict=True)),
         }
 
 
@@ -93,9 +114,9 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
-    reason, state_bytes = legality(workload, hardware, plans)
+    reason, memory = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
-    for rows in _batches(plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+    for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = _tables(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, reason, metrics)
@@ -103,20 +124,27 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
         simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-    return Results(reason=reason, metrics=metrics, state_bytes=state_bytes)
+    return Results(reason=reason, metrics=metrics, memory=memory)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
-    """The reason code of each plan, 0 if it can run; and the bytes of model state on a rank.
+    """The reason code of each plan, 0 if it can run; and bytes on a rank, [len(MEMORY), n].
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
-    state_bytes = model_state_bytes(workload, plans)
-    too_big = (reason == 0) & (state_bytes > hardware.columns.memory_bytes[plans.hardware])
-    reason[too_big] = REASON["model_state_exceeds_memory"]
-    return reason, state_bytes
+    memory = np.full((len(MEMORY), len(reason)), np.nan)
+    memory[STATE_BYTES] = model_state_bytes(workload, plans)
+    device_bytes = hardware.columns.memory_bytes[plans.hardware]
+    if workload.modelled:
+        peak = peak_memory(workload, workload.modelled, plans, np.flatnonzero(reason == 0))
+        memory[ACTIVATION_BYTES], memory[PEAK_BYTES] = peak.activations, peak.total
+        stack = workload.modelled.stack
+        need = peak.total * stack.fragmentation + stack.reserved
+        reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
+    reason[(reason == 0) & (memory[STATE_BYTES] > device_bytes)] = REASON["model_state_exceeds_memory"]
+    return reason, memory
 
 
 def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
@@ -127,11 +155,17 @@ def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) 
     check_plans(plans, len(hardware))
 
 
-def _batches(plans: Plans, rows: Ints) -> Iterator[Ints]:
+def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = rows[np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))]
-    for begin in range(0, len(ordered), BATCH):
-        yield ordered[begin : begin + BATCH]
+    virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
+    most = CELLS // (2 * len(arrays.unit_layers) + 3)  # columns of a Split
+    begin = 0
+    while begin < len(ordered):
+        before = virtual[begin - 1] if begin else 0
+        end = min(begin + BATCH, max(begin + 1, int(np.searchsorted(virtual, before + most, side="right"))))
+        yield ordered[begin:end]
+        begin = end
 
 
 def _tables(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:

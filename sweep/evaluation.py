@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sim_core import (
     FIRST_FAILURE,
+    MEMORY,
     METRICS,
     REASON,
     REASONS,
@@ -40,13 +41,14 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     legal = plans if not excluded.any() else slice_plans(plans, ~excluded)
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     metrics = np.full((len(METRICS), len(positions)), np.nan)
-    state_bytes = np.full(len(positions), np.nan)
+    memory = np.full((len(MEMORY), len(positions)), np.nan)
     if lost is None:
-        reason[~excluded], metrics[:, ~excluded], state_bytes[~excluded] = simulate(sweep.workload, sweep.hardware, legal)
+        reason[~excluded], metrics[:, ~excluded], memory[:, ~excluded] = simulate(sweep.workload, sweep.hardware, legal)
     else:
-        checked, state_bytes[~excluded] = legality(sweep.workload, sweep.hardware, legal)
+        checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
-    return _batch(sweep, described, plans, reason, dict(zip(METRICS, metrics, strict=True)) | {"state_bytes": state_bytes})
+    values = dict(zip((*METRICS, *MEMORY), (*metrics, *memory), strict=True))
+    return _batch(sweep, described, plans, reason, values)
 
 
 def _batch(

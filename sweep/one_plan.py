@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,14 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     batch = evaluate(prepared.sweep, np.array([number], np.int64))
     rows = pa.Table.from_batches([batch]).to_pylist()
     return dict(rows[0])
+
+
+def utilisation_of(row: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[float, float] | None:
+    """TFLOP/s per GPU and MFU of a result row, by what its sweep is held against; None where unknown."""
+    if facts["flops_per_token"] is None or row["tokens_per_s"] is None:
+        return None
+    flops = facts["flops_per_token"] * row["tokens_per_s"] / row["all_gpus"]
+    return flops / 1e12, flops / facts["peak_flops"][row["hardware"]]
 
 
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:

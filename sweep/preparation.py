@@ -17,6 +17,7 @@ from sim_core import (
     SpecError,
     Workload,
     hardware_table,
+    plausibility,
     read_hardware,
     read_workload,
     short,
@@ -80,6 +81,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     notes += _not_given(variants)
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
+    if workload.records:
+        notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
         workload=workload,
@@ -102,8 +105,28 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
         "held": list(space.defaults),
+        "checks": [check.brief() for check in workload.checks if not check.kept],
+        "plausibility": _plausibility(workload, variants, space),
     }
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
+    """What results are held against, as plain data: work of a token, peak of each hardware, doubts."""
+    found = plausibility(workload)
+    peak = f"peak_flops_{workload.dtype}"
+    missing = list(found.missing)
+    if "layers" in space.named:
+        missing.append("the model of each number of layers (layers is set)")
+    return {
+        "flops_per_token": None if missing else found.flops_per_token,
+        "peak_flops": {variant.name: variant.value(peak) for variant in variants},
+        "approximate": found.approximate,
+        "dtype": workload.dtype,
+        "stated": found.stated,
+        "missing": missing,
+        "doubts": list(found.doubts),
+    }
 
 
 def _not_given(variants: list[Hardware]) -> list[str]:

@@ -18,6 +18,8 @@ from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
 HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s")
+MFU: Final = "mfu"
+_FLOPS, _PEAK = "flops_per_gpu", "peak_flops_of_gpu"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -37,6 +39,8 @@ class Ranking:
     reasons: dict[str, int]  # not ranked, by reason
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
     held: dict[str, Any]  # plan columns with one value
+    plausibility: dict[str, Any]  # what the run stored to hold results against
+    utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
 
 
 def rank(
@@ -75,13 +79,17 @@ def rank(
         varying, held = _spread(connection, plan_columns, condition)
         select = chosen or [*varying, *_result_columns(by, schema)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
+        facts = provenance.get("plausibility", {})
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
         rows = connection.sql(
-            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
-            f"SELECT rank, {', '.join(map(_quoted, select))} FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
+            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, *, "
+            f"{_flops(facts, schema)} AS {_FLOPS}, {_peak(facts, schema)} AS {_PEAK} FROM results WHERE {condition}) "
+            f"SELECT rank, {', '.join(map(_quoted, select))}, {_FLOPS}, {_FLOPS} / {_PEAK} AS {MFU} "
+            f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
         ).to_arrow_table()
+    rows, utilisation = _utilisation(rows, shown=not chosen)
     return Ranking(
         rows=rows,
         by=by,
@@ -90,12 +98,51 @@ def rank(
         total=total,
         missing=max(int(provenance.get("rows", total)) - total, 0),
         mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
-        notes=tuple(note for note in provenance.get("notes", ()) if note.startswith("memory:")),
+        notes=_notes(provenance),
         filtered=total - ranked - sum(reasons.values()),
         reasons=reasons,
         varying=tuple(varying),
         held=held,
+        plausibility=facts,
+        utilisation=utilisation,
     )
+
+
+def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """Notes of the run that concern the ranking."""
+    notes = [note for note in provenance.get("notes", ()) if note.startswith("memory:")]
+    checks = len(provenance.get("checks", ()))
+    if checks:
+        notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")
+    return tuple(notes)
+
+
+def _flops(facts: dict[str, Any], schema: dict[str, str]) -> str:
+    """FLOP/s of the model on each GPU, as SQL: work of a token x tokens; NULL where unknown."""
+    known = facts.get("flops_per_token") is not None and "tokens_per_s" in schema
+    return f"{float(facts['flops_per_token'])!r} * tokens_per_s / all_gpus" if known else "NULL::DOUBLE"
+
+
+def _peak(facts: dict[str, Any], schema: dict[str, str]) -> str:
+    """The peak of each row's hardware, as SQL; NULL where unknown."""
+    of_dtype = f"peak_flops_{facts.get('dtype')}"
+    if of_dtype in schema:  # an axis
+        return of_dtype
+    cases = [
+        f"WHEN '{name.replace(chr(39), chr(39) * 2)}' THEN {float(value)!r}"
+        for name, value in facts.get("peak_flops", {}).items()
+    ]
+    return f"CASE hardware {' '.join(cases)} END" if cases else "NULL::DOUBLE"
+
+
+def _utilisation(rows: pa.Table, *, shown: bool) -> tuple[pa.Table, tuple[tuple[float, float], ...]]:
+    """The rows, with the MFU after the throughput if known and `shown`; (TFLOP/s per GPU, MFU) of the rows that have it."""
+    flops, mfu = rows[_FLOPS].to_pylist(), rows[MFU].to_pylist()
+    pairs = tuple((a / 1e12, b) for a, b in zip(flops, mfu, strict=True) if a is not None and b is not None)
+    names = [name for name in rows.column_names if name not in (_FLOPS, MFU)]
+    if shown and pairs:
+        names.insert(names.index("samples_per_s") + 1 if "samples_per_s" in names else len(names), MFU)
+    return rows.select(names), pairs
 
 
 def outcome(directory: Location) -> tuple[int, int]:

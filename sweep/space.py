@@ -233,7 +233,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     """The simulator's plans from decoded columns; derives `ga` and `all_gpus` where the spec gives `global_batch` or `dp`."""
     rows = len(columns["tp"])
     zeros = np.zeros(rows, np.int64)
-    model_parallel = columns["tp"] * columns["pp"]  # each below 2^31
+    model_parallel = columns["tp"] * columns["pp"]  # each of 16 bits: LARGEST
     all_gpus = columns["all_gpus"] if "all_gpus" in columns else product(columns["dp"], model_parallel)
     dp = np.maximum(all_gpus // model_parallel, 1)
     if "ga" in columns:

@@ -7,11 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from sim_core import (
     FIDELITIES,
     HARDWARE_KEYS,
+    LARGEST,
     PRECISIONS,
     SCHEDULES,
     SWITCH,
@@ -23,6 +33,7 @@ from sim_core import (
     quantity,
     shown,
     split_text,
+    whole_number,
 )
 from sweep.document import apply_sets, first_error, read_document
 
@@ -79,9 +90,6 @@ def _hardware(given: object) -> object:
     return {} if given is None else {"preset": given} if isinstance(given, str) else given
 
 
-Count = Annotated[int, Field(ge=1, lt=2**31)] | None
-
-
 class RepeatSpec(_Model):
     """Rows of an operator table that represent one of `times` equal layers."""
 
@@ -98,19 +106,28 @@ class WorkloadSpec(_Model):
     """The workload (relative to the spec): a file, a folder of rank traces or a glob; and facts that it does not contain."""
 
     path: str = Field(min_length=1)
-    micro_batch: Count = None
-    sequence: Count = None
+    micro_batch: int | None = None
+    sequence: int | None = None
     measured_on: str | None = None
-    tp: Count = None
-    pp: Count = None
-    vpp: Count = None
-    ep: Count = None
-    all_gpus: Count = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    all_gpus: int | None = None
     layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    ffn: Count = None
-    experts: Count = None
+    ffn: int | None = None
+    experts: int | None = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
+    records: dict[str, Any] | None = None
+
+    @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", mode="before")
+    @classmethod
+    def _within_bounds(cls, given: object, info: ValidationInfo) -> object:
+        most = LARGEST[str(info.field_name)]
+        if given is None or (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= most):
+            return given
+        raise ValueError(f"found {shown(given)}, expected {whole_number(1, most)}")
 
     def facts(self) -> Facts:
         """These facts as the readers expect them."""
@@ -315,8 +332,8 @@ def _whole(name: str, value: object, where: str) -> int:
         except SpecError as error:
             raise ValueError(f"{where}: {error}") from None
     least = 0 if name in ("bucket_bytes", "straggler_stage") else 1
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-        raise ValueError(f"{where}: found {shown(value)}, expected a whole number from {least} to 2^31 - 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[name]:
+        raise ValueError(f"{where}: found {shown(value)}, expected {whole_number(least, LARGEST[name])}")
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
+from tests.simulating import Simulating
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -69,3 +70,11 @@ def llama() -> Workload:
 @pytest.fixture(scope="session")
 def h100() -> HardwareTable:
     return hardware_table([read_hardware("H100-SXM")], None)
+
+
+@pytest.fixture(scope="session")
+def simulating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulating]:
+    """A process with compiled kernels, which a fuzz test may crash."""
+    process = Simulating(tmp_path_factory.mktemp("simulating"))
+    yield process
+    process.close()

@@ -1,10 +1,13 @@
-"""Mutants of a valid text for the fuzz of every reader: tokens, bytes, bits and lines changed, lost, doubled, swapped."""
+"""Mutants for the fuzz of readers and specs: tokens, bytes, bits, lines changed, lost, doubled, swapped; extreme integers."""
 
 from __future__ import annotations
 
+import random
 import re
 
 from hypothesis import strategies as st
+
+from sim_core import LARGEST
 
 KINDS = (
     *("token to hostile", "token deleted", "token twice", "tokens swapped", "hostile between"),
@@ -13,6 +16,23 @@ KINDS = (
 )
 Mutation = tuple[str, int, int, bytes]
 """Kind, two places (taken modulo what there is to choose from), hostile token."""
+
+
+def random_mutations(chance: random.Random, hostile: tuple[bytes, ...]) -> list[Mutation]:
+    """One to three mutations, without hypothesis."""
+    return [
+        (chance.choice(KINDS), chance.randrange(4096), chance.randrange(4096), chance.choice(hostile))
+        for _ in range(chance.randint(1, 3))
+    ]
+
+
+def extreme(chance: random.Random) -> int:
+    """An integer that is small, or at the edge of a bound of ours or of the machine's."""
+    kind = chance.randrange(4)
+    if kind < 2:
+        return chance.choice((1, 2, 3, 4, 6, 8, 16))
+    most = chance.choice(tuple(LARGEST.values())) if kind == 2 else 2 ** chance.randrange(66)
+    return max(most + chance.choice((-1, 0, 1)), 0)
 
 
 def mutation_lists(hostile: tuple[bytes, ...]) -> st.SearchStrategy[list[Mutation]]:

@@ -126,6 +126,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/models.md",
         "docs/moving.md",
         "docs/network.md",
+        "docs/aicb.md",
         "docs/fidelity.md",
         "docs/formats.md",
         "docs/results.md",

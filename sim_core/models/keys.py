@@ -94,7 +94,7 @@ class Shape(NamedTuple):
     kv_heads: Floats  # at least one
     vocabulary: Floats  # padded rows
     routed: Floats  # copies of tokens that the experts of a rank compute, on the busiest rank
-    sent: Floats  # copies of its own tokens that a rank sends to experts
+    sent: Floats  # copies of tokens that a rank exchanges with the ranks of other experts, on the busiest rank
     experts: Floats  # on a rank
     etp: Floats
     ep: Floats

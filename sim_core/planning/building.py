@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.limits import LARGEST
 from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
 from sim_core.workloads.workload import Workload
 
@@ -54,17 +55,16 @@ class _Bounds(NamedTuple):
     most: float
 
 
-_SIZE: Final = _Bounds(least=1, most=2.0**31 - 1)
 _SWITCH: Final = _Bounds(least=0, most=1)
 _FACTOR: Final = _Bounds(least=1e-9, most=1e9)
+_FROM_ZERO: Final = ("ga", "bucket_bytes", "checkpoint_layers", "straggler_stage")
 _BOUNDS: Final[Mapping[str, _Bounds]] = {
-    **dict.fromkeys(("tp", "pp", "vpp", "ep", "micro_batch", "layers"), _SIZE),
-    "all_gpus": _Bounds(least=1, most=2.0**62),
+    **{name: _Bounds(least=int(name not in _FROM_ZERO), most=most) for name, most in LARGEST.items()},
+    "all_gpus": _Bounds(least=1, most=2**62),  # a product of dp, tp and pp; too many have a reason code
     **dict.fromkeys(("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param"), _SWITCH),
     **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
     "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
     **dict.fromkeys(("straggler_factor", "device_speed"), _FACTOR),
-    **{name: _Bounds(least=0, most=2.0**62) for name in ("ga", "bucket_bytes", "checkpoint_layers", "straggler_stage")},
     **{name: _Bounds(least=0, most=len(words) - 1) for name, words in WORDS.items()},
     "layer_split": _Bounds(least=0, most=len(SPLITS) - 1),
     "checkpointing": _Bounds(least=0, most=len(CHECKPOINTING) - 1),
@@ -85,11 +85,15 @@ def check_plans(plans: Plans, variants: int) -> None:
             raise SpecError(f"plans.{name}: found {len(column)} rows, expected {rows}, as plans.tp has")
         if name == "virtual_layers" or not rows:
             continue
-        least, most = bounds[name]
-        outside = ~((column >= least) & (column <= most))
-        if outside.any():
-            row = int(np.argmax(outside))
-            raise SpecError(f"plans.{name}: found {column[row]} in row {row}, expected {least:g} to {most:g}")
+        _check_bounds(name, column, bounds[name])
+
+
+def _check_bounds(name: str, column: npt.NDArray[Any], bounds: _Bounds) -> None:
+    outside = ~((column >= bounds.least) & (column <= bounds.most))
+    if outside.any():
+        row = int(np.argmax(outside))
+        expected = f"{bounds.least:g} to {bounds.most:g}" if name in FLOATS else f"{bounds.least} to {bounds.most:,}"
+        raise SpecError(f"plans.{name}: found {column[row]} in row {row}, expected {expected}")
 
 
 def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]]) -> Plans:
@@ -140,11 +144,9 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             coded[name] = np.array([_number(name, value, whole) for value in values], np.int64 if whole else np.float64)
     if "overlap_pp" not in coded:
         coded["overlap_pp"] = (coded["vpp"] > 1).astype(np.int64)
-    for derived, names in (("dp", ("dp", "tp", "pp")), ("global_batch", ("global_batch", "micro_batch"))):
-        if derived in coded:
-            product = np.prod([coded[name].astype(np.float64) for name in names], axis=0)
-            if (product >= 2.0**62).any() or any((coded[name] < 1).any() for name in names):
-                raise SpecError(f"plans: {' x '.join(names)}: expected whole numbers from 1, their product below 2^62")
+    for name in ("dp", "tp", "pp", "global_batch", "micro_batch"):
+        if name in coded:
+            _check_bounds(name, coded[name], _BOUNDS[name])
     if "dp" in coded:
         coded["all_gpus"] = coded["dp"] * coded["tp"] * coded["pp"]
     if "global_batch" in coded:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.schedule import ONE_F_ONE_B
+from sim_core.limits import LARGEST
 from sim_core.planning.columns import (
     BALANCED,
     BLOCK,
@@ -56,6 +57,7 @@ REASONS: Final = (
     "straggler_beyond_pp",
     "not_in_simai",
     "model_state_exceeds_memory",
+    "memory_exceeds_device",
     "nics_fewer_than_ranks",
     "step_too_large",
     "numbers_too_large",
@@ -97,6 +99,7 @@ EXPLANATIONS: Final = {
     "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, and no layers, "
     "device_speed, straggler or gradient_precision",
     "model_state_exceeds_memory": "weights, gradients and optimizer state alone exceed the device's memory",
+    "memory_exceeds_device": "state and activations, with what the stack reserves, exceed the device's memory",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
@@ -111,7 +114,7 @@ _EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
 EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
 MAX_BLOCKS: Final = 2**24
-MAX_GPUS: Final = 2**40
+MAX_GPUS: Final = LARGEST["all_gpus"]
 MAX_BATCH: Final = 2.0**53
 
 

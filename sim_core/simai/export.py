@@ -10,8 +10,10 @@ from sim_core.errors import SpecError
 from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVERY, FILE, FULL, NONE, Plans
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
+from sim_core.workloads.readers.simai_header import POLICY, Header
+from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
-from sim_core.workloads.readers.simai_text import POLICY, Header, Record, SimaiText, read_simai_text
+from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
 from sim_core.workloads.workload import BasePlan, Workload
 
 MAX_LINES: Final = 2_000_000
@@ -20,14 +22,15 @@ _NEUTRAL: Final = {"device_speed": 1, "straggler_factor": 1, "gradient_precision
 
 
 def export_simai(path: str, workload: Workload, plans: Plans, row: int = 0) -> str:
-    """The text at `path`, from which `workload` was read, under plan `row`. Raises SimError, OSError.
+    """The text at `path`, from which `workload` was read, with its chosen records, under plan `row`. Raises SimError, OSError.
 
     If the file does not state a send, neither does the result with the file's own pp; otherwise it has the derived size.
     """
     arrays = workload.arrays
     own_pp = int(plans.pp[row]) == workload.base.pp
     sent = arrays.pp_comm_bytes if own_pp or arrays.pp_comm_bytes else arrays.p2p_bytes
-    return write_simai_text(*move_text(read_simai_text(path), workload.base, sent, plans, row))
+    text = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
+    return write_simai_text(*move_text(text, workload.base, sent, plans, row))
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:

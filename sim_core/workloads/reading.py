@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import glob
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from sim_core.errors import SpecError, shown
+from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_checks import checks_of
+from sim_core.workloads.readers.simai_evidence import file_of
+from sim_core.workloads.readers.simai_model import model_of
+from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
@@ -26,7 +32,8 @@ class Facts:
     """Facts about a workload that its file does not hold; None: unknown.
 
     `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
-    compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP.
+    compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP,
+    `experts` are those of a layer. `records`: values in place of the file's, `{name: value}` (docs/aicb.md).
     Raises SpecError for a value that a fact cannot have.
     """
 
@@ -43,12 +50,13 @@ class Facts:
     experts: int | None = None
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
+    records: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not _fits(field.name, value):
-                expected = _EXPECTED.get(field.name, "a whole number from 1 to 2^31 - 1")
+                expected = _EXPECTED.get(field.name) or whole_number(1, _MOST[field.name])
                 raise SpecError(f"workload.{field.name}: found {shown(value)}, expected {expected}")
 
 
@@ -56,9 +64,10 @@ _WIDTHS: Final = (1, 2, 4, 8)
 _EXPECTED: Final = {
     "measured_on": "the name of a hardware preset",
     "repeat": "a Repeat",
+    "records": "a mapping of names to values",
     "bytes_per_element": "1, 2, 4 or 8",
-    "layers": f"a whole number from 1 to {MAX_LAYERS}",
 }
+_MOST: Final = {**LARGEST, "layers": MAX_LAYERS}
 
 
 def _fits(name: str, value: object) -> bool:
@@ -67,20 +76,22 @@ def _fits(name: str, value: object) -> bool:
         return isinstance(value, str)
     if name == "repeat":
         return isinstance(value, Repeat)
+    if name == "records":
+        return isinstance(value, Mapping)
     if isinstance(value, bool) or not isinstance(value, int):
         return False
     if name == "bytes_per_element":
         return value in _WIDTHS
-    return 1 <= value <= (MAX_LAYERS if name == "layers" else 2**31 - 1)
+    return 1 <= value <= _MOST[name]
 
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: (*_COMMON, "ffn"),
+    SIMAI: (*_COMMON, "ffn", "all_gpus", "experts", "records"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
-"""The facts that each kind takes; a SimAI text contains its own plan."""
+"""The facts that each kind takes; a SimAI text contains its own plan, one of the first generation all but `all_gpus`."""
 
 
 def kind_of(path: str) -> str:
@@ -118,10 +129,21 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
-    text = read_simai_text(path)
-    return workload_from_simai(
+    return _simai(path, facts)
+
+
+def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
+    """A SimAI text with the values that the user gives, its checks and the model it implies."""
+    given = facts.records or {}
+    choices = choices_of(given)
+    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
+    workload, warnings = workload_from_simai(
         text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on, ffn=facts.ffn
     )
+    file = file_of(text, facts.sequence, facts.micro_batch, facts.ffn)
+    implied = model_of(file.sizes, text.header, facts.sequence, facts.micro_batch, facts.experts)
+    workload = replace(workload, sequence=implied.sequence, experts=facts.experts)
+    return replace(workload, checks=checks_of(file, choices), implied=implied, records=given), warnings
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:

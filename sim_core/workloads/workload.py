@@ -35,6 +35,7 @@ from sim_core.terms import REDUCE_SCATTER as REDUCE_SCATTER
 from sim_core.terms import SEND_RECEIVE as SEND_RECEIVE
 from sim_core.terms import TP as TP
 from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
+from sim_core.workloads.check import Check, ImpliedModel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -160,7 +161,8 @@ class Workload:
     every rank, and those that a sharded optimizer divides among ranks. `dtype` is that of the computation.
     `layers` counts the whole model. `names[i]` labels piece i. `sequence` is in tokens, None if unknown.
     `notes` are the assumptions that matter; `content` is the hash of everything that can change a
-    result.
+    result. `checks` are doubts about records, `implied` the model that they imply, `records` the values given in their place
+    (they are in `arrays` already).
     """
 
     kind: str
@@ -179,13 +181,16 @@ class Workload:
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
     notes: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
+    implied: ImpliedModel | None = None
+    records: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
-        """Hash of everything that a result depends on: all fields except `names` and `notes`, with all bytes of arrays."""
+        """Hash of everything that a result depends on: all fields but those that only explain, with all bytes of arrays."""
         digest = hashlib.sha256()
         for each in fields(self):
-            if each.name not in ("names", "notes"):
+            if each.name not in ("names", "notes", "checks", "implied", "records"):
                 for part in _parts(each.name, getattr(self, each.name)):
                     digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()

@@ -19,6 +19,7 @@ from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank
+from sweep.show.checks import print_checks
 from sweep.show.progress import progress_display
 from sweep.show.results import print_ranking, print_reasons
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
@@ -78,6 +79,7 @@ def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
     for note in prepared.notes:
         console.print(f"  note: {note}", soft_wrap=True)
+    print_checks(prepared.sweep.workload.checks, console)
 
 
 def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:

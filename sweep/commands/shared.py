@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from sim_core import SpecError
+from sim_core import LARGEST, SpecError
 from sweep.preparation import Prepared, prepare
 from sweep.spec import SweepSpec
 
@@ -18,7 +18,21 @@ EXIT_FAILED_PLANS: Final = 3
 EXIT_NO_PLAN: Final = 4
 
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
-MicroBatch = Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="Micro-batch that the file was made with.")]
+MicroBatch = Annotated[
+    int | None, typer.Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that the file was made with.")
+]
+Records = Annotated[
+    list[str] | None,
+    typer.Option("--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep."),
+]
+
+
+def record_sets(records: Sequence[str] | None) -> list[str]:
+    """`--record NAME=VALUE` as assignments to `workload.records`. Raises SpecError."""
+    for given in records or ():
+        if "=" not in given:
+            raise SpecError(f"--record {given}: expected NAME=VALUE, such as embedding_layer='0.05 ms'")
+    return [f"records.{given}" for given in records or ()]
 
 
 def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:

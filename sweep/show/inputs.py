@@ -13,6 +13,7 @@ from rich.table import Table
 from sim_core import (
     GEMM_PHASES,
     HARDWARE_KEYS,
+    SIMAI,
     Hardware,
     Summary,
     Workload,
@@ -23,6 +24,7 @@ from sim_core import (
     short,
     summarize,
 )
+from sweep.show.checks import print_all_checks, print_model
 from sweep.show.tables import print_table
 
 MOST_PIECES: Final = 12
@@ -46,6 +48,7 @@ def print_workload(path: str, workload: Workload, console: Console) -> None:
             console.print(
                 f"  {what:13} {short(count, '')} per rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks",
             )
+    print_model(workload, console)
     _compute(summary, base.ga, console)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("group", "collective", "per", "number", "bytes"):
@@ -60,6 +63,8 @@ def print_workload(path: str, workload: Workload, console: Console) -> None:
         )
     if summary.traffic:
         print_table(table, console)
+    if workload.kind == SIMAI:
+        print_all_checks(workload.checks, console)
     for note in workload.notes:
         console.print(f"  note: {note}", soft_wrap=True)
 

@@ -44,11 +44,11 @@ def print_model(model: Model, console: Console) -> None:
     """Print the numbers of one model."""
     counts = parameters(model)
     console.print(model.name)
-    console.print(f"  {'source':18} {model.source}", soft_wrap=True)
+    console.print(f"  {'source':20} {model.source}", soft_wrap=True)
     for key, value in model_document(model).items():
         if key not in UNNUMBERED:
             text = ", ".join(f"{name} {_plain(x)}" for name, x in value.items()) if isinstance(value, dict) else _plain(value)
-            console.print(f"  {key:18} {text}", soft_wrap=True)
+            console.print(f"  {key:20} {text}", soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("unit", "number", "parameters of one", "parts"):
         table.add_column(title, justify="right" if title in ("number", "parameters of one") else "left", no_wrap=True)
@@ -57,15 +57,15 @@ def print_model(model: Model, console: Console) -> None:
         table.add_row(unit.name, str(unit.number), f"{unit.parameters:,}", parts)
     print_table(table, console)
     active = f", {counts.active:,} active per token" if model.experts else ""
-    console.print(f"  parameters         {counts.total:,}{active}")
+    console.print(f"  parameters           {counts.total:,}{active}")
     if counts.mtp:
-        console.print(f"  mtp parameters     {counts.mtp:,}, not in the total")
+        console.print(f"  mtp parameters       {counts.mtp:,}, not in the total")
     if model.sequence is None:
-        console.print("  FLOPs per token    unknown: the sequence is not stated (--set sequence=4096)")
+        console.print("  FLOPs per token      unknown: the sequence is not stated (--set sequence=4096)")
     else:
         flops = short(model_flops_per_token(model), "FLOP")
         console.print(
-            f"  FLOPs per token    {flops} forward and backward, sequence {model.sequence}, whole square of attention"
+            f"  FLOPs per token      {flops} forward and backward, sequence {model.sequence}, whole square of attention"
         )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from sim_core import EXPLANATIONS, PARTS, short
 from sweep.fidelity import Disagreement
 from sweep.ranking import Ranking
+from sweep.show.checks import print_plausibility
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
 
 
@@ -40,6 +41,7 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
         console.print("No plan to rank.")
     direction = "highest" if ranking.descending else "lowest"
     console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
+    print_plausibility(ranking.plausibility, ranking.utilisation, console)
     if ranking.mixed_batches:
         console.print(
             "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",

@@ -15,7 +15,8 @@ from sim_core import FormatError
 from sim_core.workloads.readers.op_table_text import COLLECTIVES, read_op_table_text
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, STATES, read_trace_text
 from tests.conftest import EXAMPLES
-from tests.mutation import KINDS, Mutation, mutated, mutation_lists
+from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
+from tests.simulating import Simulating
 
 PATH = "some folder/mutant.txt"
 GAPS = re.compile(rb"([ \t\r\n,=()\[\]']+)")
@@ -143,10 +144,7 @@ def test_mutants_are_read_in_little_memory() -> None:
     tracemalloc.start()
     try:
         for k in range(120):
-            mutations = [
-                (chance.choice(KINDS), chance.randrange(4096), chance.randrange(4096), chance.choice(HOSTILE))
-                for _ in range(chance.randint(1, 3))
-            ]
+            mutations = random_mutations(chance, HOSTILE)
             kind, seed = SEEDS[k % len(SEEDS)]
             data = mutant(seed, mutations)
             before, _ = tracemalloc.get_traced_memory()
@@ -158,3 +156,48 @@ def test_mutants_are_read_in_little_memory() -> None:
     # mutants that all fail, or all pass, or fail in one way only would show nothing
     assert 10 < outcomes.count("") < 110
     assert len(set(outcomes)) > 30
+
+
+NUMBER = re.compile(rb"(?<=[=\[\t ])[0-9]+(?=[,\])\t])")
+FACTS = {
+    "trace": ("tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "micro_batch"),
+    "table": ("all_gpus", "micro_batch"),
+}
+
+
+def with_extreme_numbers(chance: random.Random, data: bytes) -> bytes:
+    """Up to three integers of a text (stages, batches, shapes, sizes) set to extreme ones."""
+    for _ in range(chance.randint(0, 3)):
+        places = list(NUMBER.finditer(data))
+        if places:
+            place = chance.choice(places)
+            data = data[: place.start()] + b"%d" % extreme(chance) + data[place.end() :]
+    return data
+
+
+def simulate_mutants(simulating: Simulating, chance: random.Random, number: int) -> tuple[int, set[str]]:
+    """Simulate mutants with facts of the user's; how many were not refused, and the reasons of their plans."""
+    simulated, reasons = 0, set[str]()
+    for k in range(number):
+        kind, seed = SEEDS[k % len(SEEDS)]
+        data = with_extreme_numbers(chance, seed)
+        if k % 3 == 2:
+            data = mutant(data, random_mutations(chance, HOSTILE))
+        facts = {name: extreme(chance) for name in chance.sample(FACTS[kind], chance.randint(0, 2))}
+        answer = simulating.file(data, facts)
+        simulated += "reasons" in answer
+        reasons |= set(answer.get("reasons", ()))
+    return simulated, reasons
+
+
+def test_mutants_that_are_read_simulate(simulating: Simulating) -> None:
+    simulated, reasons = simulate_mutants(simulating, random.Random(12), 100)
+    # mutants that are all refused, or whose plans all end in one way, would show nothing
+    assert 20 < simulated < 95
+    assert len(reasons) > 5
+
+
+@pytest.mark.long
+def test_many_mutants_that_are_read_simulate(simulating: Simulating) -> None:
+    """New mutants each time."""
+    simulate_mutants(simulating, random.Random(), 10_000)

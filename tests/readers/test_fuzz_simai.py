@@ -15,7 +15,8 @@ from sim_core import FormatError
 from sim_core.simai.export import write_simai_text
 from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_text import read_simai_text
-from tests.mutation import KINDS, Mutation, mutated, mutation_lists
+from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
+from tests.simulating import Simulating
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "workloads"
 PATH = "some folder/mutant.txt"
@@ -140,10 +141,7 @@ def test_mutants_are_read_in_little_memory() -> None:
     tracemalloc.start()
     try:
         for k in range(60):
-            mutations = [
-                (chance.choice(KINDS), chance.randrange(4096), chance.randrange(4096), chance.choice(HOSTILE))
-                for _ in range(chance.randint(1, 3))
-            ]
+            mutations = random_mutations(chance, HOSTILE)
             data = mutant(SEEDS[k % len(SEEDS)], mutations, bool(k % 4))
             before, _ = tracemalloc.get_traced_memory()
             tracemalloc.reset_peak()
@@ -154,3 +152,57 @@ def test_mutants_are_read_in_little_memory() -> None:
     # mutants that all fail, or all pass, or fail in one way only would show nothing
     assert 5 < outcomes.count("") < 50
     assert len(set(outcomes)) > 15
+
+
+HEADER_KEYS = (b"model_parallel_NPU_group", b"ep", b"pp", b"vpp", b"ga", b"all_gpus", b"pp_comm")
+
+
+def with_extreme_header(chance: random.Random, seed: bytes) -> bytes:
+    """One to four keys of the header set to extreme integers; in most mutants the number of GPUs fits the others."""
+    header, _, rest = seed.partition(b"\n")
+    values = {key: int(value) for key, value in re.findall(rb"(\w+): ([0-9]+)", header) if key in HEADER_KEYS}
+    changed = chance.sample(HEADER_KEYS, chance.randint(1, 4))
+    values |= {key: extreme(chance) for key in changed}
+    if chance.random() < 0.8:
+        least = values[b"model_parallel_NPU_group"] * values[b"pp"] * values[b"ep"]
+        values[b"all_gpus"] = least * chance.choice((1, 2, 3, 64))
+    for key, value in values.items():
+        header, count = re.subn(rb"\b%s: [0-9]+" % key, b"%s: %d" % (key, value), header)
+        header += b"" if count else b" %s: %d" % (key, value)
+    return header + b"\n" + rest
+
+
+def simulate_mutants(simulating: Simulating, chance: random.Random, number: int) -> tuple[int, set[str]]:
+    """Simulate mutants; how many were not refused, and the reasons of their plans."""
+    simulated, reasons = 0, set[str]()
+    for k in range(number):
+        data = with_extreme_header(chance, SEEDS[k % len(SEEDS)])
+        if k % 3 == 2:
+            data = mutant(data, random_mutations(chance, HOSTILE), recount=True)
+        answer = simulating.file(data)
+        simulated += "reasons" in answer
+        reasons |= set(answer.get("reasons", ()))
+    return simulated, reasons
+
+
+@pytest.mark.parametrize(("gpus", "vpp"), [(1024, 2**60 + 1), (128, 2**61)])
+def test_a_product_beyond_64_bits_is_refused_not_run(simulating: Simulating, gpus: int, vpp: int) -> None:
+    """pp * vpp wrapped to 16, which crashed, and to 0, by which something was divided."""
+    header = f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8 ep: 1 pp: 16 vpp: {vpp} ga: 16 all_gpus: {gpus} \
+checkpoints: 0 checkpoint_initiates: 0 pp_comm: 6291456"
+    answer = simulating.file(header.encode() + b"\n" + SEEDS[1].partition(b"\n")[2])
+    assert f"`vpp`: found '{vpp}', expected a whole number from 1 to 65,536" in answer["told"]
+
+
+def test_mutants_that_are_read_simulate(simulating: Simulating) -> None:
+    simulated, reasons = simulate_mutants(simulating, random.Random(11), 100)
+    # mutants that are all refused, or whose plans all end in one way, would show nothing
+    assert 20 < simulated < 95
+    assert {"", "more_chunks_than_layers"} <= reasons
+    assert len(reasons) > 7
+
+
+@pytest.mark.long
+def test_many_mutants_that_are_read_simulate(simulating: Simulating) -> None:
+    """New mutants each time."""
+    simulate_mutants(simulating, random.Random(), 10_000)

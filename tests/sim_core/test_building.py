@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import METRICS, HardwareTable, SpecError, Workload, legality, plans, simai_breakdown, simulate, trace
+from sim_core import MEMORY, METRICS, HardwareTable, SpecError, Workload, legality, plans, simai_breakdown, simulate, trace
 from tests.conftest import ROOT, make_plans
 
 
@@ -39,7 +39,7 @@ def test_a_list_of_layers_is_one_value(gpt7b: Workload) -> None:
 def test_results_have_names(gpt7b: Workload, h100: HardwareTable) -> None:
     results = simulate(gpt7b, h100, plans(gpt7b, tp=[4, 64], all_gpus=512))
     named = results.named()
-    assert list(named) == ["reason", *METRICS, "state_bytes"]
+    assert list(named) == ["reason", *METRICS, *MEMORY]
     assert named["reason"].tolist() == ["", ""]
     assert named["step_time_s"].tolist() == results.metrics[-1].tolist()
 
@@ -60,9 +60,9 @@ def test_results_have_names(gpt7b: Workload, h100: HardwareTable) -> None:
         ({"checkpointing": "block:" + "9" * 30}, "checkpointing: found 'block:999"),
         ({"tp": float("nan")}, "plans: tp: found 'nan', expected a number below 2^62"),
         ({"tp": 1e300}, "plans: tp: found '1e+300', expected a number below 2^62"),
-        ({"tp": 2**61, "pp": 4, "dp": 1}, "plans: dp x tp x pp: expected whole numbers from 1, their product below 2^62"),
-        ({"tp": 2**40}, "plans.tp: found 1099511627776 in row 0, expected 1 to 2.14748e+09"),
-        ({"global_batch": -5}, "plans: global_batch x micro_batch: expected whole numbers from 1"),
+        ({"tp": 2**61, "pp": 4, "dp": 1}, "plans.tp: found 2305843009213693952 in row 0, expected 1 to 65,536"),
+        ({"tp": 2**40}, "plans.tp: found 1099511627776 in row 0, expected 1 to 65,536"),
+        ({"global_batch": -5}, "plans.global_batch: found -5 in row 0, expected 1 to 16,777,216"),
         ({"layer_split": "\u0661\u0668"}, "layer_split: found"),
         ({"micro_batch": [1, 0]}, "plans.micro_batch: found 0 in row 1, expected 1 to"),
     ],

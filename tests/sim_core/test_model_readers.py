@@ -356,7 +356,7 @@ def test_windows_and_expert_layers_of_megatron(tmp_path: Path) -> None:
         ("--frobnicate", "args.sh:6: --frobnicate: unknown flag that may change the model (leave it out"),
         ("--hybrid-layer-pattern M*M", "args.sh:6: --hybrid-layer-pattern: a hybrid of attention and state-space layers: not"),
         ("--num-layers 48", "args.sh:6: --num-layers: given with different values: '96', '48': keep the one that runs"),
-        ("--ffn-hidden-size $FFN", "args.sh:6: --ffn-hidden-size: found '$FFN', set outside this file: expected a value"),
+        ("--ffn-hidden-size $FFN", "args.sh:6: --ffn-hidden-size: found '$FFN', which this file does not set to one value"),
         ("--ffn-hidden-size", "args.sh:6: --ffn-hidden-size: found '', expected one value"),
         ("--ffn-hidden-size 1 2", "args.sh:6: --ffn-hidden-size: found '1 2', expected one value"),
         ("--ffn-hidden-size many", "args.sh:6: --ffn-hidden-size: found 'many', expected a whole number"),
@@ -378,6 +378,32 @@ def test_arguments_that_may_cost_otherwise_are_refused(more: str, message: str, 
         arguments(tmp_path, f"{GPT3_ARGUMENTS}\n{more}", {"vocabulary": 50257})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_variables_of_a_script(tmp_path: Path) -> None:
+    """Defaults and references are followed; a variable with a value per branch is not guessed."""
+    script = """
+SIZE=${SIZE:-4096} # a comment
+export HIDDEN="$SIZE"
+LAYERS=32
+TOKENS=2048
+MODEL_ARGS=(
+    --num-layers ${LAYERS} --hidden-size $HIDDEN
+    --num-attention-heads 32
+    "--seq-length $TOKENS"
+    "--max-position-embeddings ${TOKENS}"
+    --vocab-size 1000 # --vocab-size 2000
+)
+python prepare.py --output-file here
+"""
+    model = arguments(tmp_path, script)
+    assert (model.layers, model.hidden, model.sequence, model.vocabulary) == (32, 4096, 2048, 1000)
+    branches = "if [ $1 = small ]; then\n  LAYERS=2\nelse\n  LAYERS=32\nfi\n" + script
+    with pytest.raises(
+        FormatError, match=r"args\.sh:12: --num-layers: found '\$\{LAYERS\}', which this file does not set to one"
+    ):
+        arguments(tmp_path, branches)
+    assert arguments(tmp_path, branches, {"layers": 7}).layers == 7
 
 
 def test_arguments_without_a_vocabulary_ask_for_it(tmp_path: Path) -> None:

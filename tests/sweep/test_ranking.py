@@ -200,3 +200,43 @@ def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: P
         os.utime(manifest, (moment, moment))
     told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
     assert told.stdout.startswith("results/new:\n")
+
+
+def test_the_utilisation_is_the_model_s_work_over_the_peak(results: Path, table: ROWS) -> None:
+    """6 x 7.43 G parameters x tokens: 36 layers of 4 x 4096^2 + 3 x 4096 x 10880, the embedding once; H100: 989.4 TFLOP/s."""
+    parameters = 36 * (4 * 4096**2 + 3 * 4096 * 10880) + 50257 * 4096
+    found = rank(results, per=[], top=3)
+    by_plan = {row["plan"]: row for row in table}
+    for row, (tflops, mfu) in zip(found.rows.to_pylist(), found.utilisation, strict=True):
+        of = by_plan[row["plan"]]
+        flops = 6 * parameters * of["samples_per_s"] * 2048 / of["all_gpus"]
+        assert tflops == pytest.approx(flops / 1e12, rel=1e-9)
+        assert row["mfu"] == mfu == pytest.approx(flops / 989.4e12, rel=1e-3)
+    assert "mfu" not in rank(results, columns=["step"]).rows.column_names
+    assert "MFU" in sweep("rank", results).stdout
+
+
+def test_a_result_that_no_one_reaches_is_doubted(tmp_path: Path) -> None:
+    """The untouched file is at 7 % MFU: one record has 72 % of the compute. A device ten times as fast is beyond 75 %."""
+    spec = EXAMPLES / "gpt7b_as_recorded.yaml"
+    for name, path, sets in (
+        ("slow", spec, []),
+        ("fast", EXAMPLES / "gpt7b.yaml", ["fixed.device_speed=10"]),
+    ):
+        prepared = prepare(load_spec(path, ["sample.n=400", *sets]), path.parent)
+        run_sweep(prepared, Store(directory=tmp_path / name), InlineExecutor())
+    slow = sweep("rank", tmp_path / "slow", "--per", "", "--top", 1).stdout
+    assert "warning: embedding_layer has 72% of the compute of a micro-batch of the file" in slow
+    assert "is below 15% MFU" in slow
+    assert "6 doubtful records of the workload file" in slow
+    fast = sweep("rank", tmp_path / "fast", "--per", "", "--top", 1).stdout
+    assert "is above 75% MFU" in fast
+    assert "doubtful" not in fast
+
+
+def test_the_utilisation_is_unknown_where_the_layers_are_changed(tmp_path: Path) -> None:
+    spec = EXAMPLES / "gpt7b.yaml"
+    prepared = prepare(load_spec(spec, ["sample.n=400", "fixed.layers=72"]), spec.parent)
+    run_sweep(prepared, Store(directory=tmp_path), InlineExecutor())
+    assert rank(tmp_path).utilisation == ()
+    assert "MFU is unknown, it needs the model of each number of layers" in sweep("rank", tmp_path).stdout

@@ -97,7 +97,8 @@ class _Arguments:
                 flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs", line
             )
         if "$" in values[0] or "`" in values[0]:
-            raise self._error(flag, f"found {shown(values[0])}, set outside this file: expected a value", line)
+            what = f"found {shown(values[0])}, which this file does not set to one value: expected a value"
+            raise self._error(flag, what, line)
         return values[0]
 
     def number(self, flag: str, default: int) -> int:

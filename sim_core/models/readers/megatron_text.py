@@ -22,6 +22,7 @@ _WORD: Final = re.compile(r"""'[^']*'|"[^"]*"|[^\s()'"\\;`]+|[()]""")
 _QUOTED_FLAGS: Final = re.compile(r"""(["'])([^"']*--[^"']*)\1""")
 _COMMENT: Final = re.compile(r"(^|\s)#.*$")
 _ASSIGNMENT: Final = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=(?:"([^"$`]*)"|'([^']*)'|([^\s"'$`(;]*))\s*;?\s*$""")
+_SET: Final = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _DEFAULTED: Final = re.compile(r"\$\{\w+:-([^{}$]*)\}")
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 MODEL_ARGS: Final = "MODEL_ARGS"
@@ -29,17 +30,24 @@ _NAMES: Final = frozenset({"num_layers", "hidden_size", "num-layers", "hidden-si
 
 
 def flags_of_text(text: str) -> Flags:
-    """All `--flag value ...` of a text. Comments are left out; variables that the text sets to a plain value are put in."""
+    """All `--flag value ...` of a text.
+
+    Comments are left out. Variables that the text sets to one plain value are put in; one that it sets to several, as in the
+    branches of an `if`, stays a variable: which branch runs is unknown.
+    """
     found: list[tuple[str, list[str], int]] = []
     known: dict[str, str] = {}
+    lines = [_COMMENT.sub("", line) for line in text.splitlines()]
+    several = _assigned_to_several(lines)
     taking = False
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = _COMMENT.sub("", raw)
-        assigned = _ASSIGNMENT.match(line)
-        if assigned and "--" not in line:
-            known[assigned[1]] = next((value for value in assigned.groups()[1:] if value is not None), "")
+    for number, raw in enumerate(lines, start=1):
+        line = _filled(raw, known)
+        assigned = _assignment(line)
+        if assigned is not None:
+            if assigned[0] not in several:
+                known[assigned[0]] = assigned[1]
             continue
-        for word in _WORD.findall(_QUOTED_FLAGS.sub(r" \2 ", _filled(line, known))):
+        for word in _WORD.findall(_QUOTED_FLAGS.sub(r" \2 ", line)):
             if _FLAG.match(word):
                 flag, equals, value = word.partition("=")
                 found.append((_dashed(flag), [value] if equals else [], number))
@@ -53,6 +61,24 @@ def flags_of_text(text: str) -> Flags:
     for flag, values, number in found:
         flags.setdefault(flag, []).append(Given(tuple(values), number))
     return flags
+
+
+def _assignment(line: str) -> tuple[str, str] | None:
+    """Name and value of `NAME=value`, if the value is plain."""
+    match = _ASSIGNMENT.match(line)
+    if match is None or "--" in line:
+        return None
+    return match[1], next((value for value in match.groups()[1:] if value is not None), "")
+
+
+def _assigned_to_several(lines: list[str]) -> set[str]:
+    """Variables with several values in the text."""
+    values: dict[str, set[str]] = {}
+    for line in lines:
+        match = _SET.match(line)
+        if match:
+            values.setdefault(match[1], set()).add(match[2].strip())
+    return {name for name, found in values.items() if len(found) > 1}
 
 
 def _dashed(flag: str) -> str:

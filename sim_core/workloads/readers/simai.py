@@ -13,8 +13,9 @@ from sim_core.errors import FormatError
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import first_excess_ns, messages_of, parameters_of
+from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header
 from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.moving import PADDING, padded
+from sim_core.workloads.readers.simai_header import Header
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections
-from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
+from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
 
 VOCABULARY: Final = 50257
@@ -124,7 +125,7 @@ def _embedding(
     hidden = messages.hidden
     if hidden == 0 or hidden != int(hidden):
         return None
-    head = any(r.name.startswith("final_") for r in micro)
+    head = counts_head(micro)
     norms = 2 * hidden if head else 0.0  # of a layer; the generator counts them with sequence parallelism only
     positions = messages.sequence * hidden
     candidates = (0.0,) if has_experts else (float(ffn),) if ffn else (4 * hidden, int(8 * hidden / 3 / 64) * 64.0)
@@ -144,6 +145,14 @@ def _embedding(
         if ffn:
             return rest, positions, 0.0, f"what layers with ffn {ffn} leave"
     return None
+
+
+def counts_head(micro: Sequence[Record]) -> bool:
+    """Whether the parameters count the final projection: the generator does with sequence parallelism, in columns and rows.
+
+    A final record that the user adds to another file (`workload.records`) brings no parameters.
+    """
+    return all(any(r.name.startswith(start) and r.name.endswith("column") for r in micro) for start in ("attention", "final_"))
 
 
 def first_excess_ns(text: SimaiText, sections: Sections) -> tuple[float, float]:

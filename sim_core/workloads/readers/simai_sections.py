@@ -49,6 +49,13 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
         warnings.append(f"{text.path}:{text.line_of[0]}: no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
     if begin >= end:
         raise FormatError(text.path, int(text.line_of[-1]), "no layers", expected="layers after the step records")
+    benchmark = _is_benchmark(text, line_names[begin:end])
+    if benchmark:
+        starts = [begin]
+        warnings.append(
+            f"{text.path}:{text.line_of[begin]}: no record but `{EMBEDDING}`: a benchmark of collectives, "
+            "each record is taken as a layer"
+        )
     repetitions = _repetitions(text, [*starts, end])
     if len(repetitions) > text.header.ga:
         warnings.append(
@@ -60,13 +67,18 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
         warnings.append(f"{text.path}:{text.line_of[0]}: bytes with collective NONE are ignored")
     _warn_of_records_in_odd_places(text, line_names, begin, repetitions[0], warnings)
     first = [line_names[k] for k in repetitions[0]]
-    head = int(first[0] == EMBEDDING)
+    head = int(first[0] == EMBEDDING and not benchmark)
     tail = 0
     while tail < len(first) - head and _LAST_STAGE.match(first[-1 - tail]):
         tail += 1
     if head + tail >= len(first):
         raise FormatError(text.path, int(text.line_of[begin]), "no layers", expected=f"layers after `{EMBEDDING}`")
     return Sections(before=range(begin), repetitions=repetitions, after=range(end, total), head=head, tail=tail)
+
+
+def _is_benchmark(text: SimaiText, names: list[str]) -> bool:
+    """Whether the records are single collectives under the name of the embedding, as SimAI's microAllReduce.txt has them."""
+    return text.header.ga == 1 and text.header.pp == 1 and set(names) == {EMBEDDING}
 
 
 def _warn_of_records_in_odd_places(

@@ -1,12 +1,11 @@
 """The SimAI/AICB workload text: its grammar, with a `path:line:` message for every fault; equal lines are stored once.
 
-Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads; docs/formats.md.
+Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads, in its three generations; docs/formats.md.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,53 +15,19 @@ import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.workloads.readers.lines import text_lines
+from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header, HeaderLine, integer
 
-POLICY: Final = "HYBRID_TRANSFORMER"
-RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
-REFUSED_POLICIES: Final = (
-    "ALL",
-    "DATA",
-    "MODEL",
-    "HYBRID",
-    "HYBRID_DATA_MODEL",
-    "HYBRID_MODEL_DATA",
-    "HYBRID_CUSTOMIZED",
-    "HYBRID_DLRM",
-    "HYBRID_DLRM_ENHANCED",
-    "DLRM",
-    "MICRO",
-    "MICRO_BENCHMARK",
-    "DISTRIBUTED_INFERENCE",
-)
 COLLECTIVES: Final = ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL")
+BROADCAST: Final = "BROADCAST"
+"""In files of the first generation."""
 SUFFIXES: Final = ("_DP_EP", "_EP")
-LIST_KEYS: Final = ("checkpoints", "checkpoint_initiates")
-HEADER_KEYS: Final = ("model_parallel_NPU_group", "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
 COLUMNS: Final = (
     "name",
     "dependency",
     *(f"{phase}_{column}" for phase in ("fwd", "ig", "wg") for column in ("ns", "comm", "bytes")),
     "update",
 )
-_INT64_MAX: Final = 2**63 - 1
-_INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
 _NAME_LENGTH: Final = 100
-
-
-class Header(NamedTuple):
-    """Line 1. `vpp` is 1 and `pp_comm` 0 if the line lacks them."""
-
-    policy: str
-    tp: int
-    ep: int
-    pp: int
-    vpp: int
-    ga: int
-    all_gpus: int
-    checkpoints: tuple[int, ...]
-    checkpoint_initiates: tuple[int, ...]
-    pp_comm: int
 
 
 class Record(NamedTuple):
@@ -89,146 +54,37 @@ class SimaiText:
     warnings: tuple[str, ...]
 
 
-def read_simai_text(path: str, data: bytes | None = None) -> SimaiText:
-    """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError."""
+def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | None = None) -> SimaiText:
+    """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError.
+
+    `all_gpus` is for files of the first generation, which lack it; one that contradicts the header is an error.
+    """
     if data is None:
         data = Path(path).read_bytes()
     lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
-    header, warnings = _Header(path, lines[0][0], lines[0][1]).parse()
+    line = HeaderLine(path, lines[0][0], lines[0][1], all_gpus)
+    header = line.parse()
     if len(lines) < 2:
         raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
-    records, order = _body(path, lines)
+    kinds = (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES
+    records, order = _body(path, lines, kinds)
+    line_of = np.array([number for number, _ in lines[2:]], np.int64)
     _check_ids(path, lines[0][0], header, len(order))
+    first_lines = line_of[np.unique(order, return_index=True)[1]].tolist()
+    if line.first_generation:
+        _refuse_zero3(path, header, records, first_lines)
+        records = _without_broadcasts(path, records, first_lines, line.warnings)
     return SimaiText(
         path=path,
         header=header,
         records=records,
         order=order,
-        line_of=np.array([number for number, _ in lines[2:]], np.int64),
-        warnings=tuple(warnings),
+        line_of=line_of,
+        warnings=tuple(line.warnings),
     )
 
 
-def _integer(text: str, fail: Callable[[str, str], FormatError], *, least: int) -> int:
-    """A decimal integer of 64 bits, at least `least`."""
-    expected = f"a whole number of at least {least}"
-    if not _INTEGER.match(text):
-        raise fail(shown(text), expected)
-    if len(text) > 64 or len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX:
-        raise fail(shown(text), expected if text.startswith("-") else "a number below 2^63")
-    if int(text) < least:
-        raise fail(shown(text), expected)
-    return int(text)
-
-
-class _Header:
-    """Parser of line 1."""
-
-    def __init__(self, path: str, line: int, text: str) -> None:
-        self.path, self.line, self.tokens = path, line, text.split()
-        self.values: dict[str, int] = {}
-        self.lists: dict[str, tuple[int, ...]] = {}
-        self.unknown: list[str] = []
-        self.warnings: list[str] = []
-
-    def fail(self, what: str, *, found: str = "", expected: str = "") -> FormatError:
-        return FormatError(self.path, self.line, what, found=found, expected=expected)
-
-    def parse(self) -> tuple[Header, list[str]]:
-        policy = self._policy()
-        position = 1
-        while position < len(self.tokens):
-            position = self._entry(position)
-        return self._header(policy), self.warnings
-
-    def _policy(self) -> str:
-        policy = self.tokens[0]
-        if policy in (POLICY, RERUN_POLICY):
-            return policy
-        if policy in REFUSED_POLICIES:
-            raise self.fail(f"policy {policy} is not supported", expected=f"{RERUN_POLICY} or {POLICY}")
-        raise self.fail("unknown policy", found=shown(policy), expected=f"{RERUN_POLICY} or {POLICY}")
-
-    def _entry(self, position: int) -> int:
-        """Read the key at `position` with its value; returns the position of the next key."""
-        token = self.tokens[position]
-        key = token.removesuffix(":")
-        if not _KEY.match(token):
-            if self.unknown:
-                raise self.fail(f"unknown key `{self.unknown[-1]}` ({nearest(self.unknown[-1], HEADER_KEYS)})")
-            raise self.fail("a header key is missing", found=shown(token), expected="`key: value`")
-        if token == key and key != "pp_comm":  # some generators omit this colon
-            raise self.fail("key without a colon", found=shown(token), expected=f"`{key}:`")
-        if key in self.values or key in self.lists:
-            raise self.fail(f"key `{key}` is repeated")
-        if position + 1 >= len(self.tokens) or self.tokens[position + 1].endswith(":"):
-            raise self.fail(f"key `{key}` without a value", expected="a number")
-        value = self.tokens[position + 1]
-        if key in LIST_KEYS:
-            return self._ids(key, value, position + 2)
-        if key not in HEADER_KEYS:
-            self.unknown.append(key)
-            self.warnings.append(f"{self.path}:{self.line}: unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})")
-            return position + 2
-        self.values[key] = self._value(key, value)
-        return position + 2
-
-    def _value(self, key: str, text: str) -> int:
-        if key == "pp_comm":
-            whole = re.fullmatch(r"([0-9]+)\.0*", text)  # written as a float by some generators
-            text = whole[1] if whole else text
-        return self._number(f"`{key}`", text, least=0 if key == "pp_comm" else 1)
-
-    def _number(self, what: str, text: str, *, least: int) -> int:
-        return _integer(text, lambda found, expected: self.fail(what, found=found, expected=expected), least=least)
-
-    def _ids(self, key: str, text: str, start: int) -> int:
-        """`N id...`: the ids follow the count."""
-        count = self._number(f"count of `{key}`", text, least=0)
-        ids = self.tokens[start : start + count]
-        short = next((k for k, token in enumerate(ids) if token.endswith(":")), len(ids))
-        if short < count:
-            raise self.fail(f"`{key}` has too few ids", found=f"{short} of {count}", expected=f"{count} layer ids")
-        self.lists[key] = tuple(self._number(f"id of `{key}`", token, least=0) for token in ids)
-        after = self.tokens[start + count : start + count + 1]
-        if after and _INTEGER.match(after[0]):
-            raise self.fail(f"`{key}` has more ids than its count", found=shown(after[0]), expected=f"{count} layer ids")
-        return start + count
-
-    def _header(self, policy: str) -> Header:
-        needed = ["model_parallel_NPU_group", "ep", "pp", "ga", "all_gpus"]
-        needed += list(LIST_KEYS) if policy == RERUN_POLICY else []
-        missing = [key for key in needed if key not in self.values and key not in self.lists]
-        if missing:
-            unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
-            expected = " ".join(f"{k}:" for k in needed)
-            raise self.fail(f"header key `{missing[0]}:` is missing", found=unknown, expected=expected)
-        v = self.values
-        tp, pp, ep, gpus = v["model_parallel_NPU_group"], v["pp"], v["ep"], v["all_gpus"]
-        if gpus % (tp * pp):
-            how = "exceeds" if tp * pp > gpus else "does not divide"
-            raise self.fail(f"model_parallel_NPU_group({tp}) * pp({pp}) = {tp * pp} {how} all_gpus({gpus})")
-        if gpus // (tp * pp) % ep:
-            raise self.fail(f"ep({ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
-        if policy == POLICY and any(self.lists.values()):
-            self.warnings.append(f"{self.path}:{self.line}: {POLICY} runs nothing again: the checkpoint ids have no effect")
-        if "vpp" not in v:
-            self.warnings.append(f"{self.path}:{self.line}: the header has no `vpp:`, taken as 1")
-        return Header(
-            policy=policy,
-            tp=tp,
-            ep=ep,
-            pp=pp,
-            vpp=v.get("vpp", 1),
-            ga=v["ga"],
-            all_gpus=gpus,
-            checkpoints=tuple(sorted(set(self.lists.get("checkpoints", ())))),
-            checkpoint_initiates=tuple(sorted(set(self.lists.get("checkpoint_initiates", ())))),
-            pp_comm=v.get("pp_comm", 0),
-        )
-
-
-def _body(path: str, lines: list[tuple[int, str]]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
+def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
     """Line 2 and the layer lines; a repeated line costs only a look-up."""
     number, text = lines[1]
     tokens = text.split()
@@ -238,7 +94,7 @@ def _body(path: str, lines: list[tuple[int, str]]) -> tuple[tuple[Record, ...], 
     def fail(found: str, expected: str) -> FormatError:
         return FormatError(path, number, "the number of layers", found=found, expected=expected)
 
-    count = _integer(tokens[0], fail, least=1)
+    count = integer(tokens[0], fail, least=1)
     if count != len(lines) - 2:
         where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
         raise FormatError(path, where, "layer lines", found=f"{len(lines) - 2}", expected=f"{count} (line {number})")
@@ -249,12 +105,12 @@ def _body(path: str, lines: list[tuple[int, str]]) -> tuple[tuple[Record, ...], 
         index = ids.get(raw)
         if index is None:
             index = ids[raw] = len(records)
-            records.append(_record(path, line, raw))
+            records.append(_record(path, line, raw, kinds))
         order[k] = index
     return tuple(records), order
 
 
-def _record(path: str, line: int, raw: str) -> Record:
+def _record(path: str, line: int, raw: str, kinds: tuple[str, ...]) -> Record:
     """One layer line of 12 columns."""
     fields = raw.split()
     if len(fields) != len(COLUMNS):
@@ -266,7 +122,7 @@ def _record(path: str, line: int, raw: str) -> Record:
         def fail(found: str, expected: str) -> FormatError:
             return FormatError(path, line, f"column {column + 1} ({COLUMNS[column]})", found=found, expected=expected)
 
-        return _integer(fields[column], fail, least=least)
+        return integer(fields[column], fail, least=least)
 
     if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
         raise FormatError(path, line, "column 1 (name)", found=shown(fields[0]), expected="up to 100 printable characters")
@@ -274,7 +130,7 @@ def _record(path: str, line: int, raw: str) -> Record:
     phases = []
     for column in (2, 5, 8):
         compute_ns = number(column, 0)
-        phases.append((compute_ns, _collective(path, line, column + 1, fields[column + 1]), number(column + 2, 0)))
+        phases.append((compute_ns, _collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0)))
     (fwd_ns, fwd_comm, fwd_bytes), (ig_ns, ig_comm, ig_bytes), (wg_ns, wg_comm, wg_bytes) = phases
     return Record(
         name=fields[0],
@@ -287,19 +143,47 @@ def _record(path: str, line: int, raw: str) -> Record:
     )
 
 
-def _collective(path: str, line: int, column: int, text: str) -> tuple[str, str]:
+def _collective(path: str, line: int, column: int, text: str, kinds: tuple[str, ...]) -> tuple[str, str]:
     """Collective and group suffix of a column such as `ALLTOALL_EP`."""
     suffix = next((s for s in SUFFIXES if text.endswith(s)), "")
     kind = text.removesuffix(suffix)
-    if kind in COLLECTIVES and not (kind == "NONE" and suffix):
+    if kind in kinds and not (kind == "NONE" and suffix):
         return kind, suffix
     what = f"column {column + 1} ({COLUMNS[column]})"
     stem, _, rest = text.partition("_")
-    if stem in COLLECTIVES[1:]:
+    if stem in kinds[1:]:
         raise FormatError(path, line, f"{what}: unknown group", found=shown("_" + rest), expected="none, _EP or _DP_EP")
-    hint = nearest(text.upper(), COLLECTIVES)
+    hint = nearest(text.upper(), kinds)
     found = f"{shown(text)} ({hint})" if hint.startswith("nearest") else shown(text)
-    raise FormatError(path, line, f"{what}: unknown collective", found=found, expected=" ".join(COLLECTIVES))
+    raise FormatError(path, line, f"{what}: unknown collective", found=found, expected=" ".join(kinds))
+
+
+def _refuse_zero3(path: str, header: Header, records: tuple[Record, ...], lines: Sequence[int]) -> None:
+    """Raise FormatError for DeepSpeed ZeRO-3, which gathers parameters over DP in columns that belong to the TP group."""
+    for record, line in zip(records, lines, strict=True):
+        if header.tp == 1 and record.collective[:2] == ("NONE", "ALLGATHER"):
+            found = f"{record.name} gathers {record.comm_bytes[1]} bytes in the column of a TP group of 1"
+            expected = "work of TP and DP; a gather of parameters layer by layer cannot be told in this format"
+            raise FormatError(path, line, "DeepSpeed ZeRO-3 sample of AICB's first generation", found=found, expected=expected)
+
+
+def _without_broadcasts(
+    path: str, records: tuple[Record, ...], lines: Sequence[int], warnings: list[str]
+) -> tuple[Record, ...]:
+    """The records with their broadcasts as all-gathers, and a warning at the first of them."""
+    told = [
+        record._replace(collective=(_gathered(fwd), _gathered(ig), _gathered(wg)))
+        for record in records
+        for fwd, ig, wg in (record.collective,)
+    ]
+    first = next((line for old, new, line in zip(records, told, lines, strict=True) if old != new), None)
+    if first is not None:
+        warnings.append(f"{path}:{first}: BROADCAST is taken as ALLGATHER: both send every byte once round a ring")
+    return tuple(told)
+
+
+def _gathered(collective: str) -> str:
+    return "ALLGATHER" if collective == BROADCAST else collective
 
 
 def _check_ids(path: str, line: int, header: Header, records: int) -> None:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from sim_core.errors import FormatError, SpecError
+from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.trace_text import TraceText
 
 LAST_STAGE: Final = "loss_func"
+MOST_RANKS: Final = 2**20
+"""Ranks of a job in traces; each number of ranks per stage up to this one is tried."""
 _IN_NAME: Final = {
     "all_gpus": re.compile(r"(?:^|_)wd(\d{1,7})(?=_|\.|$)"),
     "tp": re.compile(r"(?:^|_)tp(\d{1,5})(?=_|\.|$)"),
@@ -63,6 +66,7 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
     """
     named = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
     facts = {**named, **{key: value for key, value in given.items() if value}}
+    _check_places(files, stages)
     notes: list[str] = []
     ga, vpp = _micro_batches(files, stages, facts)
     pp = facts.get("pp") or _stages(files, stages, vpp, notes)
@@ -89,7 +93,7 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
     micro_batch = facts.get("micro_batch") or _batch_of_messages(files)
     if not micro_batch:
         notes.append("the micro-batch is unknown: taken as 1 (set workload.micro_batch)")
-    return Layout(
+    layout = Layout(
         tp=tp,
         pp=pp,
         vpp=vpp,
@@ -101,6 +105,19 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
         experts=facts.get("experts"),
         notes=tuple(notes),
     )
+    for key in ("tp", "pp", "vpp", "ep", "dp", "ga", "micro_batch", "layers", "experts"):
+        value = getattr(layout, key)
+        if value is not None and not 1 <= value <= LARGEST[key]:
+            raise FormatError(files[0].path, 1, key, found=str(value), expected=whole_number(1, LARGEST[key]))
+    return layout
+
+
+def _check_places(files: Sequence[TraceText], stages: Sequence[int]) -> None:
+    """Raise FormatError for a rank or stage beyond any job, before anything is counted up to it."""
+    for file, stage in zip(files, stages, strict=True):
+        for what, value, most in (("stage_id", stage, LARGEST["pp"] - 1), ("rank", file.rank or 0, MOST_RANKS - 1)):
+            if value > most:
+                raise FormatError(file.path, int(file.line[0]), what, found=str(value), expected=whole_number(0, most))
 
 
 def check_facts(given: Mapping[str, int | None]) -> None:

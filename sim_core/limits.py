@@ -1,0 +1,30 @@
+"""The largest whole numbers that files, specs and callers may give: no product of them leaves 64 bits.
+
+The products that the simulator forms as integers are pp * vpp * ga, pp * vpp * layers, tp * pp * dp, tp * pp * ep, and twice
+each; the longest are below 2^58. The number of sequences in a step, dp * micro_batch * ga, is formed in floating point.
+All are far beyond any job: 65,536 stages, a million layers, 2^24 micro-batches in a step, 2^40 GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_GROUP: Final = 2**16
+_LAYERS: Final = 2**20
+_STEP: Final = 2**24
+
+LARGEST: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("tp", "pp", "vpp", "ep", "straggler_stage"), _GROUP),
+    **dict.fromkeys(("layers", "micro_batch", "checkpoint_layers", "experts"), _LAYERS),
+    **dict.fromkeys(("dp", "ga", "global_batch"), _STEP),
+    "all_gpus": 2**40,
+    "bucket_bytes": 2**40,
+    **dict.fromkeys(("sequence", "ffn"), 2**31 - 1),
+}
+"""The largest value by name; the least is 1, or 0 for a number that may be absent."""
+
+
+def whole_number(least: int, most: int) -> str:
+    """What a message expects: a whole number within bounds."""
+    return f"a whole number from {least} to {most:,}"

@@ -1,0 +1,88 @@
+"""What a result is held against: the work of a token by the model's parameters, and records with too much of the compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sim_core.units import short
+from sim_core.workloads.check import ImpliedModel
+from sim_core.workloads.summary import summarize
+from sim_core.workloads.workload import Workload
+
+LOWEST_MFU: Final = 0.15
+HIGHEST_MFU: Final = 0.75
+"""Model FLOP/s utilisation outside these is doubtful: 0.41 to 0.56 on A100 (Korthikanti et al. 2022, table 5), 0.41 to 0.47 on
+H100 (Megatron-LM's README)."""
+LARGEST_SHARE: Final = 0.3
+FLOPS_PER_PARAMETER: Final = 6
+"""Per token, 2 in the forward and 4 in the backward (Kaplan et al. 2020, section 2.1); attention's products are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plausibility:
+    """`flops_per_token` of the model (about, if `approximate`), None with the reason in `missing`; doubts as lines."""
+
+    flops_per_token: float | None
+    approximate: bool
+    stated: str
+    missing: tuple[str, ...]
+    doubts: tuple[str, ...]
+
+
+def implied_model(workload: Workload) -> ImpliedModel:
+    """The model that a workload implies: as its reader derived it, or by its gradient messages."""
+    if workload.implied is not None:
+        return workload.implied
+    found, base = summarize(workload), workload.base
+    ranks = base.tp * base.pp
+    if found.parameters_per_rank is None or not all(workload.gradients_known):
+        return ImpliedModel(
+            layers=workload.layers, sequence=workload.sequence, missing=("parameters: no messages of gradients",)
+        )
+    dense = found.parameters_per_rank * ranks
+    experts = (found.expert_parameters_per_rank or 0.0) * ranks * base.ep
+    ranks_text = f"{short(found.parameters_per_rank, '')} of a rank x tp {base.tp} x pp {base.pp}"
+    how = [f"parameters {short(dense, '')}: {ranks_text}, by the messages of gradients"]
+    if experts:
+        how.append(f"experts {short(experts, '')}, likewise")
+    return ImpliedModel(
+        layers=workload.layers,
+        sequence=workload.sequence,
+        parameters=dense + experts,
+        active=None if workload.has_experts else dense,
+        how=tuple(how),
+        missing=("active parameters: experts per token",) if workload.has_experts else (),
+    )
+
+
+def plausibility(workload: Workload) -> Plausibility:
+    """What the results of a workload are held against."""
+    model = implied_model(workload)
+    missing = list(model.missing) if model.active is None else []
+    if workload.sequence is None:
+        missing.append("tokens: workload.sequence")
+    bound = "about " if model.approximate else ""
+    return Plausibility(
+        flops_per_token=None if model.active is None else FLOPS_PER_PARAMETER * model.active,
+        approximate=model.approximate,
+        stated="" if model.active is None else f"{FLOPS_PER_PARAMETER} x {bound}{short(model.active, '')} parameters x tokens",
+        missing=tuple(missing),
+        doubts=tuple(_dominant(workload)),
+    )
+
+
+def _dominant(workload: Workload) -> list[str]:
+    """Records outside the layers that hold too much of the compute of a micro-batch or of the step."""
+    found, arrays = summarize(workload), workload.arrays
+    total_s = found.forward_s + found.backward_s
+    ends = {arrays.first_unit, arrays.last_unit}
+    lines = []
+    for k, name in enumerate(workload.names):
+        share = float(arrays.pieces.compute_s[k].sum()) / total_s if total_s else 0.0
+        if int(arrays.pieces.unit[k]) in ends and share > LARGEST_SHARE:
+            lines.append(f"{name} has {share:.0%} of the compute of a micro-batch of the file")
+    step_s = total_s * workload.base.ga + found.step_compute_s
+    if found.step_compute_s > LARGEST_SHARE * step_s:
+        lines.append(f"once-per-step records have {found.step_compute_s / step_s:.0%} of the compute of the file's step")
+    return lines

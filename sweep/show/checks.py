@@ -1,0 +1,103 @@
+"""Lines about what makes a workload or a result doubtful: its checks, its model, its share of the hardware's peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+
+from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, ImpliedModel, Workload, implied_model, short
+
+LEAST_SHARE: Final = 0.01
+"""Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""
+
+
+def print_checks(checks: Sequence[Check], console: Console) -> None:
+    """Print the checks that matter to a run, grouped; those that the user has decided to keep as a note."""
+    open_ = [check for check in checks if not check.kept]
+    large = [check for check in open_ if check.share is None or abs(check.share) >= LEAST_SHARE]
+    small = len(open_) - len(large)
+    if large:
+        more = f" ({small} more of less than {LEAST_SHARE:.0%} each)" if small else ""
+        console.print(
+            f"warning: {len(large)} doubtful record{'s' * (len(large) != 1)} of the file are used as they are{more}; "
+            "`sweep inspect` says why, workload.records (--record NAME=VALUE) changes them:",
+            soft_wrap=True,
+        )
+        for check in large:
+            console.print(f"  - {check.brief()}", soft_wrap=True)
+    for check in checks:
+        if check.kept:
+            console.print(f"  note: kept as chosen: {check.brief()}", soft_wrap=True)
+
+
+def print_all_checks(checks: Sequence[Check], console: Console) -> None:
+    """Print every check with its reason and its cure."""
+    console.print(f"  checks        {len(checks) or 'no'} doubtful record{'s' * (len(checks) != 1)}")
+    for check in checks:
+        console.print(f"    {'kept: ' if check.kept else ''}{check.full()}", soft_wrap=True)
+
+
+def print_model(workload: Workload, console: Console) -> None:
+    """Print the model that a workload implies, how each number follows, and what is not known."""
+    model = implied_model(workload)
+    console.print(f"  model         {_told(model)}", soft_wrap=True)
+    for line in model.how:
+        console.print(f"    {line}", soft_wrap=True)
+    for line in model.missing:
+        console.print(f"    unknown: {line}", soft_wrap=True)
+
+
+def _told(model: ImpliedModel) -> str:
+    parts = [f"{model.layers} layers"]
+    parts += [
+        f"{name} {value:,}"
+        for name, value in (("hidden", model.hidden), ("sequence", model.sequence), ("vocabulary", model.vocabulary))
+        if value
+    ]
+    bound = "about " if model.approximate else ""
+    if model.parameters is not None:
+        parts.append(f"{bound}{short(model.parameters, '')} parameters")
+    if model.active is not None and model.active != model.parameters:
+        parts.append(f"{bound}{short(model.active, '')} active")
+    return ", ".join(parts)
+
+
+def print_plausibility(facts: Mapping[str, Any], found: Sequence[tuple[float, float]], console: Console) -> None:
+    """Print the utilisation of results, as (TFLOP/s per GPU, MFU), and warn of what is hard to believe.
+
+    `facts`: those that the run stored (`sweep/preparation.py`).
+    """
+    for doubt in facts.get("doubts", ()):
+        console.print(f"warning: {doubt}", soft_wrap=True)
+    if facts.get("missing"):
+        console.print(f"note: MFU is unknown, it needs {'; '.join(facts['missing'])}", soft_wrap=True)
+    if not found:
+        return
+    flops, mfu = zip(*found, strict=True)
+    bound = "about " if facts["approximate"] else ""
+    console.print(
+        f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "
+        f"{facts['dtype']}",
+        soft_wrap=True,
+    )
+    low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > HIGHEST_MFU for value in mfu)
+    of = f"{{}} of {len(mfu)} plans shown {{}}" if len(mfu) > 1 else "{0:.0s}this plan {1}"
+    if low:
+        console.print(
+            f"warning: {of.format(str(low), 'are' if low > 1 else 'is')} below {LOWEST_MFU:.0%} MFU: "
+            "well-run training reaches 30 to 55 %; look for records that are too slow (sweep inspect)",
+            soft_wrap=True,
+        )
+    if high:
+        console.print(
+            f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {HIGHEST_MFU:.0%} MFU: "
+            "no training reaches this; look for missing compute, or a device unlike the recorded one",
+            soft_wrap=True,
+        )
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    low, high = format(min(values), form), format(max(values), form)
+    return low if low == high else f"{low} to {high}"

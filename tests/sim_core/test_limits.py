@@ -1,0 +1,64 @@
+"""No product of the largest numbers that are let in leaves 64 bits; plans at these numbers get a reason or a result."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sim_core import LARGEST, REASONS, HardwareTable, Plans, Workload, simulate
+from sim_core import simulator as engine
+from sim_core.planning.split import Split, split_plans
+from sim_core.workloads.workload import Arrays, Ints
+from tests.conftest import make_plans
+
+PRODUCTS = (
+    ("pp", "vpp", "ga"),
+    ("pp", "vpp", "layers"),
+    ("pp", "vpp", "checkpoint_layers"),
+    ("tp", "pp", "ep"),
+    ("tp", "pp", "dp"),
+    ("all_gpus", "micro_batch"),
+    ("vpp", "ga"),
+)
+
+
+@pytest.mark.parametrize("names", PRODUCTS, ids="*".join)
+def test_twice_a_product_stays_below_62_bits(names: tuple[str, ...]) -> None:
+    assert 2 * math.prod(LARGEST[name] for name in names) < 2**62
+
+
+@pytest.mark.parametrize("fidelity", [0, 1])
+@pytest.mark.parametrize(
+    "name", ["tp", "pp", "vpp", "ep", "micro_batch", "ga", "all_gpus", "bucket_bytes", "checkpoint_layers"]
+)
+def test_a_plan_at_the_bound_has_a_reason_or_a_result(gpt7b: Workload, h100: HardwareTable, name: str, fidelity: int) -> None:
+    grid = make_plans(gpt7b, **{"tp": 1, name: LARGEST[name], "fidelity": fidelity})
+    found = simulate(gpt7b, h100, grid)
+    assert found.reason[0] or (np.isfinite(found.metrics).all() and (found.metrics >= 0).all())
+    assert not REASONS[int(found.reason[0])].endswith("raised")
+
+
+def stages(workload: Workload) -> Plans:
+    return make_plans(workload, tp=1, pp=[1, 2, 3, 4, 6, 9, 12, 18, 36] * 2, ga=[4] * 9 + [8] * 9, all_gpus=36 * 16)
+
+
+def test_results_do_not_depend_on_how_plans_are_batched(
+    gpt7b: Workload, h100: HardwareTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans of many virtual stages come in smaller batches, so that their tables stay small."""
+    whole = simulate(gpt7b, h100, stages(gpt7b))
+    sizes: list[int] = []
+
+    def counted(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
+        sizes.append(len(rows))
+        return split_plans(arrays, plans, rows)
+
+    monkeypatch.setattr(engine, "CELLS", 40 * (2 * len(gpt7b.arrays.unit_layers) + 3))
+    monkeypatch.setattr(engine, "split_plans", counted)
+    parts = simulate(gpt7b, h100, stages(gpt7b))
+    assert sum(sizes) == np.count_nonzero(whole.reason == 0)
+    assert len(sizes) > 3
+    assert max(sizes) > 1
+    assert parts.metrics.tobytes() == whole.metrics.tobytes()
