@@ -79,7 +79,7 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
         "sequence": number(row, "seq"),
     }
     if document["position"] == "learned":
-        document["positions"] = number(row, "seq")
+        document |= {"positions": number(row, "seq"), "qkv_bias": True, "projection_bias": True, "mlp_bias": True}
     if not gated and row["dtype"] == "fp16":
         document |= {"hidden_dropout": 0.1, "attention_dropout": 0.1}
     if row["experts"]:
@@ -92,7 +92,7 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
     parallel = row["sp"] == "1" or (row["sp"] == "" and stack == "megatron-core")
     workload = workload_from_model(parse_model(document, row["id"]), read_stack(stack), sequence_parallel=parallel)
     nic = next((speed for word, speed in NICS.items() if word in row["interconnect"]), None)
-    values: dict[str, object] = {"memory": "1e6 GB", **({"nic_bandwidth": nic} if nic else {})}
+    values: dict[str, object] = {"memory": "1e6 GB", "nic_efficiency": 0.85, **({"nic_bandwidth": nic} if nic else {})}
     device = read_hardware(DEVICES[row["hw"]]).with_values(values)
     gpus, tp, pp, vpp = number(row, "gpus"), number(row, "tp"), number(row, "pp"), number(row, "vpp")
     recompute = row["recompute"] or "none"
