@@ -211,7 +211,7 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in _POSITIVE:
         if not hardware.value(key) > 0:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a number above 0")
-    for key in ("gpus_per_node", "nics_per_node"):
+    for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket"):
         if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
     for key in ("socket_bandwidth", "socket_bandwidth_one"):
