@@ -15,6 +15,7 @@ from sim_core.errors import (
     nearest,
     shown,
 )
+from sim_core.exporting import export_simai
 from sim_core.hardware.description import KEYS as HARDWARE_KEYS
 from sim_core.hardware.description import (
     Hardware,
@@ -66,7 +67,6 @@ from sim_core.planning.legality import (
     REASONS,
     STATUSES,
 )
-from sim_core.simai.export import export_simai
 from sim_core.simulator import (
     Events,
     Results,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
+from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.engine.events import Program, Times, allocate, run
@@ -56,12 +57,14 @@ CELLS: Final = 2**25
 class Results(NamedTuple):
     """`reason[n]` is 0 if `metrics[len(METRICS), n]` holds a result (seconds); otherwise the metrics are NaN.
 
-    `memory[len(MEMORY), n]` are bytes on a rank of the fullest stage, NaN if unknown.
+    `memory[len(MEMORY), n]` are bytes on a rank of the fullest stage, NaN if unknown. `measured_share[n]` is the part of the
+    forward and backward seconds that rests on measured kernels of that very device, NaN for recorded times.
     """
 
     reason: Ints
     metrics: Floats
     memory: Floats
+    measured_share: Floats
 
     @property
     def state_bytes(self) -> Floats:
@@ -75,6 +78,7 @@ class Results(NamedTuple):
             "reason": np.array(REASONS)[self.reason],
             **dict(zip(METRICS, self.metrics, strict=True)),
             **dict(zip(MEMORY, self.memory, strict=True)),
+            "measured_share": self.measured_share,
         }
 
 
@@ -116,15 +120,19 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     """
     reason, memory = legality(workload, hardware, plans)
     metrics = np.full((len(METRICS), len(reason)), np.nan)
+    measured = np.full(len(reason), np.nan)
     for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = _tables(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, reason, metrics)
+        if workload.modelled:
+            measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
+    measured[reason != 0] = np.nan
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
         simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-    return Results(reason=reason, metrics=metrics, memory=memory)
+    return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:

@@ -16,6 +16,9 @@ Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
 
+SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset"}
+"""Sections that may be given as a text, and the key that it means."""
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader that rejects a duplicate key; YAML would silently keep the last one."""
@@ -88,7 +91,7 @@ def _note_lines(node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[s
 def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:
     """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
 
-    With `within`, keys are those of that section, except `hardware.` and `workload.`.
+    With `within`, keys are those of that section, except `hardware.`, `workload.` and `model.`.
     """
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -99,28 +102,36 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
         except (yaml.YAMLError, ValueError, AttributeError):
             raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
-        if within and not key.strip().startswith(("hardware.", "workload.")):
+        if within and not key.strip().startswith(("hardware.", "workload.", "model.")):
             parts = [within, key.strip()]
         elif parts[0] in OPEN_SECTIONS:
             parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
-        section = document
-        for part in parts[:-1]:
-            inner = section.get(part)
-            if part == "hardware" and isinstance(inner, str):
-                inner = {"preset": inner}
-            if part == "workload" and isinstance(inner, str):
-                inner = {"path": inner}
-            if not isinstance(inner, dict):
-                inner = {}
-            section[part] = dict(inner)
-            section = section[part]
-        section[parts[-1]] = value
+        given = document.get("workload")  # which may hold the model
+        if parts[0] == "model" and isinstance(given, dict) and "model" in given:
+            parts = ["workload", *parts]
+        elif parts[:2] == ["workload", "model"] and "model" in document:
+            parts = parts[1:]
+        _put(document, parts, value)
     return document
+
+
+def _put(document: Document, parts: Sequence[str], value: object) -> None:
+    """Set one value, in copies of the sections around it; a section given as a text is one key of itself."""
+    section = document
+    for part in parts[:-1]:
+        inner = section.get(part)
+        if part in SHORT and isinstance(inner, str):
+            inner = {SHORT[part]: inner}
+        section[part] = dict(inner) if isinstance(inner, dict) else {}
+        section = section[part]
+    section[parts[-1]] = value
 
 
 def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
     """The first error of a document in one line: file, line, key, problem, value, nearest valid name."""
-    first = error.errors()[0]
+    faults = error.errors()
+    unknown = (fault for fault in faults if fault["type"] == "extra_forbidden")
+    first = faults[0] if faults[0]["type"] != "missing" else next(unknown, faults[0])  # the likely cause of a missing key
     at = tuple(str(part) for part in first["loc"])
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), None)
     location = f"{where}:{line}" if line else where
@@ -144,7 +155,7 @@ def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:
         if inner is None:
             return []
         model = inner
-    return list(model.model_fields)
+    return [*model.model_fields, *getattr(model, "short_forms", ())]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

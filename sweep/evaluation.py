@@ -42,12 +42,15 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     metrics = np.full((len(METRICS), len(positions)), np.nan)
     memory = np.full((len(MEMORY), len(positions)), np.nan)
+    measured = np.full(len(positions), np.nan)
     if lost is None:
-        reason[~excluded], metrics[:, ~excluded], memory[:, ~excluded] = simulate(sweep.workload, sweep.hardware, legal)
+        found = simulate(sweep.workload, sweep.hardware, legal)
+        reason[~excluded], measured[~excluded] = found.reason, found.measured_share
+        metrics[:, ~excluded], memory[:, ~excluded] = found.metrics, found.memory
     else:
         checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
-    values = dict(zip((*METRICS, *MEMORY), (*metrics, *memory), strict=True))
+    values = dict(zip((*METRICS, *MEMORY, "measured_share"), (*metrics, *memory, measured), strict=True))
     return _batch(sweep, described, plans, reason, values)
 
 
@@ -60,6 +63,10 @@ def _batch(
     values["samples_per_s"] = samples / values["step_time_s"]
     values["tokens_per_s"] = values["samples_per_s"] * (sweep.workload.sequence or np.nan)
     values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples
+    values["tokens_per_s_per_gpu"] = values["tokens_per_s"] / plans.all_gpus
+    flops = values["tokens_per_s_per_gpu"] * (sweep.flops_per_token or np.nan)
+    values["tflops_per_gpu"] = flops / 1e12
+    values["mfu"] = flops / np.array(sweep.peak_flops)[plans.hardware]
     arrays = dict(described)
     arrays["status"] = words(status, STATUSES)
     arrays["reason"] = words(reason, REASONS)

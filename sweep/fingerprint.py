@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim_core import HARDWARE_KEYS, Hardware, Workload, input_paths, preset_names, source_hashes, summarize
+from sim_core import HARDWARE_KEYS, Hardware, Workload, input_paths, model_names, preset_names, source_hashes, summarize
 from sweep.spec import SweepSpec
 
 
@@ -34,7 +34,11 @@ def fingerprint_of(
 
 def _files(spec: SweepSpec) -> dict[str, str]:
     """The files that a spec names, by role."""
-    files = {"workload": spec.workload.path}
+    given = spec.workload
+    files = {} if given.path is None else {"workload": given.path}
+    preset = (given.model or {}).get("preset")
+    if isinstance(preset, str) and preset not in model_names():
+        files["workload"] = preset
     named = [spec.hardware.get("preset"), spec.workload.measured_on]
     for key, values in spec.axes.items():
         names = key.split(",")

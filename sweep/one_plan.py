@@ -15,14 +15,18 @@ from sweep.document import apply_sets, first_error
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.space import to_plans
-from sweep.spec import SweepSpec, WorkloadSpec
+from sweep.spec import SweepSpec
+from sweep.workloads import WorkloadSpec
 
 
-def prepare_plan(path: Path, hardware: str, fidelity: str, micro_batch: int | None, sets: Sequence[str]) -> Prepared:
-    """The workload file's own plan with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`). Raises SimError."""
+def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
+    """The own plan of a `workload:` section, with `key=value` changes (`tp=8`, `hardware.nic_bandwidth=100 Gb/s`).
+
+    Raises SimError.
+    """
     document: dict[str, Any] = {
         "name": "plan",
-        "workload": {"path": str(path.absolute()), "micro_batch": micro_batch},
+        "workload": dict(workload),
         "hardware": hardware,
         "fixed": {"fidelity": fidelity},
     }
@@ -49,14 +53,6 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     return dict(rows[0])
 
 
-def utilisation_of(row: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[float, float] | None:
-    """TFLOP/s per GPU and MFU of a result row, by what its sweep is held against; None where unknown."""
-    if facts["flops_per_token"] is None or row["tokens_per_s"] is None:
-        return None
-    flops = facts["flops_per_token"] * row["tokens_per_s"] / row["all_gpus"]
-    return flops / 1e12, flops / facts["peak_flops"][row["hardware"]]
-
-
 def plans_of(prepared: Prepared, number: int = 0) -> Plans:
     """Plan `number` as columns of length 1. Raises SpecError."""
     space = prepared.sweep.space
@@ -70,20 +66,33 @@ def simai_parts(prepared: Prepared) -> dict[str, float]:
     return simai_breakdown(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
 
 
-def recompute_note(prepared: Prepared, number: int) -> str | None:
-    """How the exported text differs from the plan: the format recomputes a span up to its last record, exclusive."""
-    kind = CHECKPOINTING[int(plans_of(prepared, number).checkpointing[0])]
-    if kind not in ("full", "every", "block"):
-        return None
-    return f"checkpointing {kind}: the format does not recompute the last record of a span, so the text recomputes less"
+def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
+    """What a user of the exported `text` of plan `number` has to know, one line each."""
+    plans = plans_of(prepared, number)
+    kind, micro_batch = CHECKPOINTING[int(plans.checkpointing[0])], int(plans.micro_batch[0])
+    ids = int(text.split(" checkpoints: ", 1)[1].split()[0])
+    notes = []
+    runs_again = kind != "none" and (kind != "file" or prepared.sweep.workload.arrays.pieces.rerun.any())
+    if runs_again and not ids:
+        notes.append(
+            f"checkpointing {kind}: what runs again is work of the backward in the text; read it with `none` or `file`"
+        )
+    if ids > 1:
+        notes.append(f"checkpointing {kind}: SimAI itself uses only the first of the {ids} checkpoint ids")
+    if micro_batch != 1:
+        notes.append(f"the format does not hold the micro-batch: read the text with workload.micro_batch: {micro_batch}")
+    return notes
 
 
-def simai_text(prepared: Prepared, path: Path, number: int) -> str:
+def simai_text(prepared: Prepared, path: Path | None, number: int, ffn: int | None) -> str:
     """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
     kind = prepared.sweep.workload.kind
+    if path is None:
+        raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
     if kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts can be exported")
     row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
-    return export_simai(str(path), prepared.sweep.workload, plans_of(prepared, number))
+    sweep = prepared.sweep
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn)

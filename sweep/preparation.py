@@ -19,7 +19,6 @@ from sim_core import (
     hardware_table,
     plausibility,
     read_hardware,
-    read_workload,
     short,
     source_hash,
 )
@@ -28,6 +27,7 @@ from sweep.constraints import check_constraints
 from sweep.fingerprint import fingerprint_of
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
+from sweep.workloads import workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class Sweep:
     space: Space
     where: tuple[str, ...]
     identity: str
+    flops_per_token: float | None = None  # of the model, None if unknown
+    peak_flops: tuple[float, ...] = ()  # of each hardware variant, in the precision of the computation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +61,15 @@ class Prepared:
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
     """Read the files that the spec names, relative to `base`, and build the sweep. Raises SimError, OSError."""
     given = spec.workload
-    path = base / given.path
-    try:
-        workload, warnings = read_workload(str(path), given.facts())
-    except (OSError, ValueError) as error:
-        raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
+    workload, warnings = workload_of(given, base)
     measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on, workload.dtype)
     notes = [
         *workload.notes,
-        "memory: only the model's state is checked (state_bytes); activations are not in the workload",
+        _memory_note(workload),
     ]
-    if measured_on is None:
+    if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
     if spec.sample and spec.sample.n > space.size:
         notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
@@ -83,6 +81,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
     if workload.records:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
+    facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
         workload=workload,
@@ -90,6 +89,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         space=space,
         where=spec.where,
         identity=identity,
+        flops_per_token=facts["flops_per_token"],
+        peak_flops=tuple(variant.value(f"peak_flops_{workload.dtype}") for variant in variants),
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -106,9 +107,19 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "notes": notes,
         "held": list(space.defaults),
         "checks": [check.brief() for check in workload.checks if not check.kept],
-        "plausibility": _plausibility(workload, variants, space),
+        "plausibility": facts,
     }
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+def _memory_note(workload: Workload) -> str:
+    if workload.modelled is None:
+        return "memory: only the model's state is checked (state_bytes); activations are not in the workload"
+    stack = workload.modelled.stack
+    return (
+        f"memory: state and activations of the fullest stage (peak_memory_bytes), x {stack.fragmentation:g} for fragmentation, "
+        f"+ {short(stack.reserved, 'B')} for context and communicators"
+    )
 
 
 def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
@@ -147,8 +158,8 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     digest.update(json.dumps(chosen).encode())
     digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
-    if workload.modelled is not None:
-        digest.update(json.dumps([variant.kernels.model_dump(mode="json") for variant in variants]).encode())
+    if workload.modelled is not None:  # every number counts, and the tables
+        digest.update(json.dumps([variant.model_dump(mode="json") for variant in variants]).encode())
     for column in table.columns:
         digest.update(column.tobytes())
     digest.update(f"{workload.content} {source_hash()}".encode())

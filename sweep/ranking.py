@@ -11,15 +11,16 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError, nearest
-from sweep.columns import result_column
+from sweep.columns import UTILISATION, result_column
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s")
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", *UTILISATION)
 MFU: Final = "mfu"
-_FLOPS, _PEAK = "flops_per_gpu", "peak_flops_of_gpu"
+TFLOPS: Final = "tflops_per_gpu"
+ALL: Final = "all"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -56,6 +57,7 @@ def rank(
     """Rank the results in `directory`. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group.
+    `columns` may be just `all`.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -68,7 +70,7 @@ def rank(
             per = provenance.get("spec", {}).get("per", [])
         per = [result_column(name, list(schema)) for name in per]
         top = top or (GROUP_TOP if per else TOP)
-        chosen = [result_column(name, list(schema)) for name in columns]
+        chosen = [result_column(name, list(schema)) for name in columns] if list(columns) != [ALL] else _all_columns(schema)
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
         if where:
@@ -83,15 +85,17 @@ def rank(
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
+        more = [name for name in (TFLOPS, MFU) if name in schema and name not in select]
         rows = connection.sql(
-            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, *, "
-            f"{_flops(facts, schema)} AS {_FLOPS}, {_peak(facts, schema)} AS {_PEAK} FROM results WHERE {condition}) "
-            f"SELECT rank, {', '.join(map(_quoted, select))}, {_FLOPS}, {_FLOPS} / {_PEAK} AS {MFU} "
+            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
+            f"SELECT rank, {', '.join(map(_quoted, [*select, *more]))} "
             f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
         ).to_arrow_table()
-    rows, utilisation = _utilisation(rows, shown=not chosen)
+    utilisation = _utilisation(rows)
+    if not utilisation and not chosen:
+        select = [name for name in select if name != MFU]
     return Ranking(
-        rows=rows,
+        rows=rows.select(["rank", *select]),
         by=by,
         descending=descending,
         ranked=ranked,
@@ -117,32 +121,11 @@ def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _flops(facts: dict[str, Any], schema: dict[str, str]) -> str:
-    """FLOP/s of the model on each GPU, as SQL: work of a token x tokens; NULL where unknown."""
-    known = facts.get("flops_per_token") is not None and "tokens_per_s" in schema
-    return f"{float(facts['flops_per_token'])!r} * tokens_per_s / all_gpus" if known else "NULL::DOUBLE"
-
-
-def _peak(facts: dict[str, Any], schema: dict[str, str]) -> str:
-    """The peak of each row's hardware, as SQL; NULL where unknown."""
-    of_dtype = f"peak_flops_{facts.get('dtype')}"
-    if of_dtype in schema:  # an axis
-        return of_dtype
-    cases = [
-        f"WHEN '{name.replace(chr(39), chr(39) * 2)}' THEN {float(value)!r}"
-        for name, value in facts.get("peak_flops", {}).items()
-    ]
-    return f"CASE hardware {' '.join(cases)} END" if cases else "NULL::DOUBLE"
-
-
-def _utilisation(rows: pa.Table, *, shown: bool) -> tuple[pa.Table, tuple[tuple[float, float], ...]]:
-    """The rows, with the MFU after the throughput if known and `shown`; (TFLOP/s per GPU, MFU) of the rows that have it."""
-    flops, mfu = rows[_FLOPS].to_pylist(), rows[MFU].to_pylist()
-    pairs = tuple((a / 1e12, b) for a, b in zip(flops, mfu, strict=True) if a is not None and b is not None)
-    names = [name for name in rows.column_names if name not in (_FLOPS, MFU)]
-    if shown and pairs:
-        names.insert(names.index("samples_per_s") + 1 if "samples_per_s" in names else len(names), MFU)
-    return rows.select(names), pairs
+def _utilisation(rows: pa.Table) -> tuple[tuple[float, float], ...]:
+    """(TFLOP/s per GPU, MFU) of the rows that have it; results of earlier versions have none."""
+    if not {TFLOPS, MFU} <= set(rows.column_names):
+        return ()
+    return tuple((a, b) for a, b in zip(rows[TFLOPS].to_pylist(), rows[MFU].to_pylist(), strict=True) if b is not None)
 
 
 def outcome(directory: Location) -> tuple[int, int]:
@@ -202,6 +185,11 @@ def _plan_columns(schema: dict[str, str]) -> list[str]:
     return [name for name in names[: names.index("status")] if name not in IDENTITY]
 
 
+def _all_columns(schema: dict[str, str]) -> list[str]:
+    """Every column but the status and reason, which are those of a result in each ranked row."""
+    return [name for name in schema if name not in ("status", "reason")]
+
+
 def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
     """The plan columns that vary among the ranked rows, and the values of those that do not."""
     bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
@@ -211,4 +199,4 @@ def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: 
 
 
 def _result_columns(by: str, schema: dict[str, str]) -> list[str]:
-    return [by, *(name for name in ("step_time_s", "samples_per_s", *PARTS) if name in schema)]
+    return [by, *(name for name in ("step_time_s", "samples_per_s", MFU, *PARTS) if name in schema)]

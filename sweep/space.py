@@ -165,13 +165,18 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
     own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
+    if workload.modelled and not {"all_gpus", "dp"} & (named | set(values)):
+        own.pop("all_gpus")
+        values["dp"] = 1  # a model has no number of GPUs of its own
+        defaults.append("dp: 1")
+    stated = "" if workload.modelled else " (of the workload file)"
     simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
     for name in FIELDS:
         if name in named or name in values:
             continue
         if (name == "ga" and {"global_batch"} & (named | set(values))) or name in ("global_batch", "dp"):
             continue
-        if name == "all_gpus" and {"dp"} & (named | set(values)):
+        if name == "all_gpus" and "dp" in {*named, *values}:
             continue
         if name == "overlap_pp":
             defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
@@ -179,7 +184,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
         values[name] = own[name] if name in own else PLAN_DEFAULTS[name]
         if (name in RATIOS and not simai) or name in UNUSUAL:
             continue
-        defaults.append(f"{name}: {str(values[name]).lower()}{' (of the workload file)' if name in own else ''}")
+        defaults.append(f"{name}: {str(values[name]).lower()}{stated if name in own else ''}")
     held: dict[str, int] = {}
     for name, value in values.items():
         held |= {key: int(codes[0]) for key, codes in _codes(name, [value], labels).items()}

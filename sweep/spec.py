@@ -5,18 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
     FIDELITIES,
@@ -25,8 +16,6 @@ from sim_core import (
     PRECISIONS,
     SCHEDULES,
     SWITCH,
-    Facts,
-    Repeat,
     SpecError,
     checkpointing_codes,
     nearest,
@@ -36,6 +25,7 @@ from sim_core import (
     whole_number,
 )
 from sweep.document import apply_sets, first_error, read_document
+from sweep.workloads import Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
     "model_parallel_NPU_group": "tp",
@@ -77,78 +67,25 @@ MAX_AXIS_VALUES: Final = 1_000_000
 Value = int | float | str | bool
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _from_text(key: str) -> Any:
-    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
-
-
 def _hardware(given: object) -> object:
     """A preset's name or path as a mapping; empty if an axis names the hardware."""
     return {} if given is None else {"preset": given} if isinstance(given, str) else given
 
 
-class RepeatSpec(_Model):
-    """Rows of an operator table that represent one of `times` equal layers."""
-
-    first: str = Field(alias="from")
-    last: str = Field(alias="to")
-    times: int = Field(ge=1, le=100_000)
-
-    def rows(self) -> Repeat:
-        """These rows as the reader expects them."""
-        return Repeat(first=self.first, last=self.last, times=self.times)
-
-
-class WorkloadSpec(_Model):
-    """The workload (relative to the spec): a file, a folder of rank traces or a glob; and facts that it does not contain."""
-
-    path: str = Field(min_length=1)
-    micro_batch: int | None = None
-    sequence: int | None = None
-    measured_on: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    vpp: int | None = None
-    ep: int | None = None
-    all_gpus: int | None = None
-    layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    ffn: int | None = None
-    experts: int | None = None
-    repeat: RepeatSpec | None = None
-    bytes_per_element: Literal[1, 2, 4, 8] | None = None
-    records: dict[str, Any] | None = None
-
-    @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", mode="before")
-    @classmethod
-    def _within_bounds(cls, given: object, info: ValidationInfo) -> object:
-        most = LARGEST[str(info.field_name)]
-        if given is None or (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= most):
-            return given
-        raise ValueError(f"found {shown(given)}, expected {whole_number(1, most)}")
-
-    def facts(self) -> Facts:
-        """These facts as the readers expect them."""
-        given = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat")}
-        return Facts(**given, repeat=None if self.repeat is None else self.repeat.rows())
-
-
-class Sample(_Model):
+class Sample(Section):
     """Simulate `n` plans, drawn without replacement, instead of all."""
 
     n: int = Field(ge=1)
     seed: int = Field(default=0, ge=0)
 
 
-class StoreSpec(_Model):
+class StoreSpec(Section):
     """Who writes the slices of a run on a cluster; `auto`: the workers, if all of them can reach `--out`."""
 
     writer: Literal["auto", "driver", "worker"] = "auto"
 
 
-class Objective(_Model):
+class Objective(Section):
     """A result column to rank by."""
 
     column: str
@@ -162,14 +99,17 @@ def _objective(given: object) -> object:
     return given
 
 
-class SweepSpec(_Model):
+class SweepSpec(Section):
     """A whole spec. `axes` maps a field (or several, comma-separated, which are zipped) to its values, slowest axis first.
 
     The result is ranked by `objectives` (ties by the next one) within each group of `per`.
     """
 
+    short_forms: ClassVar = ("model", "fidelity")
+    """Keys that stand for one inside a section: `workload.model`, `fixed.fidelity` or `axes.fidelity`."""
+
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
-    workload: Annotated[WorkloadSpec, _from_text("path")]
+    workload: Annotated[WorkloadSpec, from_text("path")]
     hardware: Annotated[dict[str, Any], BeforeValidator(_hardware)] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     fixed: dict[str, Any] = Field(default_factory=dict)
@@ -188,6 +128,15 @@ class SweepSpec(_Model):
         if not isinstance(document, Mapping):
             return document
         expanded = dict(document)
+        if "model" in expanded:  # short for workload.model
+            model, section = expanded.pop("model"), expanded.get("workload") or {}
+            if not isinstance(section, Mapping):
+                section = {"path": section}
+            if "model" in section:
+                raise ValueError("model: is given at the top level and under workload; remove one")
+            expanded["workload"] = {**section, "model": model}
+        if expanded.get("workload") is None and set(expanded) <= {*cls.model_fields, *cls.short_forms}:
+            raise ValueError("workload or model: missing (a workload file, or a model: `sweep model` lists them)")
         if "fidelity" in expanded:  # may also be given at the top level
             fidelity = expanded.pop("fidelity")
             section = "axes" if isinstance(fidelity, list) else "fixed"
@@ -347,6 +296,7 @@ def _ratio(name: str, value: object, where: str) -> float:
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_document(path)
+    lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
     try:
         return SweepSpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:

@@ -117,7 +117,7 @@ def own_plan(workload: Workload, hardware: HardwareTable) -> None:
 def as_spec(path: Path, facts: dict[str, Any]) -> None:
     """The same through a spec, with a set of the fact, as `sweep simulate` does."""
     sets = [f"workload.{name}={value}" for name, value in facts.items() if name != "micro_batch"]
-    prepared = prepare_plan(path, "H100-SXM", "event", facts.get("micro_batch"), sets)
+    prepared = prepare_plan({"path": str(path.absolute()), "micro_batch": facts.get("micro_batch")}, "H100-SXM", "event", sets)
     assert evaluate(prepared.sweep, np.zeros(1, np.int64)).num_rows == 1
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import Blocks, Case, allocate_blocks, case_at, collective_of
-from sim_core.costing.compute import compute_factor, rerun_share
+from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.costing.modelled import cost_model_blocks
 from sim_core.distinct import distinct_rows
@@ -85,11 +85,12 @@ def _cost(case: Case) -> None:
         backward_s = pieces.compute_s[p, INPUT_GRADIENT] * factor + weight_s
         blocks.work[row, unit, FORWARD_S] += forward_s
         blocks.work[row, unit, BACKWARD_S] += backward_s
-        blocks.again[row, unit, RECOMPUTE_S] += again * forward_s
+        again_s = rerun_s(plan, again, forward_s, pieces.rerun_s[p] * factor)
+        blocks.again[row, unit, RECOMPUTE_S] += again_s
         blocks.forward_s[row, unit] += forward_s
         blocks.backward_s[row, unit] += backward_s
         blocks.piece_backward_s[row, p] = backward_s
-        blocks.again_s[row, unit] += again * forward_s
+        blocks.again_s[row, unit] += again_s
         for phase in range(3):
             kind = pieces.comm_kind[p, phase]
             if kind == NO_COMM:

@@ -27,3 +27,9 @@ def rerun_share(plan: Plan, recorded: float, attention_core: bool) -> float:
     if plan.checkpointing == SELECTIVE:
         return 1.0 if attention_core else 0.0
     return 1.0
+
+
+@inner_kernel
+def rerun_s(plan: Plan, share: float, forward_s: float, recorded_s: float) -> float:
+    """Compute of the forwards that `rerun_share` counts; `recorded_s`: that of the file's, moved to the plan."""
+    return recorded_s if plan.checkpointing == FILE else share * forward_s

@@ -25,7 +25,7 @@ class Groups(NamedTuple):
 
     key: Ints  # [plans] the row of each plan
     ranks: Ints  # [rows, kinds] ranks of one group
-    stride: Ints  # [rows, kinds] GPUs from one of its ranks to the next
+    stride: Ints  # [rows, kinds] GPUs from one of its ranks to the next where nodes have sockets; else 1
     first: Ints  # [rows, kinds] first row in `placed`, which has the distinct placements of the groups of this kind
     end: Ints  # [rows, kinds] one past their last row
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
@@ -34,8 +34,8 @@ class Groups(NamedTuple):
 
 def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
-    gpus_per_node = hardware.gpus_per_node[plans.hardware[rows]]
-    table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node], axis=1)
+    gpus_per_node, sockets = (column[plans.hardware[rows]] for column in (hardware.gpus_per_node, hardware.gpus_per_socket > 0))
+    table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node, sockets], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -79,7 +79,7 @@ def _fill(key: Ints, kinds: Ints) -> Groups:
     for k in range(rows):
         for kind in range(N_GROUPS):
             ranks[k, kind], found = _placements(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
-            stride[k, kind] = _stride(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3])
+            stride[k, kind] = _stride(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3]) if kinds[k, 5] else 1
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:

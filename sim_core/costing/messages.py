@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.groups import Groups, group_s
 from sim_core.costing.one_node import one_node_factor
-from sim_core.costing.operators import UnitCost
+from sim_core.costing.operators import UnitCost, sum_of
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
@@ -82,6 +82,5 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
 def _compute_s(filled: Filled, cost: UnitCost, names: tuple[str, ...], phase: int) -> Floats:
     """Seconds of some operators in one phase, [rows]."""
     found = cost.operators
-    ops = [op for op, name in enumerate(found.names) if name in names and found.phase[op] == phase]
-    seconds: Floats = cost.seconds[:, ops].sum(axis=1)[filled.shape] * filled.speed
-    return seconds
+    seconds = sum_of(cost.seconds, np.array([name in names for name in found.names]) & (found.phase == phase))
+    return seconds[filled.shape] * filled.speed

@@ -10,14 +10,14 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks
 from sim_core.costing.groups import Groups
 from sim_core.costing.messages import Filled, exposed_s, message_s
-from sim_core.costing.operators import UnitCost, unit_cost
+from sim_core.costing.operators import UnitCost, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.kernels.device import Kernels, load_kernels
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
-from sim_core.models.keys import Keys, make_keys
+from sim_core.models.keys import Keys
 from sim_core.models.messages import Messages, messages
 from sim_core.planning.columns import SELECTIVE, Plans
 from sim_core.workloads.moving import EXPONENTS, rule_scales
@@ -31,13 +31,7 @@ EXPOSED: Final = 1
 
 def model_keys(modelled: Modelled, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
     """The keys of a model for some plans."""
-    return make_keys(
-        tp=tp,
-        ep=ep,
-        etp=tp if modelled.stack.experts_with_tp else np.ones_like(tp),
-        sequence_parallel=np.full_like(tp, modelled.sequence_parallel),
-        micro_batch=micro_batch,
-    )
+    return modelled.keys(tp, ep, micro_batch)
 
 
 def cost_model_blocks(
@@ -48,7 +42,7 @@ def cost_model_blocks(
     devices, of_variant = _devices(hardware)
     table = np.stack([plans.tp[first], plans.ep[first], plans.micro_batch[first], of_variant[plans.hardware[first]]], axis=1)
     shape, picked = distinct_rows(table)
-    keys = model_keys(modelled, *(np.ascontiguousarray(table[picked, k]) for k in range(3)))
+    keys = modelled.keys(*(np.ascontiguousarray(table[picked, k]) for k in range(3)))
     filled = Filled(modelled, hardware, plans, groups, first, shape, 1 / plans.device_speed[first])
     _fill_scales(workload, plans, first, blocks)
     ends = {EMBEDDING: len(model.layer_units)}
@@ -91,10 +85,10 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
 def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int) -> None:
     """Add one unit to the table; its messages run `times` times."""
     stack, found, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
-    of_phase = [cost.seconds[:, found.phase == phase].sum(axis=1)[shape] * speed for phase in range(3)]
-    core = cost.seconds[:, found.core].sum(axis=1)[shape] * speed
+    of_phase = [sum_of(cost.seconds, found.phase == phase)[shape] * speed for phase in range(3)]
+    core = sum_of(cost.seconds, found.core)[shape] * speed
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
-    blocks.measured_s[:, at] += ((cost.measured * cost.seconds).sum(axis=1))[shape] * speed
+    blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, found.phase >= 0)[shape] * speed
     blocks.work[:, at, FORWARD_S] += forward
     blocks.work[:, at, BACKWARD_S] += backward
     exposed = [np.zeros(len(shape)), np.zeros(len(shape))]

@@ -101,3 +101,11 @@ def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels,
     heads = found.batch[rows, op]
     dim = np.full(len(rows), float(model.head_dim))
     return cost(kernels, modelled.dtype, one, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
+
+
+def sum_of(seconds: Floats, which: npt.NDArray[np.bool_]) -> Floats:
+    """Sum over some operators, one after another: numpy's own order of adding depends on the number of rows."""
+    total = np.zeros(len(seconds))
+    for op in np.flatnonzero(which):
+        total += seconds[:, op]
+    return total

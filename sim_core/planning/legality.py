@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sim_core.engine.schedule import ONE_F_ONE_B
 from sim_core.limits import LARGEST
+from sim_core.models.keys import REFUSALS, refusals
 from sim_core.planning.columns import (
     BALANCED,
     BLOCK,
@@ -61,6 +62,13 @@ REASONS: Final = (
     "nics_fewer_than_ranks",
     "step_too_large",
     "numbers_too_large",
+    "heads_not_divisible_by_tp",
+    "kv_heads_do_not_fit_tp",
+    "ffn_not_divisible_by_tp",
+    "sequence_not_divisible_by_tp",
+    "experts_not_divisible_by_ep",
+    "expert_ffn_not_divisible_by_etp",
+    "experts_need_sequence_parallel",
     "result_not_finite",
     "worker_lost",
     "out_of_memory",
@@ -92,7 +100,7 @@ EXPLANATIONS: Final = {
     "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
     "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
     "embedding_unknown": "other pp or layers than the file's, but the embedding's part of its parameters is unknown "
-    "(set workload.sequence and workload.ffn)",
+    "(a note of the run says what to set)",
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
@@ -103,6 +111,13 @@ EXPLANATIONS: Final = {
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
+    "heads_not_divisible_by_tp": "tp does not divide the model's attention heads",
+    "kv_heads_do_not_fit_tp": "tp neither divides the model's key-value heads nor is a multiple of them",
+    "ffn_not_divisible_by_tp": "tp does not divide the width of the MLP, or of the shared experts",
+    "sequence_not_divisible_by_tp": "tp does not divide the sequence, which sequence parallelism splits",
+    "experts_not_divisible_by_ep": "ep does not divide the experts of a layer",
+    "expert_ffn_not_divisible_by_etp": "tp does not divide the width of an expert, which this stack splits",
+    "experts_need_sequence_parallel": "experts with tp > 1 need sequence parallelism (workload.sequence_parallel: true)",
     "result_not_finite": "the step time, or a part of it, is not a positive finite number",
     "worker_lost": "the process that simulated this plan died, even with this plan alone",
     "out_of_memory": "this plan alone needs more memory than a worker has",
@@ -149,7 +164,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
-        "pp_message_unknown": event & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
+        "pp_message_unknown": (event | (plans.pp_overlap_ratio < 1)) & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
@@ -159,10 +174,20 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
         "not_in_simai": simai,
+        **_refused(workload, plans),
         "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
+    """Plans that the model of a workload cannot run with, by reason."""
+    modelled = workload.modelled
+    if modelled is None or workload.sequence is None:
+        return {}
+    codes = refusals(modelled.model, modelled.keys(plans.tp, plans.ep, plans.micro_batch), workload.sequence)
+    return {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
 
 
 def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.compute import compute_factor, once_s, rerun_share
+from sim_core.costing.compute import compute_factor, once_s, rerun_s, rerun_share
 from sim_core.costing.parameters import stage_factor
 from sim_core.hardware.table import HardwareColumns, device_at
 from sim_core.jit import kernel
@@ -210,10 +210,11 @@ def simai_one(
             again = 0.0
         elif plan.checkpointing == BLOCK:
             again = min(plan.checkpoint_layers * pp * plan.vpp / layers, 1.0)
+        again_ns = rerun_s(plan, again, forward_ns, pieces.rerun_s[p] * factor_ns)
         out[_FWD] += count * forward_ns
         out[_BWD] += count * backward_ns
-        out[_RERUN] += count * again * forward_ns
-        waited_ns = forward_ns + backward_ns
+        out[_RERUN] += count * again_ns
+        waited_ns = forward_ns + backward_ns + again_ns
         for phase in range(3):
             size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
             found = _add_collective(
@@ -232,7 +233,7 @@ def simai_one(
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
         size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1)
         found = _add_collective(
-            step.comm_kind[k], step.comm_group[k], size, step.phase[k], False,
+            step.comm_kind[k], step.comm_group[k], size, step.phase[k], step.forward_on_ep[k],
             1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
         )  # fmt: skip
         if found == NO_NIC:
@@ -244,7 +245,7 @@ def simai_one(
         bubble_ns += compute_ns + (found if step.phase[k] != WEIGHT_GRADIENT else 0.0)
     out[_BUBBLE] = (pp - 1) / (plan.ga * plan.vpp) * bubble_ns
     hidden = plan.pp_overlap_ratio
-    sent = arrays.pp_comm_bytes * scale[arrays.p2p_rule]
+    sent = arrays.p2p_bytes * scale[arrays.p2p_rule] if pp > 1 else 0.0
     out[_PIPE] = 2 * plan.vpp * plan.ga * sent / GIB / hidden * 1e9 * (1 - hidden)
     return True
 

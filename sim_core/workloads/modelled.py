@@ -61,7 +61,6 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         last_unit=len(kinds) + 1,
         p2p_bytes=float(pipeline_bytes(model, keys)[0]),
         p2p_rule=moving.SHARDED_ACTIVATION if sequence_parallel or stack.scatters_sends else moving.ACTIVATION,
-        pp_comm_bytes=0.0,
         micro_batches=1.0,
         layer_unit=0 if len(kinds) == 1 else -1,
         gradient_width=float(stack.gradient_bytes),
@@ -147,6 +146,7 @@ def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPiece
         comm_group=np.array(columns[2], np.int64),
         comm_bytes=np.array(columns[3], np.float64),
         comm_rule=np.array(columns[4], np.int64),
+        forward_on_ep=np.zeros(len(rows), np.bool_),
     )
 
 
@@ -160,6 +160,7 @@ def _no_pieces() -> Pieces:
         comm_bytes=np.zeros((0, 3)),
         comm_rule=np.zeros((0, 3), np.int64),
         rerun=np.zeros(0),
+        rerun_s=np.zeros(0),
         attention_core=np.zeros(0, np.bool_),
         gradient_bytes=np.zeros(0),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from sim_core.models.flops import model_flops_per_token
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.summary import summarize
@@ -58,6 +59,10 @@ def implied_model(workload: Workload) -> ImpliedModel:
 
 def plausibility(workload: Workload) -> Plausibility:
     """What the results of a workload are held against."""
+    if workload.modelled:
+        flops = model_flops_per_token(workload.modelled.model)
+        told = f"{short(flops, 'FLOP')} a token, forward and backward, with the whole square of attention"
+        return Plausibility(flops_per_token=flops, approximate=False, stated=told, missing=(), doubts=())
     model = implied_model(workload)
     missing = list(model.missing) if model.active is None else []
     if workload.sequence is None:

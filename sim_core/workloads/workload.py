@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from sim_core.models.description import Model
+from sim_core.models.keys import Keys, make_keys
 from sim_core.models.stack import Stack
 from sim_core.terms import ALL_GATHER as ALL_GATHER
 from sim_core.terms import ALL_REDUCE as ALL_REDUCE
@@ -77,6 +78,7 @@ class Pieces(NamedTuple):
     comm_bytes: Floats  # [n, 3] of the whole group's tensor
     comm_rule: Ints  # [n, 3] index into moving.RULES
     rerun: Floats  # [n] how often the recording runs the forward of this piece again in the backward
+    rerun_s: Floats  # [n] seconds of compute of these forwards: times may differ between the micro-batches that run them
     attention_core: Bools  # [n] score and context products of attention, which selective recompute runs again
     gradient_bytes: Floats  # [n] gradients that are ready to be reduced after the backward of this piece
 
@@ -92,6 +94,7 @@ class StepPieces(NamedTuple):
     comm_group: Ints  # [n]
     comm_bytes: Floats  # [n]
     comm_rule: Ints  # [n]
+    forward_on_ep: Bools  # [n] whether the forward collective of the same record is on the EP group
 
 
 class Shares(NamedTuple):
@@ -133,7 +136,6 @@ class Arrays(NamedTuple):
     last_unit: int  # the same on the last stage, after the layers
     p2p_bytes: float  # bytes of one pipeline send by one rank; 0: unknown
     p2p_rule: int
-    pp_comm_bytes: float  # the same as stated in the file; 0: not stated
     micro_batches: float  # recorded micro-batches; `base.ga` if the recording is complete
     layer_unit: int  # the unit of every layer, if all are equal; else -1
     gradient_width: float  # bytes of an element in the recorded gradient messages
@@ -151,6 +153,17 @@ class Modelled:
     stack: Stack
     sequence_parallel: bool
     dtype: str = "bf16"
+
+    def keys(self, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
+        """The keys of the model for some plans, [n]."""
+        split = self.stack.experts_with_tp and self.model.experts is not None
+        return make_keys(
+            tp=tp,
+            ep=ep,
+            etp=tp if split else np.ones_like(tp),
+            sequence_parallel=np.full_like(tp, self.sequence_parallel),
+            micro_batch=micro_batch,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sweep.commands.shared import prepared_spec
-from sweep.one_plan import recompute_note, simai_text
+from sweep.one_plan import export_notes, simai_text
 from sweep.spec import load_spec
 
 
@@ -30,9 +30,10 @@ def command(
     """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    text = simai_text(prepared, spec.parent / loaded.workload.path, plan)
-    note = recompute_note(prepared, plan)
-    if note:
+    source = loaded.workload.path
+    path = None if source is None else spec.parent / source
+    text = simai_text(prepared, path, plan, loaded.workload.ffn)
+    for note in export_notes(prepared, plan, text):
         sys.stderr.write(f"note: {note}\n")
     if output is None:
         sys.stdout.write(text)

@@ -42,7 +42,7 @@ def command(
     per: Annotated[
         list[str] | None, typer.Option(help="Rank within each value of this column; '' for one ranking. Default: the spec's.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated; or all.")] = None,
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,

@@ -1,15 +1,16 @@
-"""`sweep simulate`: one plan of a workload file, and where its time goes."""
+"""`sweep simulate`: one plan of a workload file or a model, and where its time goes."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sim_core import SpecError
 from sweep.commands.shared import EXIT_FAILED_PLANS, MicroBatch, Records, print_warnings, record_sets
-from sweep.one_plan import prepare_plan, row_of, simai_parts, utilisation_of
+from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.show.checks import print_checks, print_plausibility
 from sweep.show.results import print_plan, print_simai_parts
 from sweep.show.terminal import own_console
@@ -23,19 +24,32 @@ class Fidelity(StrEnum):
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="Workload file.")],
+    file: Annotated[Path | None, typer.Argument(help="Workload file; or --model.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model instead of a file: a name (`sweep model`), a config.json, Megatron-LM arguments."),
+    ] = None,
+    sequence: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens of a sequence.")] = None,
     hardware: Annotated[str, typer.Option(help="Preset or YAML file.")] = "H100-SXM",
     fidelity: Annotated[Fidelity, typer.Option(help="The event engine, or SimAI-Analytical's cost model.")] = Fidelity.event,
     micro_batch: MicroBatch = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the file's plan: tp=8, hardware.nic_bandwidth=...")
+        list[str] | None, typer.Option("--set", help="Change the plan: tp=8, hardware.nic_bandwidth=...; model.layers=40")
     ] = None,
     records: Records = None,
 ) -> None:
-    """Simulate one plan (the file's own, unless changed) and print where its time goes."""
+    """Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes."""
     console = own_console()
+    if (file is None) == (model is None):
+        raise SpecError(f"simulate: found {'neither' if file is None else 'both'}, expected a workload FILE or --model NAME")
+    workload: dict[str, Any] = {"sequence": sequence}
+    if file is not None:
+        workload["path"] = str(file.absolute())
+    if model is not None:
+        workload["model"] = model
+    workload["micro_batch"] = micro_batch
     given = [*(sets or []), *(f"workload.{each}" for each in record_sets(records))]
-    prepared = prepare_plan(file, hardware, fidelity.value, micro_batch, given)
+    prepared = prepare_plan(workload, hardware, fidelity.value, given)
     print_warnings(prepared.warnings, console)
     print_checks(prepared.sweep.workload.checks, console)
     row = row_of(prepared)
@@ -43,6 +57,6 @@ def command(
         print_simai_parts(simai_parts(prepared), console)
     print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
     facts = prepared.provenance["plausibility"]
-    print_plausibility(facts, [found] if (found := utilisation_of(row, facts)) else [], console)
+    print_plausibility(facts, [(row["tflops_per_gpu"], row["mfu"])] if row["mfu"] is not None else [], console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

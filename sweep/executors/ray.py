@@ -9,6 +9,7 @@ write.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -68,7 +69,7 @@ class RayExecutor:
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`. Raises ClusterError if no slice comes back for several time limits."""
-        shared = ray.put(task)
+        shared = ray.put(pickle.dumps(task))
         held: dict[Any, tuple[Slice, int]] = {}
         quiet = 0
         try:
@@ -144,9 +145,17 @@ class RayExecutor:
         return resolve(answer, taken, task, queue)
 
 
+@lru_cache(maxsize=1)
+def unpacked(packed: bytes) -> SliceTask:
+    """The task of a run. Ray hands arrays out read-only, a type of their own for numba: all kernels would compile again."""
+    task: SliceTask = pickle.loads(packed)
+    return task
+
+
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
-def _slice(task: SliceTask, part: Slice, at_driver: bool, limit_s: float) -> object:
+def _slice(packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> object:
     """Run one slice on a worker; every outcome but the worker's death is a value."""
+    task = unpacked(packed)
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the previous slice hangs in this process, which is about to end
     if task.sweep.identity not in _warm():

@@ -72,6 +72,7 @@ def one_layer(kind: int = NO_COMM, group: int = TP, message: float = 0.0) -> Pie
         comm_bytes=np.array([[message, 1.0, 0.0]]),
         comm_rule=np.array([[FIXED, FIXED, FIXED]]),
         rerun=np.zeros(1),
+        rerun_s=np.zeros(1),
         attention_core=np.zeros(1, np.bool_),
         gradient_bytes=np.zeros(1),
     )
@@ -100,6 +101,7 @@ def pieces_of(rng: np.random.Generator, units: int, experts: bool, layered: bool
         comm_bytes=sizes,
         comm_rule=rule,
         rerun=rng.choice([0.0, 1.0, 2.0], n),
+        rerun_s=np.array([size(rng, 2e4, 4e6) / 1e9 for _ in range(n)]),
         attention_core=rng.random(n) < 0.4,
         gradient_bytes=np.round(rng.uniform(1e5, 4e7, n)) * (rng.random(n) < 0.7) if layered else np.zeros(n),
     )
@@ -132,6 +134,7 @@ def step_pieces(rows: list[Once]) -> StepPieces:
         comm_group=whole([row.group for row in rows]),
         comm_bytes=np.array([row.message for row in rows], np.float64),
         comm_rule=whole([row.rule for row in rows]),
+        forward_on_ep=np.zeros(len(rows), np.bool_),
     )
 
 
@@ -192,7 +195,6 @@ def workload_of(
             last_unit=last_unit,
             p2p_bytes=p2p_bytes,
             p2p_rule=p2p_rule,
-            pp_comm_bytes=0.0,
             micro_batches=float(base.ga),
             layer_unit=unit_of_layer[0] if alike else -1,
             gradient_width=gradient_width,
@@ -311,6 +313,7 @@ def legal(workload: Workload, plan: Plan) -> bool:
         plan.ep == 1 or workload.has_ep_messages,
         plan.dp == 1 or dense,
         plan.dp == plan.ep or of_experts or not workload.has_experts,
+        workload.ends_known or (plan.pp, plan.layers) == (workload.base.pp, workload.layers),
         plan.checkpointing != SELECTIVE or workload.has_attention_core,
         plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= most,
         plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,

@@ -181,6 +181,9 @@ class Oracle:
             again = float(pieces.rerun[k])
         elif plan.checkpointing == SELECTIVE:
             again = 1.0 if pieces.attention_core[k] else 0.0
+        compute_again = again * forward
+        if plan.checkpointing == FILE:
+            compute_again = float(pieces.rerun_s[k]) * self.slower * self.moved(COMPUTE)
         parts: dict[str, float] = defaultdict(float)
         again_parts: dict[str, float] = defaultdict(float)
         stalled = [0.0, 0.0, 0.0]
@@ -198,10 +201,10 @@ class Oracle:
         return Pass(
             forward=forward + stalled[FORWARD_PHASE],
             backward=of_input + of_weights + stalled[INPUT_PHASE] + stalled[WEIGHT_PHASE],
-            again=again * (forward + stalled[FORWARD_PHASE]),
+            again=compute_again + again * stalled[FORWARD_PHASE],
             compute_forward=forward,
             compute_backward=of_input + of_weights,
-            compute_again=again * forward,
+            compute_again=compute_again,
             parts=parts,
             again_parts=again_parts,
         )

@@ -162,7 +162,7 @@ def test_plans_that_differ_in_one_column_are_told_apart(seed: int) -> None:
 
 GPT2_LAYER = Repeat(first="transformer_h_0_ln_1_grad", last="add_15", times=36)
 INPUTS = {
-    "gpt7b_tp4_dp128.simai.txt": Facts(micro_batch=1),
+    "gpt7b_tp4_dp128.simai.txt": Facts(micro_batch=1, sequence=2048),
     "llama405b_tp8_pp16.simai.txt": Facts(micro_batch=1, sequence=4096, ffn=53248),
     "gpt2_large_layer0.optable.tsv": Facts(micro_batch=16, bytes_per_element=4, repeat=GPT2_LAYER),
     "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt": Facts(layers=12),

@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sim_core import Check, Facts, SpecError, Workload, read_workload
+from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
+from sim_core.workloads.readers.simai_checks import checks_of
+from sim_core.workloads.readers.simai_evidence import file_of
+from sim_core.workloads.readers.simai_records import choices_of, with_records
+from sim_core.workloads.readers.simai_text import read_simai_text
 from tests.aicb import write
 from tests.conftest import GPT7B, LLAMA405B
 
@@ -283,3 +289,53 @@ def test_the_examples_have_the_artefacts_that_they_are_known_for() -> None:
     assert {"embedding gradient", "recompute", "logits"} <= set(fired(llama))
     assert "recompute" not in fired(gpt7b)
     assert llama.sequence == 4096
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(["keep", "1 ms", "3 MB", "0 s"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8) | st.just("forward"), inner, max_size=2),
+    max_leaves=4,
+)
+NAMES = st.text(max_size=12) | st.sampled_from(["embedding_layer", "mlp_layer.forward", "layernorm", "final_column"])
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> None:
+    text = read_simai_text("w.txt", dense_text(ga=1).encode())
+    try:
+        changed = with_records(text, choices_of(records))
+    except SpecError as error:
+        assert "\n" not in str(error) and str(error).startswith("workload.records: ")
+    else:
+        assert all(check.full() for check in checks_of(file_of(changed, None, None, None), choices_of(records)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GPT7B.read_text(encoding="utf-8"),
+        dense_text(ga=3, embedding=4_000_000, leak=(6_000_000, 700_000), optimizer=11_800_000, attention=1_000_000),
+        moe_text(),
+    ],
+    ids=["gpt7b", "dense", "experts"],
+)
+def test_an_effect_is_what_the_chosen_value_changes(tmp_path: Path, h100: HardwareTable, text: str) -> None:
+    """By simulating the file's own plan with and without it; all-reduces depend on the hardware."""
+
+    def step_s(**facts: Any) -> float:
+        workload = read(tmp_path, text, sequence=None, **facts)
+        return float(simulate(workload, h100, plans(workload, fidelity="simai", checkpointing="none")).metrics[-1, 0])
+
+    checks = [check for check in read(tmp_path, text).checks if check.choice and check.effect_s is not None]
+    assert checks
+    for check in checks:
+        if check.name in ("layernorm", "embedding message"):
+            continue
+        records = dict(part.split("=") for part in check.choice.split(", "))
+        assert step_s() - step_s(records=records) == pytest.approx(check.effect_s, rel=3e-3), check.name

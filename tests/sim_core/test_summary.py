@@ -33,6 +33,7 @@ PIECES = Pieces(
     comm_bytes=np.array([[10.0, 0.0, 0.0], [7.0, 9.0, 0.0], [0.0, 0.0, 0.0], [100.0, 0.0, 300.0]]),
     comm_rule=np.zeros((4, 3), np.int64),
     rerun=np.zeros(4),
+    rerun_s=np.zeros(4),
     attention_core=np.zeros(4, np.bool_),
     gradient_bytes=np.zeros(4),
 )

@@ -41,6 +41,16 @@ class Raising(SliceTask):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Writable(SliceTask):
+    """Raises if the arrays of the workload are read-only: for numba they would be of another type, compiled again."""
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        if not self.sweep.workload.arrays.unit_layers.flags.writeable:
+            raise ArithmeticError("read-only arrays")
+        return super().encode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DiskFull(SliceTask):
     """The store cannot be written."""
 

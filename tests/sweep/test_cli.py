@@ -28,7 +28,7 @@ def test_inspect_says_what_a_file_holds() -> None:
         "tp 4, pp 1, vpp 1, ep 1, dp 128, 512 GPUs, micro-batch 1, ga 1",
         "layers        36, 36 per stage",
         "parameters    1.622 G per rank, 6.489 G in 4 ranks",
-        "embedding_layer      x 1       73.4% of the compute",
+        "embedding_layer      x 1       71.5% of the compute",
         "layers        128, 8 per stage",
         "parameters    3.201 G per rank, 409.7 G in 128 ranks",
         "the header has no `vpp:`, taken as 1",

@@ -29,7 +29,7 @@ from sweep.slices import SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Slice
 from tests.sweep.conftest import SpecWriter, rows
-from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce
+from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce, Writable
 
 
 def execute(
@@ -97,6 +97,11 @@ class TestContract:
         table = execute(executor, prepared, tmp_path / "out")
         assert table["plan"].to_pylist() == list(range(prepared.sweep.space.count))
         assert table.equals(undisturbed)
+
+    def test_workers_run_the_kernels_that_the_driver_compiled(
+        self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+    ) -> None:
+        assert execute(executor, prepared, tmp_path / "out", Writable).equals(undisturbed)
 
     def test_an_empty_queue_is_done_at_once(self, executor: Executor, prepared: Prepared, tmp_path: Path) -> None:
         task = SliceTask(sweep=prepared.sweep, directory=tmp_path, provenance=b"{}")

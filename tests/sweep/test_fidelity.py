@@ -9,6 +9,7 @@ import pytest
 
 from sim_core import SpecError
 from sweep.fidelity import compare_fidelity
+from tests.aicb import gpt_text, write
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows
@@ -142,10 +143,32 @@ def test_an_exported_plan_simulates_to_its_row(write_spec: SpecWriter, tmp_path:
 
 
 def test_what_an_exported_text_cannot_say_is_noted(write_spec: SpecWriter) -> None:
-    spec = write_spec(axes={"checkpointing": ["none", "full"], "tp": [4]}, where=None)
-    plain, full = (sweep("export", spec, "--plan", plan) for plan in (0, 1))
-    assert (plain.returncode, plain.stderr) == (0, "")
-    assert "does not recompute the last record of a span" in full.stderr
+    spec = write_spec(axes={"checkpointing": ["none", "file", "full"], "micro_batch": [1, 2], "tp": [4]}, where=None)
+    told = [sweep("export", spec, "--plan", plan) for plan in range(6)]
+    assert [each.returncode for each in told] == [0] * 6
+    again = "note: checkpointing full: what runs again is work of the backward in the text; read it with `none` or `file`\n"
+    held = "note: the format does not hold the micro-batch: read the text with workload.micro_batch: 2\n"
+    assert [each.stderr for each in told] == ["", held, "", held, again, again + held]
+
+
+def test_checkpoint_ids_that_simai_ignores_are_noted(write_spec: SpecWriter, tmp_path: Path) -> None:
+    text = gpt_text(tp=4, pp=1, all_gpus=8, layers=4)
+    ids = "checkpoints: 2 6 8 checkpoint_initiates: 2 7 9"
+    path = write(tmp_path, text.replace("checkpoints: 0 checkpoint_initiates: 0", ids), "ids.txt")
+    axes = {"checkpointing": ["file", "none"], "tp": [4], "all_gpus": [8]}
+    spec = write_spec(axes=axes, where=None, workload={"path": path})
+    told = [sweep("export", spec, "--plan", plan) for plan in range(2)]
+    noted = "note: checkpointing file: SimAI itself uses only the first of the 2 checkpoint ids\n"
+    assert [each.stderr for each in told] == [noted, ""]
+    assert [ids in each.stdout for each in told] == [True, False]
+
+
+def test_a_plan_that_no_text_describes_is_refused_before_it_is_written(write_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = write_spec(axes={"pp": [8], "tp": [4]}, where=None)
+    told = sweep("export", spec, "--plan", 0, "-o", tmp_path / "plan.txt")
+    reason = "pp 8 does not divide 36 layers: one file cannot describe unequal stages"
+    assert (told.returncode, told.stderr) == (1, f"error: {reason}\n")
+    assert not (tmp_path / "plan.txt").exists()
 
 
 def test_export_of_a_plan_that_is_not_there_or_cannot_run(write_spec: SpecWriter) -> None:

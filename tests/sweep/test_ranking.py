@@ -214,6 +214,14 @@ def test_the_utilisation_is_the_model_s_work_over_the_peak(results: Path, table:
         assert row["mfu"] == mfu == pytest.approx(flops / 989.4e12, rel=1e-3)
     assert "mfu" not in rank(results, columns=["step"]).rows.column_names
     assert "MFU" in sweep("rank", results).stdout
+    best = rank(results, by="mfu", per=[], top=1, where="mfu < 0.2 and tp > 1")
+    assert best.descending
+    rated = [
+        6 * parameters * row["tokens_per_s"] / row["all_gpus"] / 989.4e12
+        for row in table
+        if row["status"] == "ok" and row["tp"] > 1
+    ]
+    assert best.rows["mfu"][0].as_py() == pytest.approx(max(mfu for mfu in rated if mfu < 0.2), rel=1e-3)
 
 
 def test_a_result_that_no_one_reaches_is_doubted(tmp_path: Path) -> None:

@@ -101,7 +101,6 @@ def workload_from_op_table(
         last_unit=last,
         p2p_bytes=0.0,
         p2p_rule=moving.FIXED,
-        pp_comm_bytes=0.0,
         micro_batches=float(base.ga),
         layer_unit=0 if repeat else -1,
         gradient_width=float(width),
@@ -189,6 +188,7 @@ def _pieces(
         comm_bytes=size,
         comm_rule=rule,
         rerun=np.zeros(n),
+        rerun_s=np.zeros(n),
         attention_core=np.zeros(n, np.bool_),
         gradient_bytes=gradient_bytes,
     )
@@ -206,6 +206,7 @@ def _no_step() -> StepPieces:
         comm_group=none,
         comm_bytes=np.zeros(0),
         comm_rule=none,
+        forward_on_ep=np.zeros(0, np.bool_),
     )
 
 

@@ -67,14 +67,16 @@ def workload_from_simai(
     starts = layer_starts(text, sections)
     header = text.header
     rerun = _rerun_counts(header, len(text.order))
-    compute_s = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]].mean(0) * NS
+    compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
+    compute_s = compute_ns.mean(0) * NS
     excess_ns, others_ns = first_excess_ns(text, sections)
     if excess_ns > 0:
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
-    mean_rerun = rerun[sections.repetitions].mean(0)
+    again = rerun[sections.repetitions]
+    again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
     units, unit_of_layer, first, last = _units(text, sections, starts, compute_s, warnings)
     occurrences = _occurrences(units, unit_of_layer, starts)
-    pieces, names = _pieces(text, sections, units, occurrences, compute_s, mean_rerun)
+    pieces, names = _pieces(text, sections, units, occurrences, compute_s, again)
     layers = len(starts) * header.pp
     step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)], excess_ns * NS)
     messages = messages_of(text, sections, sequence, micro_batch)
@@ -89,7 +91,6 @@ def workload_from_simai(
         last_unit=last,
         p2p_bytes=p2p_bytes,
         p2p_rule=p2p_rule,
-        pp_comm_bytes=float(header.pp_comm),
         micro_batches=float(len(sections.repetitions)),
         layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
         gradient_width=4.0,
@@ -201,13 +202,13 @@ def _pieces(
     units: list[range],
     occurrences: list[list[int]],
     compute_s: Floats,
-    rerun: Floats,
+    again: Floats,
 ) -> tuple[Pieces, tuple[str, ...]]:
-    """The columns of all units' pieces; a unit's re-run count is the mean over its occurrences."""
+    """The columns of all units' pieces; `again[line]`: re-runs of its forward, and their seconds; a unit has the mean."""
     positions = [(unit, k) for unit, span in enumerate(units) for k in span]
     records = [text.records[text.order[sections.repetitions[0, k]]] for _, k in positions]
     group = np.array([[_group(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
-    again = [float(np.mean([rerun[start + k - units[unit].start] for start in occurrences[unit]])) for unit, k in positions]
+    rerun = np.array([again[[s + k - units[u].start for s in occurrences[u]]].mean(0) for u, k in positions])
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
         compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
@@ -215,7 +216,8 @@ def _pieces(
         comm_group=group,
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
-        rerun=np.array(again, np.float64),
+        rerun=rerun[:, 0].copy(),
+        rerun_s=rerun[:, 1].copy(),
         attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records], np.bool_),
         gradient_bytes=np.zeros(len(records)),
     )
@@ -240,14 +242,14 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
 
     `first_s`: seconds that the embedding has in its first micro-batch only.
     """
-    rows: list[tuple[int, int, float, int, int, int, float, int]] = []
+    rows: list[tuple[int, int, float, int, int, int, float, int, bool]] = []
     if first_s > 0:
-        rows.append((ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, first_s, moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED))
+        rows.append((ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, first_s, moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED, False))
     for record in records:
         rule, comm_rules = rules_of(record, in_layer=False)
         compute_s = sum(record.compute_ns) * NS
         if compute_s > 0:
-            rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED))
+            rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED, False))
         for phase in range(3):
             kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
@@ -256,8 +258,9 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
             role = AFTER_GRADIENTS
             if group in (DP, DP_EP):
                 role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
-            rows.append((role, phase, 0.0, moving.FIXED, kind, group, float(record.comm_bytes[phase]), comm_rules[phase]))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 8
+            sent, on_ep = float(record.comm_bytes[phase]), _group(record.suffix[FORWARD], FORWARD) == EP
+            rows.append((role, phase, 0.0, moving.FIXED, kind, group, sent, comm_rules[phase], on_ep))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 9
     return StepPieces(
         role=np.array(columns[0], np.int64),
         phase=np.array(columns[1], np.int64),
@@ -267,6 +270,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
         comm_group=np.array(columns[5], np.int64),
         comm_bytes=np.array(columns[6], np.float64),
         comm_rule=np.array(columns[7], np.int64),
+        forward_on_ep=np.array(columns[8], np.bool_),
     )
 
 

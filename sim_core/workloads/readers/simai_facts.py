@@ -93,18 +93,44 @@ def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layer
     of_experts = 0.0
     if everything:
         if has_experts and not experts:
-            return Parameters(shares=Shares(), known=False)
+            return _unknown("the file has no message of the experts' gradients (ep = dp)")
         of_experts = experts / everything
         dense = everything - experts
     if not dense or not (sections.head or sections.tail):
         return Parameters(shares=Shares(experts=of_experts), known=True)
+    lacking = _lacking(messages)
+    if lacking:
+        return _unknown(lacking, of_experts)
     found = _embedding(text.header, micro, messages, dense / 4, layers, has_experts, ffn)
+    if found is None and ffn:
+        return _unknown(
+            f"layers with workload.ffn {ffn} and hidden size {messages.hidden:.0f} leave nothing for it", of_experts
+        )
     if found is None:
-        return Parameters(shares=Shares(experts=of_experts), known=False)
+        why = "what the layers leave is no padded vocabulary" if has_experts else "set workload.ffn"
+        return _unknown(why, of_experts)
     sharded, whole, vocabulary, why = found
     shares = Shares(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=vocabulary, experts=of_experts)
     note = f"embedding and head: {short(sharded + whole, '')} of the file's parameters a rank ({why})"
     return Parameters(shares=shares, known=True, notes=(note,))
+
+
+def _unknown(why: str, of_experts: float = 0.0) -> Parameters:
+    """Parameters whose embedding is unknown, with a note that says why, or what to set."""
+    note = f"the embedding's part of the parameters is unknown ({why}): plans with other pp or layers are infeasible"
+    return Parameters(shares=Shares(experts=of_experts), known=False, notes=(note,))
+
+
+def _lacking(messages: Messages) -> str:
+    """Why the hidden size is unknown; empty if it is known."""
+    if not messages.activation:
+        return "no TP message tells the hidden size"
+    if not messages.sequence:
+        return "set workload.sequence"
+    if messages.hidden != int(messages.hidden):
+        size = short(messages.activation, "B")
+        return f"sequences of {messages.sequence:g} tokens do not divide the TP message of {size}: see workload.sequence"
+    return ""
 
 
 def _sent(records: Sequence[Record], names: tuple[str, ...]) -> float:
@@ -123,8 +149,6 @@ def _embedding(
     ffn is not given it must be one of Megatron-LM's defaults, and the rest a padded vocabulary to the last parameter.
     """
     hidden = messages.hidden
-    if hidden == 0 or hidden != int(hidden):
-        return None
     head = counts_head(micro)
     norms = 2 * hidden if head else 0.0  # of a layer; the generator counts them with sequence parallelism only
     positions = messages.sequence * hidden

@@ -38,10 +38,15 @@ def choices_of(given: Mapping[str, object]) -> tuple[Choice, ...]:
         if not dot:
             record, phase = key, ""
         if phase and phase not in PHASES:
-            raise SpecError(f"workload.records: {key}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
+            raise SpecError(f"workload.records: {_plain(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
         ns, size = _value(key, value)
         choices.append(Choice(record, PHASES.index(phase) if phase else -1, ns, size))
     return tuple(choices)
+
+
+def _plain(name: str) -> str:
+    """A name for a message of one line."""
+    return name if name.isascii() and name.isprintable() and 0 < len(name) <= 60 else shown(name)
 
 
 def _flat(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -65,7 +70,7 @@ def _value(key: str, value: object) -> tuple[int | None, int | None]:
             continue
         if 0 <= found < 2**62:
             return (round(found), None) if unit == "s" else (None, round(found))
-    raise SpecError(f"workload.records: {key}: found {shown(value)}, expected {_EXPECTED}")
+    raise SpecError(f"workload.records: {_plain(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 
 def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:

@@ -73,6 +73,7 @@ def step_pieces(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces,
         comm_group=np.array(columns[4], np.int64),
         comm_bytes=np.array(columns[5], np.float64),
         comm_rule=np.array(columns[6], np.int64),
+        forward_on_ep=np.zeros(len(rows), np.bool_),
     )
     return step, width
 

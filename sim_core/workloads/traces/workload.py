@@ -98,7 +98,6 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         last_unit=last,
         p2p_bytes=median(messages) if messages else 0.0,
         p2p_rule=moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION,
-        pp_comm_bytes=0.0,
         micro_batches=float(layout.ga),
         layer_unit=0,
         gradient_width=width,
@@ -229,6 +228,7 @@ def _pieces(layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[_Comm]
         comm_bytes=comm_bytes,
         comm_rule=comm_rule,
         rerun=np.zeros(n),
+        rerun_s=np.zeros(n),
         attention_core=np.zeros(n, np.bool_),
         gradient_bytes=np.zeros(n),
     )

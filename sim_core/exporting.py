@@ -1,0 +1,79 @@
+"""A plan as a SimAI text, for SimAI's own simulators: written only if it reads back to the plan's numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from sim_core.errors import FormatError, SpecError
+from sim_core.hardware.table import HardwareTable
+from sim_core.metrics import STEP_TIME
+from sim_core.planning.columns import FILE, Plan, Plans, slice_plans
+from sim_core.planning.legality import EXPLANATIONS, REASONS
+from sim_core.simai.moved_text import move_text
+from sim_core.simai.text import write_simai_text
+from sim_core.simulator import Results, simulate
+from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_records import choices_of, with_records
+from sim_core.workloads.readers.simai_text import read_simai_text
+from sim_core.workloads.workload import Workload
+
+TOLERANCE: Final = 1e-6
+"""Largest relative difference of the step, and of the model's state, between a plan and its text."""
+
+
+def export_simai(
+    path: str, workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0, ffn: int | None = None
+) -> str:
+    """The text at `path`, from which `workload` was read (with the fact `ffn`) and its records chosen, under plan `row`.
+
+    Read with `checkpointing: file`, and with the micro-batch, schedule, overlap and hardware of the plan, which a text
+    cannot hold, it gives the plan's step and state. Raises SpecError if the plan cannot run, or if no text gives its
+    numbers; SimError, OSError if the file cannot be read.
+    """
+    one = slice_plans(plans, slice(row, row + 1))
+    expected = _simulated(workload, hardware, one)
+    plan = Plan(**{name: getattr(one, name)[0].item() for name in Plan._fields})
+    parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
+    text = write_simai_text(*move_text(parsed, workload, plan))
+    found = _read_back(text, workload, hardware, one, ffn)
+    pairs = {
+        "step time": (expected.metrics[STEP_TIME, 0], found.metrics[STEP_TIME, 0], "s"),
+        "model state": (expected.state_bytes[0], found.state_bytes[0], "B"),
+    }
+    for name, (here, there, unit) in pairs.items():
+        if not np.isclose(here, there, rtol=TOLERANCE, atol=0.0, equal_nan=True):
+            raise SpecError(
+                f"the text would read back to a {name} of {there:.9g} {unit}, the plan has {here:.9g} {unit}: "
+                "whole nanoseconds and bytes, and layers told apart by their names, cannot express it"
+            )
+    return text
+
+
+def _simulated(workload: Workload, hardware: HardwareTable, one: Plans) -> Results:
+    results = simulate(workload, hardware, one)
+    reason = REASONS[int(results.reason[0])]
+    if reason:
+        raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")
+    return results
+
+
+def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plans, ffn: int | None) -> Results:
+    """The results of a text under the plan that it was written for."""
+    label = "the exported text"
+    try:
+        parsed = read_simai_text(label, text.encode())
+        read, _ = workload_from_simai(
+            parsed,
+            micro_batch=int(one.micro_batch[0]),
+            sequence=workload.sequence,
+            measured_on=workload.measured_on,
+            ffn=ffn,
+        )
+        own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
+        columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
+        plans = one._replace(**columns)
+        return _simulated(read, hardware, plans)
+    except (FormatError, SpecError) as error:
+        raise SpecError(f"the text would not read back: {error}") from None

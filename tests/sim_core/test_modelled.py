@@ -1,0 +1,197 @@
+"""A model in numbers as a workload: parameters, seconds and memory of its plans against independent counts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim_core import (
+    REASONS,
+    Hardware,
+    HardwareTable,
+    Results,
+    SpecError,
+    Workload,
+    hardware_table,
+    model_flops_per_token,
+    parameters,
+    plans,
+    read_hardware,
+    read_model,
+    read_stack,
+    simulate,
+    slice_plans,
+    stack_names,
+    workload_from_model,
+)
+
+GIB = 2**30
+NAMES = ("llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
+
+
+def table(**values: object) -> HardwareTable:
+    return hardware_table([device(**values)], None)
+
+
+def device(**values: object) -> Hardware:
+    return read_hardware("H100-SXM").with_values({"memory": "1e6 GB", **values})
+
+
+def workload(name: str, *, sequence: int = 1024, stack: str = "megatron-core", parallel: bool = True) -> Workload:
+    return workload_from_model(read_model(name, {"sequence": sequence}), read_stack(stack), sequence_parallel=parallel)
+
+
+def run(work: Workload, machine: HardwareTable, **plan: Any) -> Results:
+    return simulate(work, machine, plans(work, **plan))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_state_of_one_gpu_is_that_of_all_parameters(name: str) -> None:
+    """18 bytes per parameter with fp32 gradients and nothing shared (Rajbhandari et al. 2019, section 3.1, and 2 more)."""
+    model = read_model(name, {"sequence": 1024})
+    found = run(workload(name, sequence=1024), table(), tp=1, all_gpus=1)
+    padded = -(-model.vocabulary // 128) * 128 - model.vocabulary
+    rows = 1 if model.tied else 2
+    counted = parameters(model).total + rows * padded * model.hidden + (0 if not model.mtp_layers else np.nan)
+    if model.mtp_layers:
+        assert found.state_bytes[0] > 18 * parameters(model).total
+    else:
+        assert found.state_bytes[0] == pytest.approx(18 * counted, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_stages_and_ranks_hold_adds_up(name: str) -> None:
+    """More pp, tp or ep never holds more on a rank; stages together hold at least the model."""
+    work = workload(name)
+    for axis in ("pp", "tp", "ep"):
+        if axis == "ep" and not work.has_experts:
+            continue
+        grid: dict[str, Any] = {axis: [1, 2, 4], "all_gpus": 64, "micro_batch": 1, "ga": 8, "layer_split": "balanced"}
+        state = run(work, table(), **grid).state_bytes
+        assert all(a > b for a, b in pairwise(state)), (axis, state)
+
+
+def test_a_step_takes_what_its_flops_take_at_a_plausible_rate() -> None:
+    """One GPU, no communication: 40 to 80 % of the peak for a large model, and all parts add up."""
+    model = read_model("llama3-8b", {"sequence": 8192})
+    found = run(workload("llama3-8b", sequence=8192), table(), all_gpus=1, micro_batch=1, ga=4).named()
+    rate = model_flops_per_token(model) * 4 * 8192 / found["step_time_s"][0]
+    assert 0.4 < rate / 989.4e12 < 0.8
+    assert found["tp_total_s"][0] == found["dp_total_s"][0] == found["pp_total_s"][0] == 0
+
+
+def test_backward_takes_about_twice_the_forward_and_recompute_one_more() -> None:
+    work = workload("gpt3-175b")
+    grid: dict[str, Any] = {"tp": 8, "pp": 8, "all_gpus": 64, "ga": 8, "checkpointing": ["none", "selective", "full"]}
+    found = run(work, table(), **grid).named()
+    forward, backward, again = (found[f"compute_{what}_s"] for what in ("forward", "backward", "recompute"))
+    assert backward[0] / forward[0] == pytest.approx(2.3, abs=0.4)
+    assert again[0] == 0
+    assert 0 < again[1] < 0.2 * forward[0]
+    assert again[2] == pytest.approx(forward[0], rel=0.15)  # not that of embedding and head
+    assert found["tp_total_s"][2] == pytest.approx(found["tp_total_s"][0] * 6 / 5, rel=0.2)  # two of four collectives again
+
+
+def test_memory_in_flight_is_that_of_the_schedules() -> None:
+    """1F1B keeps pp micro-batches on the first stage, GPipe all; interleaving (1 + (pp - 1) / (pp vpp)) x more.
+
+    Narayanan et al. 2021 (arXiv 2104.04473), section 2.2; Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.3.
+    """
+    work = workload("gpt3-175b", parallel=True)
+    plan: dict[str, Any] = {"tp": 8, "all_gpus": 64, "micro_batch": 1, "ga": 32, "overlap_pp": True}
+
+    def kept(**more: Any) -> float:
+        return float(run(work, table(), **plan, **more).named()["activation_bytes"][0])
+
+    alone = kept(pp=1)
+    for pp in (2, 4, 8):
+        assert kept(pp=pp) == pytest.approx(alone, rel=0.05)  # pp micro-batches of 1/pp of the layers
+        assert kept(pp=pp, schedule="gpipe") == pytest.approx(alone * 32 / pp, rel=0.1)  # and 32 of logits
+        for vpp in (2, 3):
+            assert kept(pp=pp, vpp=vpp) == pytest.approx(alone * (1 + (pp - 1) / (pp * vpp)), rel=0.05)
+
+
+def test_recompute_trades_memory_for_time() -> None:
+    work = workload("llama3-8b", sequence=8192)
+    modes = ["none", "block:4", "every:2", "full"]
+    found = run(work, table(), tp=2, all_gpus=8, ga=4, checkpointing=modes).named()
+    step, kept = found["step_time_s"], found["activation_bytes"]
+    assert step[0] < step[1] < step[3]
+    assert kept[0] > kept[1] > kept[3]
+    assert kept[2] < kept[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "plan", "gib"),
+    [
+        ("llama3-70b", 12, {"tp": 1, "pp": 2, "ga": 4}, 65.37),
+        ("llama3-70b", 12, {"tp": 8, "pp": 1, "ga": 4}, None),
+        ("llama3-8b", 32, {"tp": 1, "pp": 2, "ga": 4}, None),
+    ],
+)
+def test_memory_of_measured_runs(name: str, layers: int, plan: dict[str, Any], gib: float | None) -> None:
+    """Peak allocated on 8 A100 (MooreThreads/SimuMax 4dcaae5, docs/FULL_RESULTS.md), 4,096 tokens."""
+    model = read_model(name, {"sequence": 4096, "layers": layers})
+    work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    found = run(work, table(), **plan, all_gpus=8, micro_batch=1).named()["peak_memory_bytes"][0] / GIB
+    assert found == pytest.approx(gib or found, rel=0.03)
+
+
+def test_a_plan_that_does_not_fit_is_refused_with_what_it_needs() -> None:
+    found = run(workload("llama3-70b", sequence=8192), table(memory="80 GB"), tp=8, pp=[1, 8], all_gpus=64, ga=8)
+    assert [REASONS[code] for code in found.reason] == ["memory_exceeds_device", ""]
+    needed = found.named()["peak_memory_bytes"]
+    assert needed[0] > 80e9 > needed[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_alone_and_among_others_has_the_same_numbers(name: str) -> None:
+    """Distinct keys are costed once, in columns: sharing must not change a bit."""
+    work = workload(name)
+    machines = hardware_table([device(), device(nic_bandwidth="200 Gb/s"), read_hardware("A100-80G-SXM")], None)
+    axes: dict[str, Any] = {
+        "tp": [1, 2, 8],
+        "pp": [1, 4],
+        "micro_batch": [1, 2],
+        "checkpointing": ["none", "selective", "full"],
+    }
+    if work.has_experts:
+        axes["ep"] = [1, 4]
+    grid = plans(work, **axes, all_gpus=128, ga=8, hardware=[0, 1, 2], overlap_tp=[False, True], layer_split="balanced")
+    together = simulate(work, machines, grid)
+    rng = np.random.default_rng(1)
+    for row in rng.choice(len(grid.tp), 12, replace=False):
+        alone = simulate(work, machines, slice_plans(grid, slice(row, row + 1)))
+        assert alone.reason[0] == together.reason[row]
+        np.testing.assert_array_equal(alone.metrics[:, 0], together.metrics[:, row])
+        np.testing.assert_array_equal(alone.memory[:, 0], together.memory[:, row])
+
+
+def test_faster_parts_never_make_a_slower_step() -> None:
+    work = workload("mixtral-8x7b")
+    plan: dict[str, Any] = {"tp": 2, "pp": 2, "ep": 8, "all_gpus": 64, "ga": 8}
+    base = run(work, table(), **plan).named()["step_time_s"][0]
+    for better in ({"nic_bandwidth": "800 Gb/s"}, {"nvlink_bandwidth": "900 GB/s"}, {"gemm_scale": 0.5}, {"hbm_efficiency": 1}):
+        assert run(work, table(**better), **plan).named()["step_time_s"][0] <= base, better
+    assert run(work, table(), **plan, device_speed=2.0).named()["step_time_s"][0] < base
+
+
+def test_every_stack_costs_every_kind_of_model() -> None:
+    for stack in stack_names():
+        for name in NAMES:
+            found = run(workload(name, stack=stack), table(), tp=2, all_gpus=16, ga=2)
+            assert REASONS[found.reason[0]] == "", (stack, name)
+
+
+def test_an_unknown_stack_names_the_nearest() -> None:
+    with pytest.raises(SpecError, match="unknown stack 'megatron-cor', nearest valid: megatron-core"):
+        read_stack("megatron-cor")
+
+
+def test_a_model_without_a_sequence_is_refused() -> None:
+    model = read_model("llama3-8b").model_copy(update={"sequence": None})
+    with pytest.raises(SpecError, match="sequence: missing"):
+        workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
