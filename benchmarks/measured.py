@@ -63,6 +63,8 @@ NICS = {"Selene": "200 Gb/s", "inter-node 800 Gb/s": "100 Gb/s", "8x400G": "400 
 NIC_EFFICIENCY = 0.85
 """Of a fabric of many nodes. nccl-tests logs of 8 GPUs a node: all-gathers 0.81-0.88 of the NICs, all-reduces 0.80-0.95, on one
 A100 cluster 0.64; the 0.97 of the presets is what one NIC alone reaches."""
+RACK = 64
+"""GPUs of a rack of 72 that a job takes: its groups of 2, 4, .. 64 ranks then stay inside a rack. No row states it."""
 BY_NAME = ("deepseek", "kimi", "gpt-oss")
 """Models with parts that the table's columns do not state: latent attention, windows, dense first layers."""
 GATED = ("llama", "mixtral", "qwen", "deepseek", "grok", "mistral")
@@ -128,6 +130,8 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
         "nic_efficiency": NIC_EFFICIENCY,
         **({"nic_bandwidth": nic} if nic else {}),
     }
+    if DEVICES[row["hw"]].endswith("NVL72"):
+        values |= {"gpus_per_node": RACK, "nics_per_node": RACK}
     device = read_hardware(DEVICES[row["hw"]]).with_values(values)
     vpp, recompute, overlapping = number(row, "vpp"), row["recompute"] or "none", row["framework"] in OVERLAPPING
     grid = plans(
@@ -192,8 +196,10 @@ def ranking(runs: list[Run]) -> str:
     for same in groups.values():
         if len({run.measured_ms for run in same}) < 3:
             continue
-        ranks = [np.argsort(np.argsort(times)) for times in ([r.step_ms for r in same], [r.measured_ms for r in same])]
-        correlations.append(float(np.corrcoef(*ranks)[0, 1]))
+        shown, truth = (
+            np.argsort(np.argsort(times)) for times in zip(*((r.step_ms, r.measured_ms) for r in same), strict=True)
+        )
+        correlations.append(float(np.corrcoef(shown, truth)[0, 1]))
         best = min(same, key=lambda run: run.step_ms)
         regrets.append((best.measured_ms / min(run.measured_ms for run in same) - 1) * 100)
     if not regrets:

@@ -34,7 +34,8 @@ class Groups(NamedTuple):
 
 def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
-    gpus_per_node, sockets = (column[plans.hardware[rows]] for column in (hardware.gpus_per_node, hardware.gpus_per_socket > 0))
+    on = plans.hardware[rows]
+    gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
     table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node, sockets], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
