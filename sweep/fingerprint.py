@@ -24,7 +24,7 @@ def fingerprint_of(
     axes = {name.strip().removeprefix("hardware.") for key in spec.axes for name in key.split(",")}
     hardware = {variant.name: _numbers(variant, axes) for variant in variants}
     return {
-        "files": {what: _file(base, given) for what, given in _files(spec).items()},
+        "files": {what: _file(base, given) for what, given in _files(spec, base).items()},
         "hardware": hardware,
         "measured_on": {measured_on.name: _numbers(measured_on, set())} if measured_on else {},
         "workload": _totals(workload),
@@ -32,13 +32,13 @@ def fingerprint_of(
     }
 
 
-def _files(spec: SweepSpec) -> dict[str, str]:
+def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
     """The files that a spec names, by role."""
     given = spec.workload
     files = {} if given.path is None else {"workload": given.path}
     preset = (given.model or {}).get("preset")
     if isinstance(preset, str) and preset not in model_names():
-        files["workload"] = preset
+        files["workload"] = f"{preset}/config.json" if (base / preset).is_dir() else preset
     named = [spec.hardware.get("preset"), spec.workload.measured_on]
     for key, values in spec.axes.items():
         names = key.split(",")
@@ -55,8 +55,10 @@ def _file(base: Path, given: str) -> dict[str, Any]:
     return {"path": given, "sha256": whole, "bytes": sum(map(len, contents))}
 
 
-def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float]:
-    return {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
+def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float | str]:
+    """The numbers, and the device whose measured kernels are used."""
+    numbers: dict[str, float | str] = {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
+    return numbers | {"kernels.tables": hardware.kernels.tables}
 
 
 def _totals(workload: Workload) -> dict[str, float]:

@@ -20,6 +20,7 @@ TOP, GROUP_TOP = 20, 1
 HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", *UTILISATION)
 MFU: Final = "mfu"
 TFLOPS: Final = "tflops_per_gpu"
+MEASURED: Final = "measured_share"
 ALL: Final = "all"
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
@@ -42,6 +43,7 @@ class Ranking:
     held: dict[str, Any]  # plan columns with one value
     plausibility: dict[str, Any]  # what the run stored to hold results against
     utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
+    measured: tuple[float, ...]  # of the rows: the part of the compute on measured kernels, where known
 
 
 def rank(
@@ -85,7 +87,7 @@ def rank(
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
-        more = [name for name in (TFLOPS, MFU) if name in schema and name not in select]
+        more = [name for name in (TFLOPS, MFU, MEASURED) if name in schema and name not in select]
         rows = connection.sql(
             f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
             f"SELECT rank, {', '.join(map(_quoted, [*select, *more]))} "
@@ -109,6 +111,7 @@ def rank(
         held=held,
         plausibility=facts,
         utilisation=utilisation,
+        measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
     )
 
 

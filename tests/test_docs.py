@@ -36,9 +36,10 @@ def test_every_number_of_a_preset_has_its_source(name: str) -> None:
     assert not hardware.not_given()
 
 
-def test_the_readme_shows_what_the_main_job_prints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", ["gpt7b.yaml", "llama3_70b_h100.yaml"])
+def test_the_readme_shows_what_its_jobs_print(example: str, tmp_path: Path) -> None:
     """Every line of the real output but those with a time or a path."""
-    command = [sys.executable, "-m", "sweep", "run", str(EXAMPLES / "gpt7b.yaml"), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "sweep", "run", str(EXAMPLES / example), "--out", str(tmp_path / "out")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     varying = ("Engine ready", "Compiling the engine", "Results:")

@@ -96,7 +96,7 @@ def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
 
 def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
     if not is_compiled():
-        console.print(f"Compiling the engine: once per version, about 40 s; cached in {cache_dir()}", soft_wrap=True)
+        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
     seconds = warm_up(prepared.sweep)
     console.print(f"Engine ready in {short(seconds, 's')}.")
     with progress_display(console) as watch:

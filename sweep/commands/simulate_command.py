@@ -57,6 +57,8 @@ def command(
         print_simai_parts(simai_parts(prepared), console)
     print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
     facts = prepared.provenance["plausibility"]
-    print_plausibility(facts, [(row["tflops_per_gpu"], row["mfu"])] if row["mfu"] is not None else [], console)
+    share = row["measured_share"]
+    found = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
+    print_plausibility(facts, found, [] if share is None else [share], console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

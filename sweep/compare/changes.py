@@ -10,6 +10,7 @@ from sim_core import HARDWARE_KEYS, short
 
 Kind = Literal["file", "hardware", "model", "spec", "default"]
 PRESETS: Final = "/presets/"
+TABLES: Final = "kernels.tables"
 MOST_SOURCES: Final = 20
 NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store")
 _APART: Final = ("name", "workload", "hardware", "axes", "fixed")
@@ -113,6 +114,9 @@ def _hardware(before: Mapping[str, Any], after: Mapping[str, Any], section: str)
             if a[name].get(key) != b[name].get(key) and key in a[name] and key in b[name]:
                 values = (_exact(number[name][key], unit, other[name][key]) for number, other in ((a, b), (b, a)))
                 yield Change(kind="hardware", name=f"{prefix}{name} {key}", old=next(values), new=next(values))
+        tables = [side[name].get(TABLES) for side in (a, b)]
+        if None not in tables and tables[0] != tables[1]:
+            yield Change(kind="hardware", name=f"{prefix}{name} {TABLES}", old=tables[0] or "none", new=tables[1] or "none")
 
 
 def _exact(value: float, unit: str, other: float) -> str:
@@ -147,7 +151,7 @@ def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             elif a.get(key) != b.get(key):
                 values = (_text(side[key]) if key in side else "" for side in (a, b))
                 yield Change(kind="spec", name=f"{section}.{key}", old=next(values), new=next(values))
-    for key in ("micro_batch", "sequence", "measured_on"):
+    for key in ("model", "stack", "sequence_parallel", "micro_batch", "sequence", "measured_on"):
         a, b = old.get("workload", {}).get(key), new.get("workload", {}).get(key)
         if a != b:
             yield Change(kind="spec", name=f"workload.{key}", old=_text(a), new=_text(b))

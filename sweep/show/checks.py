@@ -64,9 +64,12 @@ def _told(model: ImpliedModel) -> str:
     return ", ".join(parts)
 
 
-def print_plausibility(facts: Mapping[str, Any], found: Sequence[tuple[float, float]], console: Console) -> None:
+def print_plausibility(
+    facts: Mapping[str, Any], found: Sequence[tuple[float, float]], measured: Sequence[float], console: Console
+) -> None:
     """Print the utilisation of results, as (TFLOP/s per GPU, MFU), and warn of what is hard to believe.
 
+    `measured`: the part of the compute of each that rests on measured kernels, none for recorded times.
     `facts`: those that the run stored (`sweep/preparation.py`).
     """
     for doubt in facts.get("doubts", ()):
@@ -82,6 +85,12 @@ def print_plausibility(facts: Mapping[str, Any], found: Sequence[tuple[float, fl
         f"{facts['dtype']}",
         soft_wrap=True,
     )
+    if measured:
+        console.print(
+            f"measured: {_span(measured, '.0%')} of the compute is by kernels measured on this device; the rest by near ones, "
+            "peaks and bandwidth (measured_share)",
+            soft_wrap=True,
+        )
     low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > HIGHEST_MFU for value in mfu)
     of = f"{{}} of {len(mfu)} plans shown {{}}" if len(mfu) > 1 else "{0:.0s}this plan {1}"
     if low:

@@ -41,7 +41,7 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
         console.print("No plan to rank.")
     direction = "highest" if ranking.descending else "lowest"
     console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
-    print_plausibility(ranking.plausibility, ranking.utilisation, console)
+    print_plausibility(ranking.plausibility, ranking.utilisation, ranking.measured, console)
     if ranking.mixed_batches:
         console.print(
             "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",

@@ -40,6 +40,22 @@ SMALL: dict[str, Any] = {
 }
 """11,520 plans, about a third legal."""
 
+MODEL: dict[str, Any] = {
+    "name": "model",
+    "workload": {"model": "mixtral-8x7b", "sequence": 4096},
+    "hardware": "H100-SXM",
+    "axes": {
+        "tp": [1, 2, 4, 8, 16],
+        "ep": [1, 2, 4, 16],
+        "pp": [1, 2, 4],
+        "micro_batch": [1, 2],
+        "checkpointing": ["none", "full"],
+    },
+    "fixed": {"all_gpus": 64, "global_batch": 128},
+    "where": None,
+}
+"""240 plans of a model, some of them legal."""
+
 SpecWriter = Callable[..., Path]
 
 

@@ -28,7 +28,7 @@ from sweep.preparation import Prepared, prepare
 from sweep.slices import SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Slice
-from tests.sweep.conftest import SpecWriter, rows
+from tests.sweep.conftest import MODEL, SpecWriter, rows, spec_in
 from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce, Writable
 
 
@@ -97,6 +97,13 @@ class TestContract:
         table = execute(executor, prepared, tmp_path / "out")
         assert table["plan"].to_pylist() == list(range(prepared.sweep.space.count))
         assert table.equals(undisturbed)
+
+    def test_a_model_is_costed_alike(self, executor: Executor, tmp_path: Path) -> None:
+        path = spec_in(tmp_path, **MODEL)
+        prepared = prepare(load_spec(path), path.parent)
+        alone = execute(InlineExecutor(), prepared, tmp_path / "alone")
+        assert "ok" in alone["status"].to_pylist()
+        assert execute(executor, prepared, tmp_path / "out").equals(alone)
 
     def test_workers_run_the_kernels_that_the_driver_compiled(
         self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path

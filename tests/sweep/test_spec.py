@@ -46,7 +46,7 @@ def axes(**changes: Any) -> dict[str, Any]:
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"axess": {}}, ":43: axess: unknown key, nearest valid: axes"),
     ({"workload": {"path": "w.txt", "micro_bach": 1}}, ":4: workload.micro_bach: unknown key, nearest valid: micro_batch"),
-    ({"workload": {"micro_batch": 1}}, ":2: workload.path: missing"),
+    ({"workload": {"micro_batch": 1}}, ":2: workload: path or model: missing"),
     (
         {"workload": {"path": "w.txt", "micro_batch": 0}},
         ":4: workload.micro_batch: found '0', expected a whole number from 1 to 1,048,576",
