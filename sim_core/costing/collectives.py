@@ -93,6 +93,24 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
 
 
 @inner_kernel
+def crosses_sockets(at: Placement, links: Links) -> bool:
+    """Whether some of its ranks in one node are on different sockets (groups are taken to begin at a socket's first GPUs)."""
+    return 0 < links.gpus_per_socket <= (at.most - 1) * at.stride
+
+
+@inner_kernel
+def inside_bandwidth(at: Placement, links: Links) -> float:
+    """Bytes/s of a ring's link inside a node; without bound for one rank on each. Groups side by side share what is
+    between the sockets, which each ring crosses once in each direction."""
+    if at.most <= 1:
+        return np.inf
+    if crosses_sockets(at, links):
+        shared = links.socket_bandwidth / min(at.stride, links.gpus_per_socket)
+        return min(links.nvlink_bandwidth, links.socket_bandwidth_one, shared)
+    return links.nvlink_bandwidth
+
+
+@inner_kernel
 def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
@@ -102,7 +120,7 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     outside = passes * (at.nodes - 1)
     inside = passes * (at.ranks - 1) - outside
     inside_hop_s = links.nvlink_latency * RING_NVLINK_HOP[protocol]
-    bandwidth = links.nvlink_bandwidth if at.most > 1 else np.inf
+    bandwidth = inside_bandwidth(at, links)
     if at.nodes > 1:
         inside_hop_s = max(inside_hop_s, links.net_overhead * OVERHEADS[protocol])
         bandwidth = min(bandwidth, at.fewest * links.nic_bandwidth)
@@ -127,7 +145,7 @@ def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     """
     inside_s = (at.most - 1) * links.nvlink_latency * TREE_NVLINK_HOP[protocol]
     outside_s = _depth(at.nodes) * links.nic_latency * TREE_NETWORK_HOP[protocol]
-    bandwidth = links.nvlink_bandwidth / 2 if at.most > 1 else np.inf
+    bandwidth = inside_bandwidth(at, links) / 2
     if at.nodes > 1:
         bandwidth = min(bandwidth, at.fewest * links.nic_bandwidth / min(at.nodes - 1, 2))
     bandwidth *= TREE_BANDWIDTH
@@ -179,6 +197,9 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
         inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
         outside_s = size * (at.ranks - here) / at.ranks / links.nic_bandwidth
         hops_s = (here - 1) * links.nvlink_latency + (at.nodes - 1) * links.nic_latency
+        if crosses_sockets(at, links):
+            far = max(here - links.gpus_per_socket / at.stride, 0.0)
+            inside_s = max(inside_s, links.gpus_per_socket * size * far / at.ranks / links.socket_bandwidth)
         slowest = max(slowest, RING_BASE_S[SIMPLE] + hops_s + max(inside_s, outside_s))
     return slowest
 

@@ -25,16 +25,18 @@ class Groups(NamedTuple):
 
     key: Ints  # [plans] the row of each plan
     ranks: Ints  # [rows, kinds] ranks of one group
+    stride: Ints  # [rows, kinds] GPUs from one of its ranks to the next where nodes have sockets; else 1
     first: Ints  # [rows, kinds] first row in `placed`, which has the distinct placements of the groups of this kind
     end: Ints  # [rows, kinds] one past their last row
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
-    alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks and placements
+    alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks, stride and placements
 
 
 def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
-    gpus_per_node = hardware.gpus_per_node[plans.hardware[rows]]
-    table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node], axis=1)
+    on = plans.hardware[rows]
+    gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
+    table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node, sockets], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -58,36 +60,47 @@ def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_no
     return ends, placements(ends, (pp - 1) * stage, stage, all_gpus, 1, gpus_per_node)
 
 
+@inner_kernel
+def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int) -> int:
+    """GPUs from one rank of a group to the next."""
+    if kind == TP:
+        return 1
+    if kind == DP_EP:
+        return tp * ep
+    return tp if kind in (EP, DP) else max(pp - 1, 1) * (all_gpus // pp)
+
+
 @kernel
 def _fill(key: Ints, kinds: Ints) -> Groups:
     rows = kinds.shape[0]
     ranks = np.empty((rows, N_GROUPS), np.int64)
-    first, end = np.empty_like(ranks), np.empty_like(ranks)
+    first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
     placed = np.empty((2 * N_GROUPS * rows, 3), np.int64)
     used = 0
     for k in range(rows):
         for kind in range(N_GROUPS):
             ranks[k, kind], found = _placements(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
+            stride[k, kind] = _stride(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3]) if kinds[k, 5] else 1
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:
                 placed = np.concatenate((placed, np.empty_like(placed)))
             placed[first[k, kind] : used] = found
-    alike = _alike(ranks, first, end, placed)
-    return Groups(key=key, ranks=ranks, first=first, end=end, placed=placed[:used].copy(), alike=alike)
+    alike = _alike(ranks, stride, first, end, placed)
+    return Groups(key=key, ranks=ranks, stride=stride, first=first, end=end, placed=placed[:used].copy(), alike=alike)
 
 
 @kernel
-def _alike(ranks: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
-    """The first row with the same ranks and placements, for each row and kind."""
+def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
+    """The first row with the same ranks, stride and placements, for each row and kind."""
     alike = np.empty_like(ranks)
     for kind in range(N_GROUPS):
         widest = (end[:, kind] - first[:, kind]).max() if ranks.shape[0] > 0 else 0
-        shape = np.zeros((ranks.shape[0], 1 + 3 * widest), np.int64)
+        shape = np.zeros((ranks.shape[0], 2 + 3 * widest), np.int64)
         for k in range(ranks.shape[0]):
-            shape[k, 0] = ranks[k, kind]
+            shape[k, 0], shape[k, 1] = ranks[k, kind], stride[k, kind]
             for j in range(end[k, kind] - first[k, kind]):
-                shape[k, 1 + 3 * j : 4 + 3 * j] = placed[first[k, kind] + j]
+                shape[k, 2 + 3 * j : 5 + 3 * j] = placed[first[k, kind] + j]
         of_row, first_alike = distinct_rows(shape)
         for k in range(ranks.shape[0]):
             alike[k, kind] = first_alike[of_row[k]]
@@ -97,9 +110,9 @@ def _alike(ranks: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
 @inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: that of the slowest group."""
-    placed, ranks = groups.placed, groups.ranks[row, group]
+    placed, ranks, stride = groups.placed, groups.ranks[row, group], groups.stride[row, group]
     slowest = 0.0
     for k in range(groups.first[row, group], groups.end[row, group]):
-        at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2])
+        at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2], stride=stride)
         slowest = max(slowest, collective_s(kind, size, at, links))
     return slowest

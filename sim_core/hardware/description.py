@@ -81,12 +81,19 @@ class Device(_Model):
 
 
 class Node(_Model):
-    """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part that a large collective reaches."""
+    """GPUs that share NVLink. Bandwidth is per GPU and direction; efficiency is the part that a large collective reaches.
+
+    Without NVLink, groups with GPUs on both sockets share `socket_bandwidth`, of which one group alone reaches
+    `socket_bandwidth_one`: as collectives reach them, per direction.
+    """
 
     gpus_per_node: Plain
     nvlink_bandwidth: Bandwidth
     nvlink_efficiency: Plain
     nvlink_latency: Seconds
+    gpus_per_socket: Plain = _default(0, "0, every GPU reaches every other of its node alike")
+    socket_bandwidth: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
+    socket_bandwidth_one: Bandwidth = _default(0, "0, of no effect without gpus_per_socket")
 
 
 class Fabric(_Model):
@@ -204,9 +211,12 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in _POSITIVE:
         if not hardware.value(key) > 0:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a number above 0")
-    for key in ("gpus_per_node", "nics_per_node"):
+    for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket"):
         if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
+    for key in ("socket_bandwidth", "socket_bandwidth_one"):
+        if hardware.value("gpus_per_socket") and not hardware.value(key) > 0:
+            raise SpecError(f"{where}: {key}: found 0, expected a number above 0, because gpus_per_socket is given")
     for key in _PARTS:
         if hardware.value(key) > 1:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected at most 1")

@@ -39,6 +39,9 @@ class HardwareColumns(NamedTuple):
     ll_bandwidth_more_nodes: Floats
     net_overhead: Floats
     hbm_bandwidth: Floats  # that memory-bound kernels reach
+    gpus_per_socket: Ints  # 0: no sockets
+    socket_bandwidth: Floats
+    socket_bandwidth_one: Floats
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Links(NamedTuple):
     ll_bandwidth_two_nodes: float
     ll_bandwidth_more_nodes: float
     net_overhead: float
+    gpus_per_socket: int = 0  # 0: every GPU reaches every other of its node alike
+    socket_bandwidth: float = np.inf  # between sockets, shared by all groups that cross
+    socket_bandwidth_one: float = np.inf  # that one of them reaches
 
 
 class Device(NamedTuple):
@@ -100,6 +106,9 @@ def device_at(table: HardwareColumns, row: int) -> Device:
             ll_bandwidth_two_nodes=table.ll_bandwidth_two_nodes[row],
             ll_bandwidth_more_nodes=table.ll_bandwidth_more_nodes[row],
             net_overhead=table.net_overhead[row],
+            gpus_per_socket=table.gpus_per_socket[row],
+            socket_bandwidth=table.socket_bandwidth[row],
+            socket_bandwidth_one=table.socket_bandwidth_one[row],
         ),
     )
 
@@ -136,5 +145,8 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         ll_bandwidth_more_nodes=column("ll_bandwidth_more_nodes"),
         net_overhead=column("net_overhead"),
         hbm_bandwidth=column("memory_bandwidth") * column("hbm_efficiency"),
+        gpus_per_socket=column("gpus_per_socket").astype(np.int64),
+        socket_bandwidth=column("socket_bandwidth"),
+        socket_bandwidth_one=column("socket_bandwidth_one"),
     )
     return HardwareTable(columns, tuple(variants))

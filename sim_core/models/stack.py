@@ -32,6 +32,9 @@ class Stack(Checked):
     experts_with_tp: Flag  # experts are divided by tensor parallelism, too
     hides_backward_tp: Flag  # collectives of the backward run beside GEMMs of the same operator
     contention: Number  # part of a hidden collective that its GEMM is slower by
+    scatters_sends: Flag  # without sequence parallelism, too, a rank sends 1/tp to the next stage, which gathers it
+    dp_contention: Number  # part of hidden gradients and parameters that the compute beside them is slower by
+    jitter: Number  # compute is slower by this for each doubling of the GPUs beyond 8: a step waits for its slowest rank
     overlapped_tp_exposed: Number  # part of tensor-parallel collectives that `overlap_tp` leaves exposed
     launch_forward: Number  # seconds of CPU per layer: a layer never takes less
     launch_backward: Number

@@ -19,6 +19,7 @@ class Placement(NamedTuple):
     nodes: int
     fewest: int  # ranks on one of its nodes
     most: int  # ranks on one of its nodes
+    stride: int = 1  # GPUs from one of its ranks to the next; groups of the kind that lie side by side
 
 
 @kernel

@@ -210,6 +210,7 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
     barrier_s = 0.0
     for stage in range(pp):
         stream_s = 0.0 if overlapped else free_s[stage]
+        stage_s = 0.0
         for chunk in range(vpp - 1, -1, -1):
             cell = stage * vpp + chunk
             virtual = chunk * pp + stage
@@ -218,16 +219,18 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
                 begin_s = last_s - duration_s[UP, cell]
                 done_s, sent_s = _stream_layers(case, program, virtual, begin_s, stream_s)
                 stream_s = done_s if overlapped else stream_s + sent_s
-                out[DP_TOTAL] += sent_s / pp
+                stage_s += sent_s
                 continue
             size = size_of[first + virtual]
             if not costed[size]:
                 cost_buckets(case, REDUCE_GRADIENTS, first + virtual, buckets)
-            out[DP_TOTAL] += total_s[size] / pp
+            stage_s += total_s[size]
             stream_s += total_s[size]
             if overlapped:
                 stream_s = max(stream_s, _last_bucket_s(number, bucket_s, size, last_s, duration_s[UP, cell]))
+        out[DP_TOTAL] += stage_s / pp
         reduced_s[stage] = max(stream_s, free_s[stage])
+        reduced_s[stage] += max(stage_s - reduced_s[stage] + free_s[stage], 0.0) * case.arrays.framework.dp_contention
         out[DP_EXPOSED] += (reduced_s[stage] - free_s[stage]) / pp
         barrier_s = max(barrier_s, reduced_s[stage])
     return barrier_s

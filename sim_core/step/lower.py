@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Case
+from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.engine.events import DOWN, UP, Program
 from sim_core.jit import inner_kernel
@@ -15,9 +15,12 @@ from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.placement import crosses_nodes
 from sim_core.planning.split import count_layers
-from sim_core.workloads.workload import Arrays
+from sim_core.workloads.workload import ALL_GATHER, TP, Arrays
 
 Floats = npt.NDArray[np.float64]
+
+JITTER_FROM: Final = 8
+"""GPUs up to which no rank waits for a slower one."""
 
 
 class Lowered(NamedTuple):
@@ -25,7 +28,7 @@ class Lowered(NamedTuple):
 
     passes: Floats  # [units] passes of each unit
     again: Floats  # [units] passes with recompute
-    extra_s: Floats  # [3] seconds that a straggler adds to FORWARD_S, BACKWARD_S and RECOMPUTE_S
+    extra_s: Floats  # [3] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S and RECOMPUTE_S
 
 
 def allocate_lowered(arrays: Arrays) -> Lowered:
@@ -51,6 +54,10 @@ def _cost_sends(case: Case, program: Program) -> None:
     size = case.arrays.p2p_bytes * case.blocks.scale[case.block, case.arrays.p2p_rule]
     inside_s = send_s(size, False, case.device.links)
     outside_s = send_s(size, True, case.device.links)
+    if case.arrays.framework.gathers_sends:
+        gather_s = collective_of(case, ALL_GATHER, TP, size * case.plan.tp)
+        inside_s += gather_s
+        outside_s += gather_s
     for stage in range(pp):
         last = stage == pp - 1
         between_nodes = all_gpus > gpus_per_node if last else crosses_nodes(stage, all_gpus // pp, gpus_per_node)
@@ -72,11 +79,12 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     all_passes[:] = 0.0
     all_again[:] = 0.0
     low.extra_s[:] = 0.0
+    jitter = 1 + case.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
     for virtual in range(pp * vpp):
         stage = virtual % pp
         forward_s = 0.0
         backward_s = 0.0
-        slower = plan.straggler_factor - 1 if stage == plan.straggler_stage else 0.0
+        slower = (plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1
         for unit in range(all_passes.shape[0]):
             count = passes[row, unit]
             redone = 0

@@ -81,7 +81,7 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
                 gate_start_s[cell] = arrived_s + first_s[size]
                 gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
             arrived_s += total_s[size]
-        after_s[stage] = 0.0 if overlapped else arrived_s
+        after_s[stage] = case.arrays.framework.dp_contention * arrived_s if overlapped else arrived_s
         out[DP_TOTAL] += arrived_s / pp
         out[DP_EXPOSED] += after_s[stage] / pp
 
@@ -138,7 +138,8 @@ def _cost(case: Case, row: int, once: Once) -> None:
     optimizer, dense_ranks, expert_ranks = arrays.optimizer, 1.0, 1.0
     if optimizer.sharded:
         dense_ranks, expert_ranks = float(case.dp), case.dp / plan.ep
-    moved = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends) / dense_ranks
-    moved += optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends) / expert_ranks
+    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
+    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
+    moved = dense / dense_ranks + experts / expert_ranks + (dense + experts) * optimizer.clear
     once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s
     once.costed[size] = True

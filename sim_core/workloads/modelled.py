@@ -10,6 +10,7 @@ from sim_core.models.keys import make_keys
 from sim_core.models.messages import pipeline_bytes
 from sim_core.models.sharding import held
 from sim_core.models.stack import Stack
+from sim_core.models.traffic import GRADIENT_CLEAR
 from sim_core.models.weights import REPLICATED, weights_of
 from sim_core.workloads import moving
 from sim_core.workloads.workload import (
@@ -23,6 +24,7 @@ from sim_core.workloads.workload import (
     REDUCE_SCATTER,
     Arrays,
     BasePlan,
+    Framework,
     Modelled,
     Optimizer,
     Pieces,
@@ -38,7 +40,6 @@ from sim_core.workloads.workload import (
 MODEL = "model"
 BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
 PARAMETER_BYTES = 2.0
-GRADIENT_CLEAR = 4.0
 STATE_WIDTHS = {4: (6.0, 12.0), 2: (4.0, 12.0)}
 """By the bytes of a gradient: weights and gradients of 16 bits or gradients of fp32; master weights and two moments."""
 
@@ -59,7 +60,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         first_unit=len(kinds),
         last_unit=len(kinds) + 1,
         p2p_bytes=float(pipeline_bytes(model, keys)[0]),
-        p2p_rule=moving.SHARDED_ACTIVATION if sequence_parallel else moving.ACTIVATION,
+        p2p_rule=moving.SHARDED_ACTIVATION if sequence_parallel or stack.scatters_sends else moving.ACTIVATION,
         micro_batches=1.0,
         layer_unit=0 if len(kinds) == 1 else -1,
         gradient_width=float(stack.gradient_bytes),
@@ -70,6 +71,12 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             expert_bytes=stack.optimizer_bytes * experts,
             sharded=stack.distributed_optimizer,
             step_s=stack.step,
+            clear=GRADIENT_CLEAR / stack.optimizer_bytes if stack.distributed_optimizer else 0.0,
+        ),
+        framework=Framework(
+            gathers_sends=stack.scatters_sends and not sequence_parallel,
+            dp_contention=stack.dp_contention,
+            jitter=stack.jitter,
         ),
     )
     return Workload(

@@ -114,6 +114,15 @@ class Optimizer(NamedTuple):
     expert_bytes: float = 0.0
     sharded: bool = False  # divided among the ranks that hold the same parameters
     step_s: float = 0.0
+    clear: float = 0.0  # bytes per step of the gradients set to zero, over dense_bytes or expert_bytes; never divided
+
+
+class Framework(NamedTuple):
+    """What a software stack adds to a step; 0 for files, whose recorded times hold it."""
+
+    gathers_sends: bool = False  # a stage gathers what the ranks of the one before it sent in parts
+    dp_contention: float = 0.0  # part of hidden gradients and parameters that the compute beside them is slower by
+    jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
 
 
 class Arrays(NamedTuple):
@@ -133,6 +142,7 @@ class Arrays(NamedTuple):
     layered_gradients: bool  # gradients belong to pieces and become ready one by one; else they are step pieces
     shares: Shares = Shares()
     optimizer: Optimizer = Optimizer()
+    framework: Framework = Framework()
 
 
 @dataclass(frozen=True, kw_only=True)

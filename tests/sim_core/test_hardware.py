@@ -60,7 +60,7 @@ def test_a_bad_number_is_refused(changes: dict[str, Any], message: str) -> None:
 
 ZERO_IS_FINE = (
     *("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "kernel_overhead"),
-    *("peak_flops_fp8", "peak_flops_fp4"),
+    *("peak_flops_fp8", "peak_flops_fp4", "gpus_per_socket", "socket_bandwidth", "socket_bandwidth_one"),
 )
 NUMBERS = [key for key in HARDWARE_KEYS if HARDWARE_KEYS[key][1] != "yes or no"]
 
@@ -124,6 +124,13 @@ def test_values_by_short_name_leave_the_rest() -> None:
         H100.with_values({"nic_bandwith": 1})
 
 
+@pytest.mark.parametrize("missing", ["socket_bandwidth", "socket_bandwidth_one"])
+def test_sockets_need_the_bandwidth_between_them(missing: str) -> None:
+    sockets = {"gpus_per_socket": 4, "socket_bandwidth": "15 GB/s", "socket_bandwidth_one": "12 GB/s"}
+    with pytest.raises(SpecError, match=f"{missing}: found 0, expected a number above 0, because gpus_per_socket is given"):
+        A100.with_values(sockets | {missing: "0 GB/s"})
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -162,5 +169,5 @@ def test_the_columns_are_what_large_messages_reach(dtype: str) -> None:
         }
         expected |= {key: value(key) for key in HARDWARE_KEYS if HARDWARE_KEYS[key][0] == "nccl"}
         for name, number in expected.items():
-            assert getattr(table, name)[row] == pytest.approx(number, rel=1e-15), name
+            assert getattr(table.columns, name)[row] == pytest.approx(number, rel=1e-15), name
     assert hardware_table(machines, None, dtype).columns.compute_scale.tolist() == [1.0, 1.0]

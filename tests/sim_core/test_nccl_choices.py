@@ -80,7 +80,7 @@ def test_switches_reach_the_kernels() -> None:
     assert names == ["ll128", "pat", "nvls", "nvls_tree"]
     for name in names:
         table = hardware_table([preset, preset.with_values({name: False})], None)
-        assert {key: getattr(table, key).tolist() for key in names} == {key: [True, key != name] for key in names}
+        assert {key: getattr(table.columns, key).tolist() for key in names} == {key: [True, key != name] for key in names}
         assert [short(variant.value(name), KEYS[name][1]) for variant in (preset, preset.with_values({name: False}))] == [
             "yes",
             "no",

@@ -67,6 +67,7 @@ def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes,
     rows, columns, depth = (np.maximum(size, np.exp(axis[0])) for size, axis in zip(sizes, table.axes, strict=True))
     if kernels.tables and kernels.tables.multiprocessors:
         rate = rate * wave_efficiency(rows, columns, kernels.tables.multiprocessors)
+        rate = np.minimum(rate, kernels.tables.fastest[DTYPES[dtype].table])  # of full waves: between sizes it may be too high
     return Timed(factor * 2.0 * rows * columns * depth / rate, inside & kernels.own)
 
 

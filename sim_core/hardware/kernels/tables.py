@@ -24,6 +24,7 @@ class Tables(NamedTuple):
     multiprocessors: int  # GEMM rates are those of full waves on this many; 0: rates as measured
     gemm: dict[str, Grid]  # by precision; m, n, k
     expert_gemm: dict[str, Grid]  # the same measurements, the median over frameworks in each precision
+    fastest: dict[str, float]  # by precision: the rate of the fastest GEMM that was measured
     attention: dict[str, dict[int, Grid]]  # by precision and head dimension; heads, key-value slot, sequence, batch
 
 
@@ -45,7 +46,17 @@ def read_tables(device: str) -> Tables:
             experts[dtype] = filled(gemm_axes, steps)
         elif kind == "attention":
             attention.setdefault(dtype, {})[int(last)] = filled(attention_axes, steps)
-    return Tables(device, str(arrays["source"]), int(arrays["multiprocessors"]), gemm, gemm | experts, attention)
+    multiprocessors = int(arrays["multiprocessors"])
+    fastest = {dtype: _fastest(grid, multiprocessors) for dtype, grid in gemm.items()}
+    return Tables(device, str(arrays["source"]), multiprocessors, gemm, gemm | experts, fastest, attention)
+
+
+def _fastest(grid: Grid, multiprocessors: int) -> float:
+    rate = np.exp(np.where(grid.missing, -np.inf, grid.log_rate))
+    if multiprocessors:
+        m, n = (np.exp(axis) for axis in grid.axes[:2])
+        rate = rate * wave_efficiency(m[:, None], n[None, :], multiprocessors)[:, :, None]
+    return float(rate.max())
 
 
 def wave_efficiency(m: Floats, n: Floats, multiprocessors: int) -> Floats:

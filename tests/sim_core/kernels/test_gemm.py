@@ -290,3 +290,12 @@ def test_an_empty_table_of_shapes_is_an_empty_answer() -> None:
     found = gemm_s(plain("H100-SXM"), "bf16", none, none, none)
     expected: Bools = np.empty(0, np.bool_)
     assert (len(found.seconds), found.measured.dtype) == (0, expected.dtype)
+
+
+def test_no_gemm_is_faster_than_any_measured_one() -> None:
+    """Between sizes, the rate of full waves of tiles times the part of a wave that is used may exceed what any GEMM reached."""
+    rng = np.random.default_rng(5)
+    kernels = load_kernels(read_hardware("A100-80G-SXM"))
+    m, n, k = (np.exp(rng.uniform(np.log(64), np.log(65536), 20_000)).round(-1) + 8 for _ in range(3))
+    rate = 2 * m * n * k / gemm_s(kernels, "fp16", m, n, k).seconds
+    assert rate.max() < 290e12  # the fastest measured: 286 of 312 TFLOP/s

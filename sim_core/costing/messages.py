@@ -1,0 +1,86 @@
+"""Seconds of the messages of a model's unit: on the wire, and exposed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.groups import Groups, group_s
+from sim_core.costing.one_node import one_node_factor
+from sim_core.costing.operators import UnitCost, sum_of
+from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
+from sim_core.jit import kernel
+from sim_core.models.messages import ETP, Messages
+from sim_core.planning.columns import Plans
+from sim_core.workloads.workload import EP, TP, Modelled
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Filled(NamedTuple):
+    """The rows of the block table that are being filled; row k is that of plan `first[k]`."""
+
+    modelled: Modelled
+    hardware: HardwareTable
+    plans: Plans
+    groups: Groups
+    first: Ints
+    shape: Ints  # [rows] the key of the model
+    speed: Floats  # [rows] on seconds of compute
+
+
+def message_s(filled: Filled, sent: Messages) -> Floats:
+    """Seconds of each message on the groups of each row, [rows, messages]."""
+    plans, groups, first, hardware = filled.plans, filled.groups, filled.first, filled.hardware
+    size = np.ascontiguousarray(sent.bytes[filled.shape])
+    group = np.where(sent.group == ETP, TP, sent.group)
+    seconds = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size)
+    place = groups.key[first]
+    for k in range(len(sent.names)):
+        inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
+        for variant, device in enumerate(hardware.variants):
+            rows = np.flatnonzero(inside & (plans.hardware[first] == variant) & (size[:, k] > 0))
+            if len(rows):
+                ranks = groups.ranks[place[rows], group[k]]
+                seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
+    return seconds
+
+
+@kernel
+def _message_s(
+    hardware: HardwareColumns, plans: Plans, groups: Groups, first: Ints, kind: Ints, group: Ints, size: Floats
+) -> Floats:
+    """Seconds of each message for each row, [rows, messages]."""
+    seconds = np.zeros(size.shape)
+    for row in range(size.shape[0]):
+        i = first[row]
+        links = device_at(hardware, plans.hardware[i]).links
+        for k in range(size.shape[1]):
+            if size[row, k] > 0:
+                seconds[row, k] = group_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
+    return seconds
+
+
+def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Floats) -> Floats:
+    """Seconds of message k that nothing hides, and those by which it slows what hides it."""
+    stack, plans, first = filled.modelled.stack, filled.plans, filled.first
+    beside = int(sent.beside[k])
+    hidden = np.zeros(len(total))
+    if beside >= 0 and stack.hides_backward_tp:
+        hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside))
+    out = total - hidden * (1 - stack.contention)
+    if sent.group[k] == EP:  # dispatch and combine share the compute of the experts
+        compute = _compute_s(filled, cost, ("experts_fc1", "experts_fc2"), int(sent.phase[k])) / 2
+        over = total - np.minimum(total, compute) * (1 - stack.contention)
+        return np.where(plans.overlap_ep[first] == 1, over, out)
+    return np.where(plans.overlap_tp[first] == 1, np.minimum(out, stack.overlapped_tp_exposed * total), out)
+
+
+def _compute_s(filled: Filled, cost: UnitCost, names: tuple[str, ...], phase: int) -> Floats:
+    """Seconds of some operators in one phase, [rows]."""
+    found = cost.operators
+    seconds = sum_of(cost.seconds, np.array([name in names for name in found.names]) & (found.phase == phase))
+    return seconds[filled.shape] * filled.speed

@@ -1,0 +1,111 @@
+"""Seconds of the operators of a model's unit, by shape, on the kernels of a device."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.hardware.kernels.attention import (
+    attention_backward_s,
+    attention_forward_s,
+    unfused_attention_backward_s,
+    unfused_attention_forward_s,
+)
+from sim_core.hardware.kernels.device import Kernels, Timed
+from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
+from sim_core.hardware.kernels.memory import memory_s
+from sim_core.models.description import Unit
+from sim_core.models.keys import Keys
+from sim_core.models.operators import operators
+from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
+from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Modelled
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+UNFUSED: Final = frozenset(
+    ("scores", "softmax", "attention_dropout", "context", "context_values", "context_scores", "scores_queries", "scores_keys")
+)
+"""Operators of attention without a flash kernel, which is costed as a whole."""
+
+
+class UnitCost(NamedTuple):
+    """One pass of one unit for each shape, without messages: seconds of each operator, [shapes, operators]."""
+
+    operators: Operators
+    seconds: Floats
+    measured: npt.NDArray[np.bool_]
+
+
+def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels], of_shape: Ints) -> UnitCost:
+    """Seconds of all operators of a unit, each shape on its device."""
+    found = operators(modelled.model, unit, keys, modelled.stack.kernels)
+    seconds, measured = np.zeros(found.m.shape), np.zeros(found.m.shape, np.bool_)
+    for number, kernels in enumerate(devices):
+        rows = np.flatnonzero(of_shape == number)
+        if len(rows):
+            seconds[rows], measured[rows] = _on_device(modelled, found, rows, kernels)
+    return UnitCost(found, seconds, measured)
+
+
+def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Seconds of the operators in some shapes on one device, and which of them rest on its own measured kernels."""
+    seconds, measured = np.zeros((len(rows), len(found.names))), np.zeros((len(rows), len(found.names)), np.bool_)
+    dtype = modelled.dtype
+    for op, name in enumerate(found.names):
+        kind, phase = found.kind[op], found.phase[op]
+        m, n, k = found.m[rows, op], found.n[rows, op], found.k[rows, op]
+        if name in UNFUSED:
+            continue
+        if kind == MEMORY:
+            timed = memory_s(kernels, found.bytes[rows, op], found.kernels[rows, op])
+        elif kind in (GEMM, GROUPED_GEMM):
+            if phase == INPUT_GRADIENT:  # as the forward's sizes
+                n, k = k, n
+            elif phase == WEIGHT_GRADIENT:
+                m, n, k = k, m, n
+            how = PHASES[phase]
+            if kind == GEMM:
+                timed = gemm_s(kernels, dtype, m, n, k, phase=how)
+            else:
+                timed = grouped_gemm_s(kernels, dtype, found.batch[rows, op], m, n, k, phase=how)
+        else:
+            timed = _flash(modelled, found.attention, rows, kernels, phase)
+        seconds[:, op], measured[:, op] = timed
+    for op, name in enumerate(found.names):
+        if name == "scores" or name == "context_values":
+            seconds[:, op] = _unfused(modelled, found, rows, kernels, op)
+    return seconds, measured
+
+
+def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels: Kernels, phase: int) -> Timed:
+    if shape is None:
+        raise ValueError("attention without a shape")
+    sizes = [shape.sequences[rows], shape.keys[rows], shape.heads[rows], shape.kv_heads[rows]]
+    dims = [np.full(len(rows), float(dim)) for dim in (shape.head_dim, shape.v_head_dim)]
+    cost = attention_forward_s if phase == FORWARD else attention_backward_s
+    timed = cost(kernels, modelled.dtype, *sizes, *dims)
+    window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
+    seen = window * (2 - window)  # of the causal half
+    return Timed(timed.seconds * seen * modelled.stack.attention_scale, timed.measured)
+
+
+def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, op: int) -> Floats:
+    """Scores, softmax, dropout and context, forward or backward."""
+    model = modelled.model
+    cost = unfused_attention_forward_s if found.phase[op] == FORWARD else unfused_attention_backward_s
+    sequence = np.maximum(found.m[rows, op], found.k[rows, op] if found.phase[op] != FORWARD else found.n[rows, op])
+    one = np.ones(len(rows))
+    heads = found.batch[rows, op]
+    dim = np.full(len(rows), float(model.head_dim))
+    return cost(kernels, modelled.dtype, one, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
+
+
+def sum_of(seconds: Floats, which: npt.NDArray[np.bool_]) -> Floats:
+    """Sum over some operators, one after another: numpy's own order of adding depends on the number of rows."""
+    total = np.zeros(len(seconds))
+    for op in np.flatnonzero(which):
+        total += seconds[:, op]
+    return total
