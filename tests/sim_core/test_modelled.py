@@ -182,7 +182,8 @@ def test_faster_parts_never_make_a_slower_step() -> None:
 def test_every_stack_costs_every_kind_of_model() -> None:
     for stack in stack_names():
         for name in NAMES:
-            found = run(workload(name, stack=stack), table(), tp=2, all_gpus=16, ga=2)
+            tp = 1 if name == "gpt2-xl" else 2  # 25 heads
+            found = run(workload(name, stack=stack), table(), tp=tp, all_gpus=16, ga=2)
             assert REASONS[found.reason[0]] == "", (stack, name)
 
 

@@ -39,7 +39,7 @@ def test_a_table_was_recorded_under_the_plain_plan() -> None:
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ({"sequence": "a"}, r"workload\.sequence: found 'a', expected a whole number from 1 to 2\^31 - 1"),
+        ({"sequence": "a"}, r"workload\.sequence: found 'a', expected a whole number from 1 to 2,147,483,647"),
         ({"micro_batch": 0}, r"workload\.micro_batch: found '0', expected a whole number from 1"),
         ({"tp": True}, r"workload\.tp: found 'True', expected a whole number from 1"),
         ({"pp": 2.0}, r"workload\.pp: found '2\.0', expected a whole number from 1"),
