@@ -18,7 +18,7 @@ help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 sweep: $(READY)  ## set up, run the main job, rank it
-	$(BIN)/sweep run examples/gpt7b.yaml
+	$(BIN)/sweep run examples/llama3_70b_h100.yaml
 
 test: $(READY)  ## all tests except the long ones
 	$(BIN)/sweep simulate examples/workloads/gpt7b_tp4_dp128.simai.txt >/dev/null # compile once, not in every worker

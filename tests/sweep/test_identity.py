@@ -70,12 +70,13 @@ def test_what_can_change_a_row_changes_the_identity(changed: Any, what: str) -> 
 @pytest.mark.parametrize("key", [key for key in HARDWARE_KEYS if key not in CANNOT_CHANGE_A_ROW])
 def test_each_number_of_the_hardware_changes_the_identity(changed: Any, key: str) -> None:
     unit, value = HARDWARE_KEYS[key][1], H20.value(key)
-    other: Any = int(value) - 1 if key.endswith("_per_node") else value * 0.99
+    other: Any = int(value) - 1 if key.endswith("_per_node") else value * 0.99 or 4.0
     if unit == "yes or no":
         other = not value
     elif unit:
         other = f"{other!r} {unit}"
-    assert changed(hardware={"preset": "H20-SXM", key: other})
+    with_sockets = {"socket_bandwidth": "9 GB/s", "socket_bandwidth_one": "9 GB/s"} if key == "gpus_per_socket" else {}
+    assert changed(hardware={"preset": "H20-SXM", **with_sockets, key: other})
 
 
 def test_the_peak_changes_the_identity_where_compute_is_moved(changed: Any) -> None:
