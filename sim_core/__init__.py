@@ -7,6 +7,7 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
+from sim_core.costing.calibration import calibrated, parallel_sequence
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -172,6 +173,7 @@ __all__ = [
     "Traffic",
     "Workload",
     "cache_dir",
+    "calibrated",
     "checkpointing_codes",
     "compiling_alone",
     "export_simai",
@@ -188,6 +190,7 @@ __all__ = [
     "measured_kernels",
     "precisions",
     "nearest",
+    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",

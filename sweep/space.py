@@ -165,11 +165,11 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
     values: dict[str, Value] = dict(spec.fixed)
     defaults: list[str] = []
     own: dict[str, Value] = {**workload.base._asdict(), "layers": workload.layers, **workload.recorded_fields}
-    if workload.modelled and not {"all_gpus", "dp"} & (named | set(values)):
+    if not workload.from_file and not {"all_gpus", "dp"} & (named | set(values)):
         own.pop("all_gpus")
         values["dp"] = 1  # a model has no number of GPUs of its own
         defaults.append("dp: 1")
-    stated = "" if workload.modelled else " (of the workload file)"
+    stated = " (of the workload file)" if workload.from_file else ""
     simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
     for name in FIELDS:
         if name in named or name in values:

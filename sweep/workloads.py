@@ -15,7 +15,10 @@ from sim_core import (
     Repeat,
     SpecError,
     Workload,
+    calibrated,
+    parallel_sequence,
     parse_model,
+    read_hardware,
     read_model,
     read_stack,
     read_workload,
@@ -70,7 +73,8 @@ class RepeatSpec(Section):
 
 
 class WorkloadSpec(Section):
-    """The workload: either `path` (a file, a folder of rank traces or a glob) with facts that it does not contain, or `model`.
+    """The workload: `path` (a file, a folder of rank traces or a glob) with facts that it does not contain, `model`, or both:
+    a file calibrated by a model.
 
     A model is a name, a local file, a mapping of its numbers, or a `preset` (name or file) with some numbers changed.
     `sequence` is in tokens. Paths are relative to the spec.
@@ -126,11 +130,13 @@ class WorkloadSpec(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkloadSpec:
-        """Either a file or a model, each with its own keys."""
+        """A file or a model, each with its own keys, or both."""
         if self.path is None and self.model is None:
             raise ValueError("path or model: missing (a workload file, or a model: `sweep model` lists them)")
         if self.path is not None and self.model is not None:
-            raise ValueError("path and model are both given; remove one (a file cannot be calibrated by a model yet)")
+            if self.measured_on is None:
+                raise ValueError("measured_on: missing; a file calibrated by a model needs the device of its times")
+            return self
         of_others = FILE_KEYS if self.model is not None else MODEL_KEYS
         for key in of_others:
             if getattr(self, key) is not None:
@@ -146,21 +152,28 @@ class WorkloadSpec(Section):
 
 def workload_of(given: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings. Raises SpecError."""
-    if given.model is not None:
-        return _of_model(given, base), ()
+    if given.model is not None and given.path is None:
+        return _of_model(given, base, given.sequence_parallel is not False), ()
     path = base / str(given.path)
     try:
-        return read_workload(str(path), given.facts())
+        recorded, warnings = read_workload(str(path), given.facts())
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
+    if given.model is None or given.measured_on is None:
+        return recorded, warnings
+    parallel = parallel_sequence(recorded) if given.sequence_parallel is None else given.sequence_parallel
+    of_model = _of_model(given, base, parallel)
+    try:
+        return calibrated(recorded, of_model, read_hardware(given.measured_on, base)), warnings
+    except SpecError as error:
+        raise SpecError(f"workload.model: {error}: {path}") from None
 
 
-def _of_model(given: WorkloadSpec, base: Path) -> Workload:
+def _of_model(given: WorkloadSpec, base: Path, parallel: bool) -> Workload:
     try:
         model = model_of(given, base)
         if model.sequence is None:
             raise SpecError(f"model {model.name} does not say how long its sequences were (set workload.sequence, in tokens)")
-        parallel = given.sequence_parallel is not False
         return workload_from_model(model, read_stack(given.stack or STACK), sequence_parallel=parallel)
     except (OSError, SpecError) as error:
         raise SpecError(f"workload.model: {getattr(error, 'strerror', None) or error}") from None

@@ -54,7 +54,7 @@ def cost_model_blocks(
         cost = unit_cost(modelled, unit, keys, devices, table[picked, 3])
         sent = messages(model, unit, keys, stack.kernels)
         times = 1 if unit.kind == LAYER else unit.number
-        cost = cost._replace(seconds=cost.seconds * times)
+        cost = cost._replace(seconds=cost.seconds * times * _calibrated(modelled, at, cost))
         _add_unit(blocks, at, filled, cost, sent, times)
         kept = activation_bytes(model, unit, keys, flash=stack.flash_attention) * times
         blocks.kept[:, at] += kept[shape]
@@ -73,6 +73,15 @@ def _devices(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
             devices.append(kernels)
         of_variant.append(found[key])
     return devices, np.array(of_variant, np.int64)
+
+
+def _calibrated(modelled: Modelled, at: int, cost: UnitCost) -> Floats:
+    """Factor of each operator of a unit, [operators], from a file that was recorded."""
+    if not modelled.calibration:
+        return np.ones(len(cost.operators.names))
+    forward, backward = modelled.calibration[at]
+    factor: Floats = np.where(cost.operators.phase == FORWARD, forward, backward)
+    return factor
 
 
 def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) -> None:
@@ -112,6 +121,8 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     again = np.where(selective, core, forward + again_forward)
     blocks.again[:, at, RECOMPUTE_S] += np.where(selective, core, forward)
     launched = (stack.launch_forward, stack.launch_backward)
+    if filled.modelled.calibration:
+        launched = (0.0, 0.0)  # recorded times hold the wait for the CPU
     if at >= blocks.forward_s.shape[1] - 2:
         launched = (0.0, 0.0)  # the ends are a few kernels
     blocks.forward_s[:, at] += np.maximum(forward + exposed[0], launched[0])

@@ -153,6 +153,7 @@ class Modelled:
     stack: Stack
     sequence_parallel: bool
     dtype: str = "bf16"
+    calibration: tuple[tuple[float, float], ...] = ()  # for each unit recorded / modelled seconds, forward and backward
 
     def keys(self, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
         """The keys of the model for some plans, [n]."""
@@ -207,6 +208,11 @@ class Workload:
                 for part in _parts(each.name, getattr(self, each.name)):
                     digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()
+
+    @property
+    def from_file(self) -> bool:
+        """Whether a file was recorded, be it calibrated by a model."""
+        return self.modelled is None or bool(self.modelled.calibration)
 
     @property
     def has_tp_messages(self) -> bool:

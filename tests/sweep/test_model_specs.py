@@ -96,8 +96,12 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
         {"workload": {"model": "hf/config.json"}},
         "workload.model: model hf does not say how long its sequences were (set workload.sequence, in tokens)",
     ),
-    "both": ({"workload": {"model": "gpt2", "path": "w.txt"}}, "workload: path and model are both given; remove one"),
-    "both, the model above": ({"model": "gpt2"}, "workload: path and model are both given; remove one"),
+    "both": ({"workload": {"model": "gpt2", "path": "w.txt"}}, "workload: measured_on: missing; a file calibrated by a model"),
+    "both, the model above": ({"model": "gpt2"}, "workload: measured_on: missing; a file calibrated by a model"),
+    "another model than the file's": (
+        {"workload": {"model": "gpt2", "path": "w.txt", "measured_on": "H100-SXM"}},
+        "workload.model: layers: found 36 in the file, and 12 in the model gpt2",
+    ),
     "neither": ({"workload": {"sequence": 5}}, "workload: path or model: missing (a workload file, or a model"),
     "nothing": ({"workload": None}, "workload or model: missing (a workload file, or a model"),
     "misspelt": ({"workload": None, "modle": "gpt2"}, "modle: unknown key, nearest valid: model"),
@@ -267,3 +271,22 @@ def test_a_model_is_run_ranked_compared_and_not_exported(small: Path, tmp_path: 
     refused = sweep("export", small, "--plan", 0)
     assert refused.returncode == 1
     assert "a model has no SimAI text" in refused.stderr
+
+
+GPT_7B = {
+    "layers": 36, "hidden": 4096, "heads": 32, "ffn": 10880, "gated": False, "activation": "gelu", "norm": "layernorm",
+    "position": "learned", "positions": 2048, "tied": False, "vocabulary": 50257, "sequence": 2048,
+}  # fmt: skip
+
+
+def test_a_file_calibrated_by_a_model_is_swept(write_spec: SpecWriter) -> None:
+    """From the file its plan and the times of its layers, from the model memory, MFU and what moves."""
+    given = {"path": "w.txt", "micro_batch": 1, "sequence": 2048, "measured_on": "A100-80G-SXM", "model": GPT_7B}
+    path = write_spec(workload=given, hardware="A100-80G-SXM", axes={"pp": [1, 4], "checkpointing": ["none", "full"]}, fixed={})
+    prepared = prepared_of(path)
+    assert any(note.startswith("calibrated: a layer takes ") for note in prepared.notes)
+    rows = rows_of(prepared)
+    assert [(row["tp"], row["all_gpus"]) for row in rows] == [(4, 512)] * 4  # the plan of the file
+    assert all(row["status"] == "ok" and 0.01 < row["mfu"] < 0.6 and row["peak_memory_bytes"] for row in rows)
+    plain = prepared_of(write_spec(workload={"model": GPT_7B}, hardware="A100-80G-SXM"))
+    assert plain.sweep.identity != prepared.sweep.identity
