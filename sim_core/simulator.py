@@ -125,7 +125,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
         tables = _tables(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, reason, metrics)
-        if workload.modelled:
+        if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
     measured[reason != 0] = np.nan
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
