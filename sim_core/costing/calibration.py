@@ -55,6 +55,8 @@ def calibrated(recorded: Workload, of_model: Workload, measured_on: Hardware) ->
         of_model,
         modelled=replace(modelled, calibration=(*[layers] * kinds, *ends)),
         recorded_fields={**of_model.recorded_fields, **base._asdict()},
+        checks=recorded.checks,
+        records=recorded.records,
         notes=(*of_model.notes, note, *_divided(recorded, modelled)),
     )
 
@@ -83,10 +85,12 @@ def _divided(recorded: Workload, modelled: Modelled) -> tuple[str, ...]:
 def _check(recorded: Workload, modelled: Modelled) -> None:
     """Raise SpecError where the file contradicts the model."""
     model = modelled.model
-    implied = recorded.implied
-    pairs: list[tuple[str, int | None, int | None]] = [("layers", recorded.layers, model.layers)]
-    if implied is not None:
-        pairs += [("hidden", implied.hidden, model.hidden), ("sequence", implied.sequence, model.sequence)]
+    hidden = recorded.implied.hidden if recorded.implied else None
+    pairs = (
+        ("layers", recorded.layers, model.layers),
+        ("hidden", hidden, model.hidden),
+        ("sequence", recorded.sequence, model.sequence),
+    )
     for name, found, expected in pairs:
         if found and found != expected:
             raise SpecError(f"{name}: found {found} in the file, and {expected} in the model {model.name}")

@@ -131,3 +131,17 @@ def test_experts_that_the_stack_does_not_divide_are_noted(tmp_path: Path) -> Non
     file = recorded(tmp_path, EXPERTS, Plan(tp=2, ep=2, dp=8))
     assert any("divides experts by tp" in note for note in calibrated(file, undivided, H20).notes)
     assert not any("divides experts by tp" in note for note in calibrated(file, plain, H20).notes)
+
+
+def test_doubtful_records_of_the_file_stay_doubtful(tmp_path: Path) -> None:
+    """An MoE weight gradient of 1 ns makes the calibrated backward too short: the run must say so."""
+    file = recorded(tmp_path, EXPERTS, Plan(tp=2, ep=2, dp=8))
+    assert file.checks
+    assert calibrated(file, of_model(EXPERTS), H20).checks == file.checks
+
+
+def test_a_sequence_that_the_user_gives_is_compared(tmp_path: Path) -> None:
+    """Without the messages that tell it: a trimmed file."""
+    file = replace(recorded(tmp_path, DENSE, Plan(tp=4)), implied=None, sequence=4096)
+    with pytest.raises(SpecError, match="sequence: found 4096 in the file, and 2048 in the model"):
+        calibrated(file, of_model(DENSE), H20)
