@@ -17,7 +17,6 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
-from sim_core.models.keys import Keys
 from sim_core.models.messages import Messages, messages
 from sim_core.planning.columns import SELECTIVE, Plans
 from sim_core.workloads.moving import EXPONENTS, rule_scales
@@ -27,11 +26,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 EXPOSED: Final = 1
-
-
-def model_keys(modelled: Modelled, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
-    """The keys of a model for some plans."""
-    return modelled.keys(tp, ep, micro_batch)
 
 
 def cost_model_blocks(

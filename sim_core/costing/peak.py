@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.modelled import model_keys
 from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
@@ -68,7 +67,7 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
 def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> Floats:
     """Activations of one micro-batch in one pass of each unit, [shapes, units, 3]."""
     model, units = modelled.model, workload.arrays.unit_layers.shape[0]
-    keys = model_keys(modelled, *(np.ascontiguousarray(shapes[:, k]) for k in range(3)))
+    keys = modelled.keys(*(np.ascontiguousarray(shapes[:, k]) for k in range(3)))
     kept = np.zeros((len(shapes), units, 3))
     number = 0
     for unit in model.units:
