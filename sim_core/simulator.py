@@ -177,7 +177,7 @@ def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
 
 
 def _tables(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
-    groups = group_plans(hardware.columns, plans, rows)
+    groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
     return _Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 

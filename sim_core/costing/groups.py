@@ -32,7 +32,7 @@ class Groups(NamedTuple):
     alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks, stride and placements
 
 
-def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints) -> Groups:
+def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_experts: bool = False) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
     on = plans.hardware[rows]
     gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
@@ -40,7 +40,7 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints) -> Groups:
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
-    return _fill(key, table[first])
+    return _fill(key, table[first], whole_experts)
 
 
 @kernel
@@ -71,7 +71,7 @@ def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int) -> int:
 
 
 @kernel
-def _fill(key: Ints, kinds: Ints) -> Groups:
+def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
     rows = kinds.shape[0]
     ranks = np.empty((rows, N_GROUPS), np.int64)
     first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
@@ -79,8 +79,10 @@ def _fill(key: Ints, kinds: Ints) -> Groups:
     used = 0
     for k in range(rows):
         for kind in range(N_GROUPS):
-            ranks[k, kind], found = _placements(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
-            stride[k, kind] = _stride(kind, kinds[k, 0], kinds[k, 1], kinds[k, 2], kinds[k, 3]) if kinds[k, 5] else 1
+            # experts that tp does not divide: ranks of a tensor-parallel group are different ranks of the experts' groups
+            tp = 1 if whole_experts and kind in (EP, DP_EP) else kinds[k, 0]
+            ranks[k, kind], found = _placements(kind, tp, kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
+            stride[k, kind] = _stride(kind, tp, kinds[k, 1], kinds[k, 2], kinds[k, 3]) if kinds[k, 5] else 1
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:

@@ -51,8 +51,10 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         of_stage = base.pp * layers / workload.layers
         held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + embedding
         total: Floats = held * (replicated + sharded_width / (dp if sharded else 1.0))
-        experts = of_experts * of_stage / by_tp / (plans.ep / base.ep)
-        return total + experts * (replicated + sharded_width / (dp / plans.ep if sharded else 1.0))
+        of_tp = 1.0 if shares.whole_experts else by_tp
+        replicas = dp / plans.ep * (plans.tp if shares.whole_experts else 1)
+        experts = of_experts * of_stage / of_tp / (plans.ep / base.ep)
+        return total + experts * (replicated + sharded_width / (replicas if sharded else 1.0))
 
     bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width
     return bytes_

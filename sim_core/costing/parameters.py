@@ -17,7 +17,7 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     if not BY_LAYERS[rule]:
         return float(scale[rule])
     held = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
-    experts = scale[EXPERT_PARAMETERS] * held
+    experts = scale[EXPERT_PARAMETERS] * held * (tp / arrays.base.tp if arrays.shares.whole_experts else 1.0)
     if rule == EXPERT_PARAMETERS:
         return float(experts)
     shares = arrays.shares
@@ -35,3 +35,9 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
 def ends_held(number: int, parts: int) -> int:
     """Ends of the model on part `number` of `parts`: embedding, head, or both."""
     return int(number == 0) + int(number == parts - 1)
+
+
+@inner_kernel
+def expert_replicas(arrays: Arrays, dp: float, tp: int, ep: int) -> float:
+    """Ranks that hold the same experts."""
+    return dp / ep * (tp if arrays.shares.whole_experts else 1)

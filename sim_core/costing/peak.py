@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.parameters import ends_held, stage_factor
+from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
 from sim_core.jit import kernel
@@ -120,7 +120,8 @@ def _fill(
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
             bytes_ = dense * (state.replicated + state.divided / (dp if state.sharded else 1.0))
-            bytes_ += experts * (state.replicated + state.divided / (dp / plan.ep if state.sharded else 1.0))
+            replicas = expert_replicas(arrays, dp, plan.tp, plan.ep)
+            bytes_ += experts * (state.replicated + state.divided / (replicas if state.sharded else 1.0))
             of_stage, working = 0.0, 0.0
             for chunk in range(vpp):
                 held, redone = _chunk(arrays, split, plan, kept, shape[k], row + chunk * pp + stage)

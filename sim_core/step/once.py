@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.compute import once_s
-from sim_core.costing.parameters import ends_held, stage_factor
+from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
@@ -137,7 +137,7 @@ def _cost(case: Case, row: int, once: Once) -> None:
         once.comm_s[size, k] = seconds
     optimizer, dense_ranks, expert_ranks = arrays.optimizer, 1.0, 1.0
     if optimizer.sharded:
-        dense_ranks, expert_ranks = float(case.dp), case.dp / plan.ep
+        dense_ranks, expert_ranks = float(case.dp), expert_replicas(arrays, float(case.dp), plan.tp, plan.ep)
     dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
     experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
     moved = dense / dense_ranks + experts / expert_ranks + (dense + experts) * optimizer.clear

@@ -51,7 +51,13 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
     keys = make_keys()
     dense, experts, ends, head, whole = _parameters(model)
     total = dense + ends + head + whole
-    shares = Shares(ends=ends / total, head=head / total, whole=whole / total, vocabulary=float(model.vocabulary))
+    shares = Shares(
+        ends=ends / total,
+        head=head / total,
+        whole=whole / total,
+        vocabulary=float(model.vocabulary),
+        whole_experts=not stack.experts_with_tp,
+    )
     arrays = Arrays(
         base=BASE,
         pieces=_no_pieces(),

@@ -104,6 +104,7 @@ class Shares(NamedTuple):
     head: float = 0.0  # the same of a stage that is both, beyond that
     whole: float = 0.0  # of its dense ones: embedding of which every rank has all (positions)
     vocabulary: float = 0.0  # rows of the embedding, without padding; 0: unknown
+    whole_experts: bool = False  # tp does not divide experts: a rank holds them whole, and tp x dp ranks share them out
     experts: float = 0.0  # of those in messages of the rule `all_parameters`: experts
 
 

@@ -27,6 +27,10 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
+from sim_core.costing.groups import group_plans
+from sim_core.models.keys import make_keys
+from sim_core.models.sharding import held
+from sim_core.terms import DP_EP, EP
 
 GIB = 2**30
 NAMES = ("llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl")
@@ -72,6 +76,35 @@ def test_what_stages_and_ranks_hold_adds_up(name: str) -> None:
         grid: dict[str, Any] = {axis: [1, 2, 4], "all_gpus": 64, "micro_batch": 1, "ga": 8, "layer_split": "balanced"}
         state = run(work, table(), **grid).state_bytes
         assert all(a > b for a, b in pairwise(state)), (axis, state)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "nemo-24"])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_experts_on_a_rank_are_those_of_its_expert_tensor_parallelism(stack: str, tp: int) -> None:
+    """A rank holds experts / (ep x etp), and GPUs / (ep x etp) ranks share their optimizer (Megatron-LM's etp)."""
+    model, chosen = read_model("mixtral-8x7b", {"sequence": 1024}), read_stack(stack)
+    etp = tp if chosen.experts_with_tp else 1
+    ep, dp = 4, 8
+    experts = 32 * 8 * 3 * 4096 * 14336 / (ep * etp)
+    keys = make_keys(tp=tp, ep=ep, etp=etp, sequence_parallel=1)
+    dense = sum(unit.number * float(held(model, unit, keys).dense[0]) for unit in model.units)
+    state = dense * (6 + 12 / dp) + experts * (6 + 12 / (tp * dp / (ep * etp)))
+    plan = {"tp": tp, "ep": ep, "dp": dp}
+    found = run(workload("mixtral-8x7b", stack=stack), table(), **plan).named()
+    assert found["state_bytes"][0] == pytest.approx(state, rel=1e-3)  # norms and router count as divided
+    assert found["peak_memory_bytes"][0] - found["activation_bytes"][0] == pytest.approx(found["state_bytes"][0], rel=1e-9)
+
+
+def test_groups_of_whole_experts_span_tensor_parallel_ranks() -> None:
+    """8 GPUs a node, tp 4, ep 8: a group of experts is one node, its replicas one GPU of each; else it spans four nodes."""
+    work = workload("mixtral-8x7b")
+    grid = plans(work, tp=4, ep=8, dp=8)
+    rows = np.array([0])
+    for whole, nodes, replicas in ((True, 1, 4), (False, 4, 1)):
+        groups = group_plans(table().columns, grid, rows, whole)
+        assert groups.ranks[0, EP] == 8
+        assert set(groups.placed[groups.first[0, EP] : groups.end[0, EP], 0].tolist()) == {nodes}
+        assert groups.ranks[0, DP_EP] == replicas
 
 
 def test_a_step_takes_what_its_flops_take_at_a_plausible_rate() -> None:
