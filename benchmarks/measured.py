@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,10 @@ from sim_core import (
 DEVICES = {
     "A100-80GB-SXM": "A100-80G-SXM",
     "A100-80GB": "A100-80G-SXM",
+    "A100-40GB-SXM": "A100-40G-SXM",
     "A100-PCIe-80GB": "A100-80G-PCIe",
     "H100-80GB-SXM": "H100-SXM",
+    "H100-96GB HBM2e 500W": "H100-96G-500W",
     "GB200": "GB200-NVL72",
     "GB300": "GB300-NVL72",
     "B200": "B200-SXM",
@@ -53,11 +56,18 @@ STACKS = {
     "NeMo": "nemo-24",
     "Megatron-Bridge / NeMo": "megatron-core",
     "Megatron-Core main": "megatron-core",
+    "torchtitan": "torchtitan",
+    "Composer + FSDP (llm-foundry)": "llm-foundry",
+    "MaxText": "maxtext",
+    "PaxML": "maxtext",
 }
 LATER = {"simumax-a100-pcie": "megatron-core"}
 """Sets whose "Megatron-LM" is that of 2025."""
 OVERLAPPING = ("NeMo", "Megatron-Bridge / NeMo")
 """Frameworks whose recipes overlap messages with compute; Megatron-LM does so on request only, and no row says that it did."""
+SHARDED = ("torchtitan", "llm-foundry", "maxtext")
+"""Stacks that shard parameters, which overlaps by itself."""
+PRECISIONS = {"bf16": "bf16", "amp_bf16": "bf16", "fp16": "fp16"}
 NICS = {"Selene": "200 Gb/s", "inter-node 800 Gb/s": "100 Gb/s", "8x400G": "400 Gb/s", "OmniPath 100": "50 Gb/s"}
 """Per GPU; from the interconnect as the row states it."""
 NIC_EFFICIENCY = 0.85
@@ -84,9 +94,7 @@ def refused(row: dict[str, str]) -> str:
         return f"framework {row['framework']}"
     if number(row, "cp") > 1:
         return "context parallelism"
-    if row["zero"] in ("3", "FSDP"):
-        return "sharded data parallelism"
-    if row["dtype"] not in ("bf16", "fp16"):
+    if row["dtype"] not in PRECISIONS:
         return f"precision {row['dtype']}"
     if row["model"].startswith("bert"):
         return "an encoder"
@@ -101,7 +109,7 @@ def model_of(row: dict[str, str]) -> Model:
     sizes = {"layers": number(row, "layers"), "sequence": number(row, "seq"), "vocabulary": number(row, "vocab")}
     if name.startswith(BY_NAME):
         return read_model(name, sizes)
-    gated, gpt = name.startswith(GATED), name.startswith(("gpt", "megatron"))
+    gated, gpt = name.startswith(GATED), name.startswith(("gpt", "megatron", "mpt"))
     document: dict[str, object] = {
         **{"name": name, "source": row["source"], "hidden": hidden, "heads": heads, "gated": gated, "tied": gpt, **sizes},
         **{"kv_heads": number(row, "kv_heads", heads), "ffn": number(row, "ffn")},
@@ -118,9 +126,36 @@ def model_of(row: dict[str, str]) -> Model:
     return parse_model(document, row["id"])
 
 
+def stack_of(row: dict[str, str]) -> str:
+    """The stack that a row ran on."""
+    return LATER.get(row["set"], STACKS[row["framework"]])
+
+
+def checkpointing_of(row: dict[str, str]) -> str:
+    """What a row computes again."""
+    if row["recompute"].startswith("full") or (not row["recompute"] and stack_of(row) == "maxtext"):
+        return "full"  # JAX's runs do not say so, but nothing else fits
+    if row["recompute"] == "selective (op)":  # torchtitan keeps every second product: as much as every second layer again
+        return f"block:{number(row, 'layers') // 2}"
+    return "selective" if row["recompute"].startswith("sel") else "none"
+
+
+def sharding_of(row: dict[str, str]) -> dict[str, Any]:
+    """How a row shards the model's state, where it is not as its stack does."""
+    if row["zero"] not in ("2", "3", "FSDP"):
+        return {}
+    group = re.search(r"FSDP=(\d+)", row["notes"])
+    return {
+        "sharding": "parameters",
+        "dp_shard": int(group[1]) if group else 0,
+        "reshard_after_forward": row["zero"] != "2",
+        "gradient_precision": "bf16" if "mp mode PURE" in row["notes"] else "recorded",
+    }
+
+
 def simulated(row: dict[str, str]) -> tuple[float, float]:
     """Seconds of a step, and bytes of memory."""
-    stack = LATER.get(row["set"], STACKS[row["framework"]])
+    stack = stack_of(row)
     flash = read_stack(stack).flash_attention
     parallel = row["sp"] == "1" or (row["sp"] == "" and flash)  # Transformer Engine's recipes have it on
     workload = workload_from_model(model_of(row), read_stack(stack), sequence_parallel=parallel)
@@ -133,7 +168,7 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
     if DEVICES[row["hw"]].endswith("NVL72"):
         values |= {"gpus_per_node": RACK, "nics_per_node": RACK}
     device = read_hardware(DEVICES[row["hw"]]).with_values(values)
-    vpp, recompute, overlapping = number(row, "vpp"), row["recompute"] or "none", row["framework"] in OVERLAPPING
+    vpp, overlapping = number(row, "vpp"), row["framework"] in OVERLAPPING
     grid = plans(
         workload,
         tp=number(row, "tp"),
@@ -143,12 +178,13 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
         all_gpus=number(row, "gpus"),
         micro_batch=number(row, "mbs"),
         global_batch=number(row, "gbs"),
-        checkpointing="full" if recompute.startswith("full") else "selective" if recompute.startswith("sel") else "none",
+        checkpointing=checkpointing_of(row),
         layer_split="balanced",
         overlap_pp=vpp > 1,
-        overlap_tp=overlapping,
-        overlap_grad=overlapping,
-        overlap_param=overlapping,
+        overlap_tp=overlapping or "async TP" in row["notes"],
+        overlap_grad=overlapping or stack in SHARDED,
+        overlap_param=overlapping or stack in SHARDED,
+        **sharding_of(row),
     )
     found = simulate(workload, hardware_table([device], None), grid).named()
     if found["reason"][0]:

@@ -76,6 +76,7 @@ from sim_core.simulator import (
     simulate,
     trace,
 )
+from sim_core.terms import SHARDINGS
 from sim_core.units import (
     SWITCH,
     quantity,
@@ -142,6 +143,7 @@ __all__ = [
     "REASON",
     "REASONS",
     "SCHEDULES",
+    "SHARDINGS",
     "SIMAI",
     "SPLITS",
     "STATUSES",

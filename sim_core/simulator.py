@@ -41,6 +41,7 @@ from sim_core.simai.tables import bus_tables
 from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
 from sim_core.step.lower import Lowered, allocate_lowered, lower
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
+from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
 
@@ -107,6 +108,7 @@ class _Scratch(NamedTuple):
     program: Program
     times: Times
     low: Lowered
+    layers: Layers
     buckets: Buckets
     reduced_s: Floats  # [stages] end of a stage's gradient reduction
     once: Once
@@ -237,6 +239,7 @@ def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch
         program=program,
         times=times,
         low=allocate_lowered(arrays),
+        layers=allocate_layers(arrays, int(plans.layers[rows].max())),
         buckets=allocate_buckets(arrays, split.sizes),
         reduced_s=np.empty(stages),
         once=allocate_once(arrays, split.sizes, stages),
@@ -286,6 +289,7 @@ def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, vpp, ga = plan.pp, plan.vpp, plan.ga
     lower(case, low, program)
+    shard_blocks(case, program, scratch.layers, out)
     gather_parameters(case, program, scratch.buckets, scratch.once, out)
     if not run(program, pp, vpp, ga, plan.overlap_pp == 1, times):
         return False

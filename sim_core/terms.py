@@ -1,4 +1,4 @@
-"""Words that files, models and the engine share: phases, collectives, groups; as numbers in columns."""
+"""Words that files, models and the engine share: phases, collectives, groups, sharding; as numbers in columns."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ DP_EP: Final = 3
 EMBEDDING: Final = 4
 GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
 """EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
+
+SHARDINGS: Final = ("stack", "none", "optimizer", "gradients", "parameters")
+AS_STACK, UNSHARDED, OPTIMIZER_SHARDED, GRADIENTS_SHARDED, PARAMETERS_SHARDED = range(len(SHARDINGS))
+"""What data-parallel ranks divide among themselves: as the software stack (or the file) does; nothing; the optimizer (ZeRO-1,
+Megatron-LM's distributed optimizer); gradients, too (ZeRO-2); parameters, too (ZeRO-3, FSDP). Rajbhandari et al. 2019."""

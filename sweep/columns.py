@@ -9,7 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, PRECISIONS, Plans, SpecError, nearest, quantity
+from sim_core import (
+    FIDELITIES,
+    HARDWARE_KEYS,
+    MEMORY,
+    METRICS,
+    PARTS,
+    PRECISIONS,
+    SHARDINGS,
+    Plans,
+    SpecError,
+    nearest,
+    quantity,
+)
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
 from sweep.spec import LABELS
 
@@ -27,6 +39,10 @@ _KIND: Final = {
     "straggler_stage": pa.int64(),
     "straggler_factor": pa.float64(),
     "device_speed": pa.float64(),
+    "sharding": _WORD,
+    "dp_shard": pa.int64(),
+    "reshard_after_forward": pa.bool_(),
+    "prefetch_layers": pa.int64(),
 }
 
 
@@ -77,6 +93,8 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     dp = plans.all_gpus // (plans.tp * plans.pp)
     given = plans._asdict() | {
         "dp": dp,
+        "dp_shard": np.where(plans.dp_shard > 0, plans.dp_shard, dp),
+        "reshard_after_forward": plans.reshard_after_forward == 1,
         "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
     }
     described = {"plan": pa.array(numbers)}
@@ -86,8 +104,9 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
     described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}
-    if "gradient_precision" in space.named:
-        described["gradient_precision"] = words(plans.gradient_precision, PRECISIONS)
+    for name, known in (("gradient_precision", PRECISIONS), ("sharding", SHARDINGS)):
+        if name in space.named:
+            described[name] = words(given[name], known)
     described["fidelity"] = words(plans.fidelity, FIDELITIES)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):

@@ -30,7 +30,7 @@ from sim_core import (
     read_hardware,
     split_codes,
 )
-from sweep.spec import FACTORS, FIELDS, LABELS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.spec import FACTORS, FIELDS, LABELS, OVERLAPS, RATIOS, WORDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -40,7 +40,10 @@ _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
 """Keys of a hardware given whole; the last two may be missing."""
 _ROUNDS: Final = 4
 
-UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
+UNUSUAL: Final = (
+    *("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed"),
+    *("sharding", "dp_shard", "reshard_after_forward", "prefetch_layers"),
+)
 """Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
 
 
@@ -279,4 +282,4 @@ def product(a: Ints, b: Ints) -> Ints:
 
 
 WORD_COLUMNS: Final = {"schedule": SCHEDULES}
-SWITCH_COLUMNS: Final = SWITCHES
+SWITCH_COLUMNS: Final = OVERLAPS

@@ -15,6 +15,7 @@ from sim_core import (
     LARGEST,
     PRECISIONS,
     SCHEDULES,
+    SHARDINGS,
     SWITCH,
     SpecError,
     checkpointing_codes,
@@ -50,11 +51,14 @@ NUMBERS: Final = (
     "bucket_bytes",
     "layers",
     "straggler_stage",
+    "dp_shard",
+    "prefetch_layers",
 )
-SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
+OVERLAPS: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
+SWITCHES: Final = (*OVERLAPS, "reshard_after_forward")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
+WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS, "sharding": SHARDINGS}
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
@@ -280,7 +284,7 @@ def _whole(name: str, value: object, where: str) -> int:
             value = int(quantity(value, "B"))
         except SpecError as error:
             raise ValueError(f"{where}: {error}") from None
-    least = 0 if name in ("bucket_bytes", "straggler_stage") else 1
+    least = 0 if name in ("bucket_bytes", "straggler_stage", "dp_shard", "prefetch_layers") else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[name]:
         raise ValueError(f"{where}: found {shown(value)}, expected {whole_number(least, LARGEST[name])}")
     return value

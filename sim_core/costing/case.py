@@ -13,6 +13,7 @@ from sim_core.jit import inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
+from sim_core.terms import AS_STACK
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays
 
@@ -32,6 +33,7 @@ class Blocks(NamedTuple):
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
     kept: Floats  # [rows, units, 3] activations of one micro-batch without, with selective, with full recompute; modelled only
+    held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
 
 
@@ -42,6 +44,7 @@ class Case(NamedTuple):
     plan: Plan
     device: Device
     dp: int
+    sharding: int  # one of terms.SHARDINGS; AS_STACK: as recorded
     groups: Groups
     group: int
     split: Split
@@ -64,6 +67,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
         kept=np.zeros((rows, units, 3)),
+        held=np.zeros((rows, units, 2)),
         measured_s=np.zeros((rows, units)),
     )
 
@@ -79,6 +83,7 @@ def case_at(
         plan=plan,
         device=device_at(hardware, plan.hardware),
         dp=plan.all_gpus // (plan.tp * plan.pp),
+        sharding=plan.sharding if plan.sharding != AS_STACK else arrays.framework.sharding,
         groups=groups,
         group=groups.key[i],
         split=split,
@@ -87,6 +92,12 @@ def case_at(
         blocks=blocks,
         block=blocks.key[i],
     )
+
+
+@inner_kernel
+def shard_ranks(case: Case, group: int) -> int:
+    """Ranks that divide state among themselves; `group`: SHARD or EXPERT_SHARD."""
+    return int(case.groups.ranks[case.group, group])
 
 
 @inner_kernel

@@ -18,6 +18,9 @@ from sim_core.workloads.workload import DP, DP_EP, EP, GROUP_NAMES, TP
 Ints = npt.NDArray[np.int64]
 
 N_GROUPS: Final = len(GROUP_NAMES)
+SHARD, REPLICA, EXPERT_SHARD, EXPERT_REPLICA = range(N_GROUPS, N_GROUPS + 4)
+"""Ranks of DP, and of DP_EP, that divide the model's state among themselves; and those with the same part of it."""
+_KINDS: Final = N_GROUPS + 4
 
 
 class Groups(NamedTuple):
@@ -29,14 +32,15 @@ class Groups(NamedTuple):
     first: Ints  # [rows, kinds] first row in `placed`, which has the distinct placements of the groups of this kind
     end: Ints  # [rows, kinds] one past their last row
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
-    alike: Ints  # [rows, kinds] the first row whose groups of this kind have the same ranks, stride and placements
+    alike: Ints  # [rows, N_GROUPS] the first row whose groups of this kind have the same ranks, stride and placements
 
 
 def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_experts: bool = False) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
     on = plans.hardware[rows]
     gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
-    table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node, sockets], axis=1)
+    own = (plans.tp, plans.pp, plans.ep, plans.all_gpus, plans.dp_shard)
+    table = np.stack([*(column[rows] for column in own), gpus_per_node, sockets], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -44,10 +48,20 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
 
 
 @kernel
-def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_node: int) -> tuple[int, Ints]:
-    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then dp with ep inside, then pp."""
+def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, shard: int, gpus_per_node: int) -> tuple[int, Ints]:
+    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then dp with ep inside, then pp.
+
+    State is divided among `shard` neighbours of dp.
+    """
     stage = all_gpus // pp
     dp = stage // tp
+    if kind >= N_GROUPS:
+        apart = tp if kind in (SHARD, REPLICA) else tp * ep
+        ranks = shard if kind in (SHARD, REPLICA) else max(shard // ep, 1)
+        if kind in (SHARD, EXPERT_SHARD):
+            return ranks, placements(ranks, apart, apart, apart * ranks, all_gpus // (apart * ranks), gpus_per_node)
+        copies = stage // (apart * ranks)
+        return copies, placements(copies, apart * ranks, apart * ranks, stage, pp, gpus_per_node)
     if kind == TP:
         return tp, placements(tp, 1, 1, tp, all_gpus // tp, gpus_per_node)
     if kind == EP:
@@ -61,8 +75,13 @@ def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_no
 
 
 @inner_kernel
-def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int) -> int:
+def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int, shard: int) -> int:
     """GPUs from one rank of a group to the next."""
+    if kind >= N_GROUPS:
+        apart = tp if kind in (SHARD, REPLICA) else tp * ep
+        if kind in (SHARD, EXPERT_SHARD):
+            return apart
+        return apart * (shard if kind == REPLICA else max(shard // ep, 1))
     if kind == TP:
         return 1
     if kind == DP_EP:
@@ -73,16 +92,20 @@ def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int) -> int:
 @kernel
 def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
     rows = kinds.shape[0]
-    ranks = np.empty((rows, N_GROUPS), np.int64)
+    ranks = np.empty((rows, _KINDS), np.int64)
     first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
-    placed = np.empty((2 * N_GROUPS * rows, 3), np.int64)
+    placed = np.empty((2 * _KINDS * rows, 3), np.int64)
     used = 0
     for k in range(rows):
-        for kind in range(N_GROUPS):
-            # experts that tp does not divide: ranks of a tensor-parallel group are different ranks of the experts' groups
-            tp = 1 if whole_experts and kind in (EP, DP_EP) else kinds[k, 0]
-            ranks[k, kind], found = _placements(kind, tp, kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
-            stride[k, kind] = _stride(kind, tp, kinds[k, 1], kinds[k, 2], kinds[k, 3]) if kinds[k, 5] else 1
+        pp, ep, all_gpus, gpus_per_node = kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 5]
+        shard = kinds[k, 4] if kinds[k, 4] > 0 else all_gpus // (kinds[k, 0] * pp)
+        for kind in range(_KINDS):
+            tp, divided = kinds[k, 0], shard
+            if whole_experts and kind in (EP, DP_EP, EXPERT_SHARD, EXPERT_REPLICA):
+                # tp does not divide experts: ranks of a tensor-parallel group are different ranks of the experts' groups
+                tp, divided = 1, shard * kinds[k, 0]
+            ranks[k, kind], found = _placements(kind, tp, pp, ep, all_gpus, divided, gpus_per_node)
+            stride[k, kind] = _stride(kind, tp, pp, ep, all_gpus, divided) if kinds[k, 6] else 1
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:
@@ -95,7 +118,7 @@ def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
 @kernel
 def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
     """The first row with the same ranks, stride and placements, for each row and kind."""
-    alike = np.empty_like(ranks)
+    alike = np.empty((ranks.shape[0], N_GROUPS), np.int64)  # a layer's cost depends on no other kind
     for kind in range(N_GROUPS):
         widest = (end[:, kind] - first[:, kind]).max() if ranks.shape[0] > 0 else 0
         shape = np.zeros((ranks.shape[0], 2 + 3 * widest), np.int64)

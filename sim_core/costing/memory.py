@@ -1,8 +1,8 @@
 """Bytes of the model's state on a rank: a lower bound on the memory that a plan needs.
 
 Mixed-precision Adam as Megatron-LM keeps it: bf16 weights 2 + fp32 gradients 4 + fp32 master weights and two moments 12
-bytes per parameter; the 12 are divided by dp if the optimizer is sharded (Megatron-LM docs, "Distributed Optimizer",
-table of memory; Rajbhandari et al. 2019, ZeRO, section 3.1). A workload with other state sets `state_width`.
+bytes per parameter; what is sharded is divided by the ranks that share it (Megatron-LM docs, "Distributed Optimizer",
+table of memory; Rajbhandari et al. 2019, arXiv 1910.02054, section 5). A workload with other state sets `state_width`.
 Activations are not included; no input format holds them.
 """
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
+from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
@@ -27,10 +28,8 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     unknown = not workload.gradients_known[0] or (workload.has_experts and not workload.gradients_known[1])
     if unknown or not (reduced.any() or arrays.layered_gradients):
         return np.full(len(plans.tp), np.nan)
-    replicated, sharded_width = workload.state_width
-    sharded = bool((step.role == GATHER_PARAMETERS).any())
+    widths = state_widths(workload, plans)
     most, at_end = fullest_stages(plans)
-    dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
     by_tp = plans.tp / base.tp
 
     def recorded(rule: int) -> float:
@@ -50,14 +49,36 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     def state(layers: Floats, embedding: Floats | float) -> Floats:
         of_stage = base.pp * layers / workload.layers
         held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + embedding
-        total: Floats = held * (replicated + sharded_width / (dp if sharded else 1.0))
+        total: Floats = held * widths[0]
         of_tp = 1.0 if shares.whole_experts else by_tp
-        replicas = dp / plans.ep * (plans.tp if shares.whole_experts else 1)
         experts = of_experts * of_stage / of_tp / (plans.ep / base.ep)
-        return total + experts * (replicated + sharded_width / (replicas if sharded else 1.0))
+        return total + experts * widths[1]
 
     bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width
     return bytes_
+
+
+def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
+    """Bytes of state on a rank per dense parameter that it holds, and per parameter of experts, [n] each."""
+    replicated, optimizer = workload.state_width
+    gradient = workload.arrays.gradient_width
+    as_stack, gathered = workload.arrays.framework.sharding, (workload.arrays.step.role == GATHER_PARAMETERS).any()
+    if as_stack == AS_STACK:  # a file: its parameters are gathered if its optimizer is sharded
+        as_stack = OPTIMIZER_SHARDED if gathered else UNSHARDED
+    sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
+    dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
+    dense = np.where(plans.dp_shard > 0, plans.dp_shard, dp).astype(np.float64)
+    experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
+    if plans.dp_shard.any():
+        experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
+
+    def width(ranks: Floats) -> Floats:
+        weights = (replicated - gradient) / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
+        gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
+        found: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
+        return found
+
+    return width(dense), width(experts)
 
 
 def _layered_bytes(workload: Workload, most: Floats) -> Floats:

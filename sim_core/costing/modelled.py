@@ -18,6 +18,7 @@ from sim_core.metrics import BACKWARD_S, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TO
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import Messages, messages
+from sim_core.models.sharding import held
 from sim_core.planning.columns import SELECTIVE, Plans
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Modelled, Workload
@@ -50,8 +51,11 @@ def cost_model_blocks(
         times = 1 if unit.kind == LAYER else unit.number
         cost = cost._replace(seconds=cost.seconds * times * _calibrated(modelled, at, cost))
         _add_unit(blocks, at, filled, cost, sent, times)
-        kept = activation_bytes(model, unit, keys, flash=stack.flash_attention) * times
+        kept = activation_bytes(model, unit, keys, flash=stack.flash_attention, logit=stack.logit_bytes) * times
         blocks.kept[:, at] += kept[shape]
+        mine = held(model, unit, keys)
+        blocks.held[:, at, 0] += mine.dense[shape] * times
+        blocks.held[:, at, 1] += mine.experts[shape] * times
 
 
 def _devices(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:

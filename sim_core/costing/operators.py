@@ -89,7 +89,8 @@ def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels
     timed = cost(kernels, modelled.dtype, *sizes, *dims)
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
-    return Timed(timed.seconds * seen * modelled.stack.attention_scale, timed.measured)
+    scale = modelled.stack.attention_on(kernels.tables.device if kernels.tables else "")
+    return Timed(timed.seconds * seen * scale, timed.measured)
 
 
 def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, op: int) -> Floats:

@@ -11,14 +11,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
+from sim_core.costing.memory import state_widths
+from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
-from sim_core.jit import kernel
+from sim_core.jit import inner_kernel, kernel
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
+from sim_core.models.sharding import held
 from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, split_plans
+from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
@@ -27,6 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 WHOLE, WITHOUT_CORE, INPUT_ONLY = 0, 1, 2
 """Columns of the activations: all, all but core attention, the input of the layer."""
+PARAMETER_BYTES = 2.0
 
 
 class Peak(NamedTuple):
@@ -37,13 +41,19 @@ class Peak(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Parameters of the whole model, and bytes of each on a rank: kept by all, divided among those with the same ones."""
+    """Parameters of the whole model, and bytes of each on a rank."""
 
     dense: float
     experts: float
-    replicated: float
-    divided: float
-    sharded: bool
+    dense_width: Floats  # [plans]
+    expert_width: Floats  # [plans]
+
+
+class _Held(NamedTuple):
+    """What a rank holds of each unit, [shapes, units, ...]."""
+
+    activations: Floats  # of one micro-batch in one pass, by WHOLE, WITHOUT_CORE, INPUT_ONLY
+    parameters: Floats
 
 
 def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints) -> Peak:
@@ -55,37 +65,40 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
     rows = rows[order]
     table = np.stack([plans.tp[rows], plans.ep[rows], plans.micro_batch[rows]], axis=1)
     shape, first = distinct_rows(table)
-    kept = _kept(workload, modelled, table[first])
+    kept = _held(workload, modelled, table[first])
     split = split_plans(workload.arrays, plans, rows)
     blocks = int((2 * plans.vpp[rows] * plans.pp[rows] * plans.ga[rows]).max())
-    held = int((plans.vpp[rows] * plans.pp[rows]).max())
-    scratch = np.empty(blocks, np.int64), np.zeros(held, np.int64)
-    _fill(workload.arrays, plans, split, _state(workload), rows, shape, kept, *scratch, peak.total, peak.activations)
+    cells = int((plans.vpp[rows] * plans.pp[rows]).max())
+    scratch = np.empty(blocks, np.int64), np.zeros(cells, np.int64)
+    _fill(workload.arrays, plans, split, _state(workload, plans), rows, shape, kept, *scratch, peak.total, peak.activations)
     return peak
 
 
-def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> Floats:
-    """Activations of one micro-batch in one pass of each unit, [shapes, units, 3]."""
+def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> _Held:
+    """Activations and parameters of each unit."""
     model, units = modelled.model, workload.arrays.unit_layers.shape[0]
     keys = modelled.keys(*(np.ascontiguousarray(shapes[:, k]) for k in range(3)))
-    kept = np.zeros((len(shapes), units, 3))
+    kept, parameters = np.zeros((len(shapes), units, 3)), np.zeros((len(shapes), units))
     number = 0
     for unit in model.units:
         at = units - 2 if unit.kind == EMBEDDING else units - 1
         if unit.kind == LAYER:
             at, number = number, number + 1
-        found = activation_bytes(model, unit, keys, flash=modelled.stack.flash_attention)
-        kept[:, at] += found * (1 if unit.kind == LAYER else unit.number)
-    return kept
+        found = activation_bytes(model, unit, keys, flash=modelled.stack.flash_attention, logit=modelled.stack.logit_bytes)
+        times = 1 if unit.kind == LAYER else unit.number
+        kept[:, at] += found * times
+        mine = held(model, unit, keys)
+        parameters[:, at] += (mine.dense + mine.experts) * times
+    return _Held(kept, parameters)
 
 
-def _state(workload: Workload) -> _State:
+def _state(workload: Workload, plans: Plans) -> _State:
     step, width = workload.arrays.step, workload.arrays.gradient_width
     reduced = step.role == REDUCE_GRADIENTS
     dense, experts = (
         float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width for rule in (PARAMETERS, EXPERT_PARAMETERS)
     )
-    return _State(dense, experts, *workload.state_width, workload.arrays.optimizer.sharded)
+    return _State(dense, experts, *state_widths(workload, plans))
 
 
 @kernel
@@ -96,7 +109,7 @@ def _fill(
     state: _State,
     rows: Ints,
     shape: Ints,
-    kept: Floats,
+    kept: _Held,
     order: Ints,
     in_flight: Ints,
     total: Floats,
@@ -113,24 +126,52 @@ def _fill(
             fill_order(schedule, pp, vpp, ga, order)
             _count_in_flight(order, pp, vpp, ga, in_flight)
         rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, scale)
-        dp = plan.all_gpus / (plan.tp * plan.pp)
+        sharding = plan.sharding if plan.sharding != AS_STACK else arrays.framework.sharding
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(pp):
             layers, ends = float(split.stage_layers[stage_row + stage]), ends_held(stage, pp)
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
-            bytes_ = dense * (state.replicated + state.divided / (dp if state.sharded else 1.0))
-            replicas = expert_replicas(arrays, dp, plan.tp, plan.ep)
-            bytes_ += experts * (state.replicated + state.divided / (replicas if state.sharded else 1.0))
+            bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
             of_stage, working = 0.0, 0.0
             for chunk in range(vpp):
-                held, redone = _chunk(arrays, split, plan, kept, shape[k], row + chunk * pp + stage)
+                held, redone = _chunk(arrays, split, plan, kept.activations, shape[k], row + chunk * pp + stage)
                 of_stage += in_flight[stage * vpp + chunk] * held
                 working = max(working, redone)
             of_stage += working
+            if sharding >= GRADIENTS_SHARDED:
+                first = row + stage
+                of_stage += _unsharded(arrays, split, plan, sharding, kept.parameters[shape[k]], first)
             if not total[rows[k]] >= bytes_ + of_stage:
                 total[rows[k]] = bytes_ + of_stage
                 activations[rows[k]] = of_stage
+
+
+@inner_kernel
+def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, parameters: Floats, first: int) -> float:
+    """Bytes of whole layers on a stage whose first virtual stage is in row `first` of the split.
+
+    16-bit parameters: of embedding and head, and of the layer that runs with those gathered ahead, or of all layers if they
+    stay. Gradients: those of one unit as the backward writes them, and as they are sent.
+    """
+    largest, gathered, layers = 0.0, 0.0, 0
+    at_ends = parameters.shape[0] - 2
+    widest = 0.0
+    for unit in range(parameters.shape[0]):
+        for chunk in range(plan.vpp):
+            row = first + chunk * plan.pp
+            passes = split.passes[row, unit]
+            if passes == 0:
+                continue
+            largest = max(largest, parameters[unit])
+            if unit >= at_ends or not plan.reshard_after_forward:
+                gathered += passes * parameters[unit]
+            else:
+                layers += passes
+                widest = max(widest, parameters[unit])
+    gathered += min(layers, 1 + plan.prefetch_layers) * widest
+    whole = PARAMETER_BYTES * gathered if sharding == PARAMETERS_SHARDED else 0.0
+    return whole + (PARAMETER_BYTES + arrays.gradient_width) * largest
 
 
 @kernel

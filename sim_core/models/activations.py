@@ -17,19 +17,19 @@ LOGIT: Final = 8.0
 """Bytes per logit from head to backward: bf16 logits and their gradient, fp32 softmax (Megatron-LM)."""
 
 
-def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool) -> Floats:
+def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, logit: float = LOGIT) -> Floats:
     """Bytes kept for one micro-batch and one unit, [n, MODES]. Raises SpecError if the sequence is unknown.
 
     Korthikanti et al. 2022 (arXiv 2205.05198), section 4, itemised so that it holds for other layers, too: their eq. 2 and 4
     without flash attention, with dropout, and with as many key-value heads as heads. With full recompute the backward of a
-    layer needs `none` of one layer besides.
+    layer needs `none` of one layer besides. `logit`: bytes kept per logit.
     """
     shape = shape_of(model, keys, sequence_of(model))
     if unit.kind == EMBEDDING:
         mask = shape.local * model.hidden if model.hidden_dropout else np.zeros(len(keys.tp))
         norm = 2.0 * shape.local * model.hidden if model.embedding_norm else 0.0
         return np.stack([mask + norm] * len(MODES), axis=1)
-    ends = _head(model, shape) if unit.kind in (HEAD, MTP) else np.zeros(len(keys.tp))
+    ends = _head(model, shape, logit) if unit.kind in (HEAD, MTP) else np.zeros(len(keys.tp))
     if unit.kind == HEAD:
         return np.stack([ends] * len(MODES), axis=1)
     if unit.kind == MTP:  # inputs of two norms, their concatenation
@@ -81,6 +81,6 @@ def _experts(model: Model, shape: Shape) -> Floats:
     return routed + (_mlp(model, shape, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
 
 
-def _head(model: Model, shape: Shape) -> Floats:
+def _head(model: Model, shape: Shape, logit: float) -> Floats:
     """Inputs of the final norm and of the logits; the logits."""
-    return 4.0 * shape.local * model.hidden + LOGIT * shape.tokens * shape.vocabulary / shape.tp
+    return 4.0 * shape.local * model.hidden + logit * shape.tokens * shape.vocabulary / shape.tp

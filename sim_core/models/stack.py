@@ -23,11 +23,13 @@ class Stack(Checked):
     name: str
     source: str
     flash_attention: Flag
-    attention_scale: Number  # time of core attention over that of the kernels measured for the device
+    attention_scale: Number | dict[str, Number]  # time of core attention over that of the measured kernels; by their device
     fused_loss: Flag
+    logit_bytes: Number  # kept per logit from head to backward
     accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
-    distributed_optimizer: Flag
+    sharding: Literal["none", "optimizer", "gradients", "parameters"]  # unless the plan says otherwise
+    weight_bytes: Literal[0, 2]  # of 16-bit weights that a rank keeps beside the fp32 ones
     optimizer_bytes: Number  # traffic per weight of a rank's share and step
     experts_with_tp: Flag  # experts are divided by tensor parallelism, too
     hides_backward_tp: Flag  # collectives of the backward run beside GEMMs of the same operator
@@ -41,6 +43,11 @@ class Stack(Checked):
     step: Number  # seconds per step besides all else
     reserved: Number  # bytes of a device that no tensor can have: context, communicators
     fragmentation: Number  # allocated over used memory
+
+    def attention_on(self, device: str) -> float:
+        """Time of core attention over that of the kernels measured on `device`; 1 where the stack does not say."""
+        scale = self.attention_scale
+        return scale.get(device, 1.0) if isinstance(scale, dict) else scale
 
     @property
     def kernels(self) -> Kernels:

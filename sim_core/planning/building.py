@@ -16,6 +16,7 @@ from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import LARGEST
 from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
+from sim_core.terms import SHARDINGS
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -25,6 +26,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "fidelity": FIDELITIES,
     "gradient_precision": PRECISIONS,
+    "sharding": SHARDINGS,
 }
 """Columns whose values are indices into these words."""
 
@@ -39,6 +41,10 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "bucket_bytes": 0,
     "fidelity": "event",
     "gradient_precision": "recorded",
+    "sharding": "stack",
+    "dp_shard": 0,
+    "reshard_after_forward": True,
+    "prefetch_layers": 1,
     "straggler_stage": 0,
     "straggler_factor": 1.0,
     "device_speed": 1.0,
@@ -57,11 +63,12 @@ class _Bounds(NamedTuple):
 
 _SWITCH: Final = _Bounds(least=0, most=1)
 _FACTOR: Final = _Bounds(least=1e-9, most=1e9)
-_FROM_ZERO: Final = ("ga", "bucket_bytes", "checkpoint_layers", "straggler_stage")
+_FROM_ZERO: Final = ("ga", "bucket_bytes", "checkpoint_layers", "straggler_stage", "dp_shard", "prefetch_layers")
 _BOUNDS: Final[Mapping[str, _Bounds]] = {
     **{name: _Bounds(least=int(name not in _FROM_ZERO), most=most) for name, most in LARGEST.items()},
     "all_gpus": _Bounds(least=1, most=2**62),  # a product of dp, tp and pp; too many have a reason code
     **dict.fromkeys(("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param"), _SWITCH),
+    "reshard_after_forward": _SWITCH,
     **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
     "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
     **dict.fromkeys(("straggler_factor", "device_speed"), _FACTOR),
@@ -164,7 +171,7 @@ def _word(name: str, value: object) -> int:
 
 
 def _number(name: str, value: object, whole: bool) -> int | float:
-    if isinstance(value, bool | np.bool_) and name.startswith("overlap_"):
+    if isinstance(value, bool | np.bool_) and _BOUNDS[name] == _SWITCH and name not in FLOATS:
         return int(value)
     if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.integer | np.floating):
         raise SpecError(f"plans: {name}: found {shown(value)}, expected a number")

@@ -54,6 +54,10 @@ class Plans(NamedTuple):
     layers: Ints  # layers of the model
     straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
     gradient_precision: Ints  # index into PRECISIONS
+    sharding: Ints  # index into terms.SHARDINGS
+    dp_shard: Ints  # data-parallel ranks that divide them; 0: all. The groups of so many ranks are replicas of each other
+    reshard_after_forward: Ints  # 0 or 1: whether a layer's parameters are freed after its forward and gathered again
+    prefetch_layers: Ints  # layers whose parameters are gathered ahead of the one that runs
     straggler_factor: Floats
     device_speed: Floats  # compute runs this many times as fast
     dp_overlap_ratio: Floats  # 0 to 1: part of DP, TP, EP communication that fidelity simai counts as hidden
@@ -98,6 +102,10 @@ class Plan(NamedTuple):
     layers: int
     straggler_stage: int
     gradient_precision: int
+    sharding: int
+    dp_shard: int
+    reshard_after_forward: int
+    prefetch_layers: int
     straggler_factor: float
     device_speed: float
     dp_overlap_ratio: float
@@ -132,6 +140,10 @@ def plan_at(plans: Plans, i: int) -> Plan:
         layers=plans.layers[i],
         straggler_stage=plans.straggler_stage[i],
         gradient_precision=plans.gradient_precision[i],
+        sharding=plans.sharding[i],
+        dp_shard=plans.dp_shard[i],
+        reshard_after_forward=plans.reshard_after_forward[i],
+        prefetch_layers=plans.prefetch_layers[i],
         straggler_factor=plans.straggler_factor[i],
         device_speed=plans.device_speed[i],
         dp_overlap_ratio=plans.dp_overlap_ratio[i],

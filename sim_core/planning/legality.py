@@ -24,6 +24,7 @@ from sim_core.planning.columns import (
     SPLITS,
     Plans,
 )
+from sim_core.terms import AS_STACK, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
@@ -56,6 +57,10 @@ REASONS: Final = (
     "attention_unknown",
     "checkpoint_span_exceeds_stage",
     "straggler_beyond_pp",
+    "sharding_unknown",
+    "sharding_without_effect",
+    "dp_shard_not_dividing_dp",
+    "ep_does_not_fit_dp_shard",
     "not_in_simai",
     "model_state_exceeds_memory",
     "memory_exceeds_device",
@@ -104,6 +109,11 @@ EXPLANATIONS: Final = {
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
+    "sharding_unknown": "sharding or dp_shard, but the workload is a file whose layers' parameters are unknown (workload.model "
+    "supplies them)",
+    "sharding_without_effect": "dp_shard without sharding; reshard_after_forward, prefetch_layers without sharding: parameters",
+    "dp_shard_not_dividing_dp": "dp_shard does not divide dp",
+    "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
     "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, and no layers, "
     "device_speed, straggler or gradient_precision",
     "model_state_exceeds_memory": "weights, gradients and optimizer state alone exceed the device's memory",
@@ -173,6 +183,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),
+        **_unfit_sharding(workload, plans, dp),
         "not_in_simai": simai,
         **_refused(workload, plans),
         "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
@@ -188,6 +199,21 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
         return {}
     codes = refusals(modelled.model, modelled.keys(plans.tp, plans.ep, plans.micro_batch), workload.sequence)
     return {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
+
+
+def _unfit_sharding(workload: Workload, plans: Plans, dp: Ints) -> dict[str, npt.NDArray[np.bool_]]:
+    """Plans whose sharding is unknown, changes nothing, or does not fit their groups, by reason."""
+    sharding = np.where(plans.sharding == AS_STACK, workload.arrays.framework.sharding, plans.sharding)
+    some = plans.dp_shard > 0
+    gathering = (plans.reshard_after_forward != 1) | (plans.prefetch_layers != 1)
+    unused = (some & (sharding == UNSHARDED)) | (gathering & (sharding != PARAMETERS_SHARDED))
+    ranks = np.where(some, plans.dp_shard, dp) * (plans.tp if workload.arrays.shares.whole_experts else 1)
+    return {
+        "sharding_unknown": (some | (plans.sharding != AS_STACK)) & (workload.modelled is None),
+        "sharding_without_effect": unused,
+        "dp_shard_not_dividing_dp": dp % np.where(some, plans.dp_shard, 1) != 0,
+        "ep_does_not_fit_dp_shard": some & (ranks % plans.ep != 0) & (plans.ep % ranks != 0),
+    }
 
 
 def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:

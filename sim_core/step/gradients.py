@@ -7,14 +7,26 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Case, collective_of
+from sim_core.costing.case import Case, collective_of, shard_ranks
+from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import UP, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
+from sim_core.terms import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    AS_STACK,
+    DP,
+    DP_EP,
+    GRADIENTS_SHARDED,
+    OPTIMIZER_SHARDED,
+    REDUCE_SCATTER,
+    UNSHARDED,
+)
 from sim_core.workloads.moving import PARAMETERS
-from sim_core.workloads.workload import ALL_REDUCE, DP, GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,7 +66,7 @@ def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
 
 
 @inner_kernel
-def _width_scale(case: Case) -> float:
+def width_scale(case: Case) -> float:
     """Bytes of a gradient on the wire over the recorded bytes."""
     width = WIDTH_OF_PRECISION[case.plan.gradient_precision]
     return width / case.arrays.gradient_width if width > 0 else 1.0
@@ -70,7 +82,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     layers, size = float(case.split.end[row] - case.split.begin[row]), case.split.size[row]
     ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
     bucket = float(case.plan.bucket_bytes)
-    narrower = _width_scale(case)
+    narrower = width_scale(case)
     width = arrays.gradient_width * narrower
     if bucket == 0:
         parameters = max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_BUCKET_PARAMETERS_PER_DP * case.dp)
@@ -87,7 +99,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         if role == REDUCE_GRADIENTS:
             sent *= narrower
         number = max(np.ceil(sent / bucket), 1.0)
-        seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent / number)
+        seconds = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
         buckets.number[size, k] = number
         buckets.bucket_s[size, k] = seconds
         total_s += number * seconds
@@ -98,6 +110,23 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     buckets.most[size] = most
     buckets.total_s[size] = total_s
     buckets.costed[size] = True
+
+
+@inner_kernel
+def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> float:
+    """Seconds of one bucket, once a step. Sharded gradients are scattered in every micro-batch, sharded parameters gathered
+    for every layer (step/sharding.py); what is left is to sum the parts of all replicas."""
+    if case.sharding == AS_STACK:
+        return collective_of(case, kind, group, size)
+    shard = EXPERT_SHARD if group == DP_EP else SHARD
+    if role == GATHER_PARAMETERS:
+        gathered = case.sharding == OPTIMIZER_SHARDED or case.sharding == GRADIENTS_SHARDED
+        return collective_of(case, ALL_GATHER, shard, size) if gathered else 0.0
+    if case.sharding == UNSHARDED:
+        return collective_of(case, ALL_REDUCE, group, size)
+    seconds = collective_of(case, REDUCE_SCATTER, shard, size) if case.sharding == OPTIMIZER_SHARDED else 0.0
+    replica = EXPERT_REPLICA if group == DP_EP else REPLICA
+    return seconds + collective_of(case, ALL_REDUCE, replica, size / shard_ranks(case, shard))
 
 
 @inner_kernel
@@ -144,7 +173,7 @@ def _stream_layers(case: Case, program: Program, virtual: int, begin_s: float, s
     arrays, plan, blocks = case.arrays, case.plan, case.blocks
     pieces = arrays.pieces
     bucket = float(plan.bucket_bytes) if plan.bucket_bytes > 0 else float(DDP_BUCKET_BYTES)
-    scale = blocks.scale[case.block, PARAMETERS] * _width_scale(case)
+    scale = blocks.scale[case.block, PARAMETERS] * width_scale(case)
     units = arrays.unit_layers.shape[0]
     first = case.split.begin[case.first + virtual]
     layer = case.split.end[case.first + virtual]

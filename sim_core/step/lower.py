@@ -45,6 +45,14 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
 
 
 @inner_kernel
+def slowness(case: Case, stage: int) -> float:
+    """Part of its compute by which a stage is slower: a straggler, jitter."""
+    plan = case.plan
+    jitter = 1 + case.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
+    return float((plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1)
+
+
+@inner_kernel
 def _cost_sends(case: Case, program: Program) -> None:
     """Cost of the message into each stage, from the previous and the next stage; the last stage also sends to the first."""
     pp, all_gpus, gpus_per_node = case.plan.pp, case.plan.all_gpus, case.device.gpus_per_node
@@ -79,12 +87,11 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     all_passes[:] = 0.0
     all_again[:] = 0.0
     low.extra_s[:] = 0.0
-    jitter = 1 + case.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
     for virtual in range(pp * vpp):
         stage = virtual % pp
         forward_s = 0.0
         backward_s = 0.0
-        slower = (plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1
+        slower = slowness(case, stage)
         for unit in range(all_passes.shape[0]):
             count = passes[row, unit]
             redone = 0

@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import Case, collective_of
+from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
-from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
+from sim_core.costing.groups import EXPERT_SHARD, SHARD
+from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.step.gradients import Buckets, cost_buckets
+from sim_core.terms import GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -135,11 +137,16 @@ def _cost(case: Case, row: int, once: Once) -> None:
         if step.comm_kind[k] != NO_COMM:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
         once.comm_s[size, k] = seconds
-    optimizer, dense_ranks, expert_ranks = arrays.optimizer, 1.0, 1.0
-    if optimizer.sharded:
-        dense_ranks, expert_ranks = float(case.dp), expert_replicas(arrays, float(case.dp), plan.tp, plan.ep)
+    optimizer = arrays.optimizer
+    sharded = case.sharding >= OPTIMIZER_SHARDED
+    dense_ranks = shard_ranks(case, SHARD) if sharded else 1
+    expert_ranks = shard_ranks(case, EXPERT_SHARD) if sharded else 1
     dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
     experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
-    moved = dense / dense_ranks + experts / expert_ranks + (dense + experts) * optimizer.clear
+    moved = dense / dense_ranks + experts / expert_ranks
+    if case.sharding >= GRADIENTS_SHARDED:
+        moved += moved * optimizer.clear
+    else:
+        moved += (dense + experts) * optimizer.clear
     once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s
     once.costed[size] = True

@@ -12,6 +12,7 @@ from sim_core.models.sharding import held
 from sim_core.models.stack import Stack
 from sim_core.models.traffic import GRADIENT_CLEAR
 from sim_core.models.weights import REPLICATED, weights_of
+from sim_core.terms import SHARDINGS
 from sim_core.workloads import moving
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -40,8 +41,8 @@ from sim_core.workloads.workload import (
 MODEL = "model"
 BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
 PARAMETER_BYTES = 2.0
-STATE_WIDTHS = {4: (6.0, 12.0), 2: (4.0, 12.0)}
-"""By the bytes of a gradient: weights and gradients of 16 bits or gradients of fp32; master weights and two moments."""
+ADAM_BYTES = 12.0
+"""fp32 weights and two moments."""
 
 
 def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) -> Workload:
@@ -75,14 +76,14 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         optimizer=Optimizer(
             dense_bytes=stack.optimizer_bytes * total,
             expert_bytes=stack.optimizer_bytes * experts,
-            sharded=stack.distributed_optimizer,
             step_s=stack.step,
-            clear=GRADIENT_CLEAR / stack.optimizer_bytes if stack.distributed_optimizer else 0.0,
+            clear=GRADIENT_CLEAR / stack.optimizer_bytes if stack.sharding != "none" else 0.0,
         ),
         framework=Framework(
             gathers_sends=stack.scatters_sends and not sequence_parallel,
             dp_contention=stack.dp_contention,
             jitter=stack.jitter,
+            sharding=SHARDINGS.index(stack.sharding),
         ),
     )
     return Workload(
@@ -96,7 +97,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         has_experts=model.experts is not None,
         experts=model.experts.count if model.experts else None,
         recorded_fields={"checkpointing": "none", "overlap_grad": True},
-        state_width=STATE_WIDTHS[stack.gradient_bytes],
+        state_width=(float(stack.weight_bytes + stack.gradient_bytes), ADAM_BYTES),
         modelled=Modelled(model=model, stack=stack, sequence_parallel=sequence_parallel),
         notes=(
             f"model {model.name}: {sequence} tokens a sequence, stack {stack.name}, "
@@ -129,15 +130,14 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
 
 
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
-    """Gradients, gathered parameters, and the tied embedding's gradient."""
+    """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
     rows: list[tuple[int, int, int, float, int]] = []
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
         if not count:
             continue
-        reduction = REDUCE_SCATTER if stack.distributed_optimizer else ALL_REDUCE
+        reduction = ALL_REDUCE if stack.sharding == "none" else REDUCE_SCATTER
         rows.append((REDUCE_GRADIENTS, reduction, group, stack.gradient_bytes * count, rule))
-        if stack.distributed_optimizer:
-            rows.append((GATHER_PARAMETERS, ALL_GATHER, group, PARAMETER_BYTES * count, rule))
+        rows.append((GATHER_PARAMETERS, ALL_GATHER, group, PARAMETER_BYTES * count, rule))
     if model.tied:
         tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
         rows.append((AFTER_GRADIENTS, ALL_REDUCE, TIED, tied, moving.VOCABULARY))

@@ -24,6 +24,7 @@ from sim_core.models.stack import Stack
 from sim_core.terms import ALL_GATHER as ALL_GATHER
 from sim_core.terms import ALL_REDUCE as ALL_REDUCE
 from sim_core.terms import ALL_TO_ALL as ALL_TO_ALL
+from sim_core.terms import AS_STACK
 from sim_core.terms import DP as DP
 from sim_core.terms import DP_EP as DP_EP
 from sim_core.terms import EMBEDDING as EMBEDDING
@@ -113,9 +114,8 @@ class Optimizer(NamedTuple):
 
     dense_bytes: float = 0.0
     expert_bytes: float = 0.0
-    sharded: bool = False  # divided among the ranks that hold the same parameters
     step_s: float = 0.0
-    clear: float = 0.0  # bytes per step of the gradients set to zero, over dense_bytes or expert_bytes; never divided
+    clear: float = 0.0  # bytes per step of the gradients set to zero, over dense_bytes or expert_bytes
 
 
 class Framework(NamedTuple):
@@ -124,6 +124,7 @@ class Framework(NamedTuple):
     gathers_sends: bool = False  # a stage gathers what the ranks of the one before it sent in parts
     dp_contention: float = 0.0  # part of hidden gradients and parameters that the compute beside them is slower by
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
+    sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
 
 
 class Arrays(NamedTuple):

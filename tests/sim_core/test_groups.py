@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import HardwareTable, Plans, hardware_table, read_hardware
-from sim_core.costing.groups import Groups, group_plans, group_s
+from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, Groups, group_plans, group_s
 from sim_core.hardware.table import device_at
 from sim_core.planning.placement import placements
 from sim_core.workloads.workload import ALL_TO_ALL, DP, DP_EP, EMBEDDING, EP, TP
@@ -111,12 +111,45 @@ def test_groups_are_placed_where_the_rank_order_puts_them(placed: tuple[Plans, l
 
 def test_groups_are_alike_where_ranks_and_placements_are(placed: tuple[Plans, list[Shape], Groups]) -> None:
     groups = placed[2]
-    for kind in range(groups.ranks.shape[1]):
+    for kind in range(groups.alike.shape[1]):
         known: dict[tuple[int, bytes], int] = {}
         for row, (ranks, first, end) in enumerate(zip(groups.ranks, groups.first, groups.end, strict=True)):
             own = (int(ranks[kind]), groups.placed[first[kind] : end[kind]].tobytes())
             assert groups.alike[row, kind] == known.setdefault(own, row)
         assert len(known) > 10 or kind == EMBEDDING
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_state_is_divided_among_neighbours_of_dp(table: HardwareTable, whole: bool) -> None:
+    """Every group of SHARD, REPLICA and of the same for experts, whose ranks with `whole` span tp, as a list of ranks."""
+    made = [(shape, shard) for shape in shapes() for shard in range(1, shape[2] + 1) if shape[2] % shard == 0][::3]
+    made = [(shape, shard) for shape, shard in made if (shard * (shape[0] if whole else 1)) % shape[1] == 0]
+    plans = make_plans(
+        tp=[shape[0] for shape, _ in made],
+        ep=[shape[1] for shape, _ in made],
+        pp=[shape[3] for shape, _ in made],
+        all_gpus=[shape[0] * shape[2] * shape[3] for shape, _ in made],
+        dp_shard=[shard for _, shard in made],
+        hardware=len(NODES) - 1,
+    )
+    groups = group_plans(table.columns, plans, np.arange(len(made)), whole)
+    for i, ((tp, ep, dp, pp), shard) in enumerate(made):
+        number = np.arange(tp * dp * pp)
+        dense = number.reshape(pp, dp // shard, shard, tp)  # [stage, replica, shard, tensor]
+        inside = 1 if whole else tp
+        mine = shard * tp // inside // ep
+        experts = number.reshape(pp, -1, mine, ep, inside)  # [stage, replica, shard, expert, tensor]
+        expected = {
+            SHARD: np.moveaxis(dense, 2, -1).reshape(-1, shard),
+            REPLICA: np.moveaxis(dense, 1, -1).reshape(-1, dp // shard),
+            EXPERT_SHARD: np.moveaxis(experts, 2, -1).reshape(-1, mine),
+            EXPERT_REPLICA: np.moveaxis(experts, 1, -1).reshape(-1, experts.shape[1]),
+        }
+        row = groups.key[i]
+        for kind, ranks in expected.items():
+            lie = {(len(on), min(on), max(on)) for on in (held(one, NODES[-1]) for one in ranks.tolist())}
+            found = [tuple(at) for at in groups.placed[groups.first[row, kind] : groups.end[row, kind]].tolist()]
+            assert (found, groups.ranks[row, kind]) == (sorted(lie), ranks.shape[1]), (made[i], kind)
 
 
 def lists(ranks: int, stride: int, starts: int, block: int, blocks: int) -> list[list[int]]:
