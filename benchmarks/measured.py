@@ -82,8 +82,6 @@ def refused(row: dict[str, str]) -> str:
         return f"device {row['hw'] or 'not stated'}"
     if row["framework"] not in STACKS:
         return f"framework {row['framework']}"
-    if number(row, "cp") > 1:
-        return "context parallelism"
     if row["zero"] in ("3", "FSDP"):
         return "sharded data parallelism"
     if row["dtype"] not in ("bf16", "fp16"):
@@ -139,6 +137,7 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
         tp=number(row, "tp"),
         pp=number(row, "pp"),
         vpp=vpp,
+        cp=number(row, "cp"),
         ep=number(row, "ep"),
         all_gpus=number(row, "gpus"),
         micro_batch=number(row, "mbs"),
@@ -231,7 +230,7 @@ def main() -> int:
         run = Run(row, step_s * 1e3, peak_bytes / 2**30)
         runs[name].append(run)
         if given.rows:
-            plan = " ".join(f"{key}{row[key]}" for key in ("tp", "pp", "vpp", "ep", "mbs", "ga", "sp", "layers"))
+            plan = " ".join(f"{key}{row[key]}" for key in ("tp", "cp", "pp", "vpp", "ep", "mbs", "ga", "sp", "layers"))
             plan += " " + row["recompute"][:9]
             print(f"{row['id']:>5} {row['model']:18} {row['gpus']:>5} {plan:55} {row['iter_ms']:>10} {run.error:+7.1f} %")
     for name in sorted({*runs, *why}):

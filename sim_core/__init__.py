@@ -55,6 +55,7 @@ from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -126,6 +127,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
