@@ -78,6 +78,7 @@ from sim_core.simulator import (
 )
 from sim_core.units import (
     SWITCH,
+    count,
     quantity,
     short,
 )
@@ -176,6 +177,7 @@ __all__ = [
     "calibrated",
     "checkpointing_codes",
     "compiling_alone",
+    "count",
     "export_simai",
     "hardware_table",
     "hardware_yaml",
