@@ -18,7 +18,7 @@ from sweep.validation.models import model_of
 from sweep.validation.reasons import NotSimulated
 from sweep.validation.simulation import Run, run_rows
 from sweep.validation.stacks import stack_of
-from sweep.validation.table import COMMITTED, QUALITIES, Row, read_table
+from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, Row, read_table
 from tests.sweep.commands import sweep
 
 RUN = {
@@ -105,10 +105,17 @@ def test_a_model_of_no_known_name_is_simulated_from_its_numbers() -> None:
 
 def test_devices_by_name() -> None:
     named = {
-        "A100-80GB": "A100-80G-SXM", "A100-40GB-SXM": "A100-40G-SXM", "A100-PCIe-80GB": "A100-80G-PCIe", "H200-141GB": "H200-SXM",
-        "NVIDIA H100 80GB HBM3": "H100-SXM", "H100-96GB HBM2e 500W": "H100-96G-500W", "GB300": "GB300-NVL72", "B200-180GB": "B200-SXM",
-        "V100-16GB": "V100-32G-SXM", "V100 (32GB; not stated in the page)": "V100-32G-SXM",
-    }  # fmt: skip
+        "A100-80GB": "A100-80G-SXM",
+        "A100-40GB-SXM": "A100-40G-SXM",
+        "A100-PCIe-80GB": "A100-80G-PCIe",
+        "H200-141GB": "H200-SXM",
+        "NVIDIA H100 80GB HBM3": "H100-SXM",
+        "H100-96GB HBM2e 500W": "H100-96G-500W",
+        "GB300": "GB300-NVL72",
+        "B200-180GB": "B200-SXM",
+        "V100-16GB": "V100-32G-SXM",
+        "V100 (32GB; not stated in the page)": "V100-32G-SXM",
+    }
     assert {name: preset_of(name) for name in named} == named
     for name in ("", "MI300X", "H100-PCIe-80GB", "A100-20GB", "TPUv5p", "RTX4090"):
         with pytest.raises(NotSimulated):
@@ -184,6 +191,7 @@ def test_worse_figures_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert worse(now) == ["mine, H100-80GB-SXM: simulated 2, recorded 3"]
 
 
+NO_FRAMEWORK = "'set, hw, gpus, model, iter_ms'"
 HEAD = "set,framework,hw,gpus,model,iter_ms"
 
 
@@ -193,7 +201,7 @@ HEAD = "set,framework,hw,gpus,model,iter_ms"
         ("", "1: empty file: expected a heading with at least set, framework, hw, gpus, model, iter_ms"),
         ("\n\n", "1: empty file: expected a heading with at least set, framework, hw, gpus, model, iter_ms"),
         (HEAD, "1: no runs: expected a row a run below the heading"),
-        ("set,hw,gpus,model,iter_ms\na,b,1,c,1", "1: column framework: found 'set, hw, gpus, model, iter_ms', expected it in the heading"),
+        ("set,hw,gpus,model,iter_ms\na,b,1,c,1", f"1: column framework: found {NO_FRAMEWORK}, expected it in the heading"),
         (HEAD + ",recompte\na,b,c,1,d,1,", "1: column: found 'recompte', expected recompute"),
         (HEAD + ",hw\na,b,c,1,d,1,e", "1: column 'hw': found it twice, expected each name once"),
         (HEAD + "\na,b,c,1,d", "2: cells: found 5, expected 6 as in the heading"),
@@ -203,7 +211,7 @@ HEAD = "set,framework,hw,gpus,model,iter_ms"
         (HEAD + "\na,b,c,8,d,nan", "2: iter_ms: found 'nan', expected a number above 0 and up to 1e+15"),
         (HEAD + "\na,b,c,8,,5", "2: model: found '', expected a name"),
         (HEAD + ",oom\na,b,c,8,d,5,yes", "2: oom: found 'yes', expected 0, 1 or nothing"),
-        (HEAD + ",quality\na,b,c,8,d,5,good", "2: quality: found 'good', expected one of ok, composed, inconsistent, erratic, dtype_suspect"),
+        (HEAD + ",quality\na,b,c,8,d,5,good", f"2: quality: found 'good', expected one of {', '.join(QUALITIES)}"),
         (HEAD + '\n"a,b', "2: not a CSV row: found unexpected end of data"),
         (HEAD + "\na\0,b", "2: not text: found a null byte, expected a CSV table"),
     ],
@@ -221,7 +229,7 @@ def test_a_binary_file_is_one_line(tmp_path: Path) -> None:
     assert sweep("validate", path).stderr == f"error: {path}:2: not UTF-8: found byte 0xff, expected a CSV table\n"
 
 
-@pytest.mark.parametrize("column", ["layers", "hidden", "heads", "ffn", "vocab", "seq", "tp", "pp", "vpp", "ep", "mbs", "gbs", "gpus", "experts", "topk", "moe_ffn", "kv_heads", "gpus_per_node"])  # fmt: skip
+@pytest.mark.parametrize("column", COUNTS)
 @pytest.mark.parametrize("value", ["7", "2147483647"])
 def test_any_number_in_a_column_is_simulated_or_has_a_reason(column: str, value: str) -> None:
     try:
