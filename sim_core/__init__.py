@@ -79,6 +79,7 @@ from sim_core.simulator import (
 )
 from sim_core.units import (
     SWITCH,
+    count,
     quantity,
     short,
 )
@@ -178,6 +179,7 @@ __all__ = [
     "calibrated",
     "checkpointing_codes",
     "compiling_alone",
+    "count",
     "export_simai",
     "hardware_table",
     "hardware_yaml",

@@ -22,6 +22,7 @@ from sweep.commands import (
     run_command,
     simulate_command,
     timeline_command,
+    validate_command,
 )
 from sweep.show.terminal import EXIT_INTERRUPTED
 
@@ -59,6 +60,7 @@ app.command("replay")(replay_command.command)
 app.command("timeline")(timeline_command.command)
 app.command("hardware")(hardware_command.command)
 app.command("model")(model_command.command)
+app.command("validate")(validate_command.command)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, Plans, SpecError, nearest, quantity
+from sweep.budget import COSTS
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
 from sweep.spec import LABELS, WORDS
 
@@ -17,9 +18,9 @@ Ints = npt.NDArray[np.int64]
 
 PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
-UTILISATION: Final = ("mfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
+UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
-MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, *UTILISATION)
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, *UTILISATION, *COSTS)
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     "cp": pa.int64(),

@@ -25,6 +25,7 @@ from sim_core import (
     split_text,
     whole_number,
 )
+from sweep.budget import Budget
 from sweep.document import apply_sets, first_error, read_document
 from sweep.workloads import Section, WorkloadSpec, from_text
 
@@ -124,6 +125,7 @@ class SweepSpec(Section):
     per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     sample: Sample | None = None
     store: StoreSpec = StoreSpec()
+    budget: Annotated[Budget | None, from_text("tokens")] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -59,6 +59,7 @@ def command(
     facts = prepared.provenance["plausibility"]
     share = row["measured_share"]
     found = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
-    print_plausibility(facts, found, [] if share is None else [share], console)
+    hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
+    print_plausibility(facts, found, hfu, [] if share is None else [share], console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

@@ -39,7 +39,7 @@ def test_a_list_of_layers_is_one_value(gpt7b: Workload) -> None:
 def test_results_have_names(gpt7b: Workload, h100: HardwareTable) -> None:
     results = simulate(gpt7b, h100, plans(gpt7b, tp=[4, 64], all_gpus=512))
     named = results.named()
-    assert list(named) == ["reason", *METRICS, *MEMORY, "measured_share"]
+    assert list(named) == ["reason", *METRICS, *MEMORY, "measured_share", "recomputed_flops"]
     assert named["reason"].tolist() == ["", ""]
     assert named["step_time_s"].tolist() == results.metrics[-1].tolist()
 
