@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
+    "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }
