@@ -43,7 +43,7 @@ class Case(NamedTuple):
     arrays: Arrays
     plan: Plan
     device: Device
-    dp: int
+    dp: int  # ranks with the same dense parameters: data-parallel and context-parallel ones
     sharding: int  # one of terms.SHARDINGS; AS_STACK: as recorded
     groups: Groups
     group: int

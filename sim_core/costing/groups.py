@@ -12,7 +12,9 @@ from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
+from sim_core.planning.keys import a2a_ranks
 from sim_core.planning.placement import Placement, placements
+from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.workload import DP, DP_EP, EP, GROUP_NAMES, TP
 
 Ints = npt.NDArray[np.int64]
@@ -39,8 +41,8 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
     """Place the groups of the plans in `rows`, which must be legal."""
     on = plans.hardware[rows]
     gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
-    own = (plans.tp, plans.pp, plans.ep, plans.all_gpus, plans.dp_shard)
-    table = np.stack([*(column[rows] for column in own), gpus_per_node, sockets], axis=1)
+    sizes = [plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], plans.cp[rows], a2a_ranks(plans, rows)]
+    table = np.stack([*sizes, gpus_per_node, sockets, plans.dp_shard[rows]], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -48,11 +50,12 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
 
 
 @kernel
-def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, shard: int, gpus_per_node: int) -> tuple[int, Ints]:
-    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then dp with ep inside, then pp.
+def _placements(kind: int, tp: int, sizes: Ints, shard: int, gpus_per_node: int) -> tuple[int, Ints]:
+    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then cp, then dp, then pp.
 
-    State is divided among `shard` neighbours of dp.
+    Gradients are reduced over dp and cp; ep is inside both. State is divided among `shard` neighbours of them.
     """
+    pp, ep, all_gpus, cp, a2a = int(sizes[1]), int(sizes[2]), int(sizes[3]), int(sizes[4]), int(sizes[5])
     stage = all_gpus // pp
     dp = stage // tp
     if kind >= N_GROUPS:
@@ -70,13 +73,18 @@ def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, shard: int,
         return dp, placements(dp, tp, tp, stage, pp, gpus_per_node)
     if kind == DP_EP:
         return dp // ep, placements(dp // ep, tp * ep, tp * ep, stage, pp, gpus_per_node)
+    if kind == CP_A2A:
+        return a2a, placements(a2a, tp, tp, tp * a2a, all_gpus // (tp * a2a), gpus_per_node)
+    if kind == CP_RING:
+        return cp // a2a, placements(cp // a2a, tp * a2a, tp * a2a, tp * cp, all_gpus // (tp * cp), gpus_per_node)
     ends = min(pp, 2)  # EMBEDDING: the first and the last stage
     return ends, placements(ends, (pp - 1) * stage, stage, all_gpus, 1, gpus_per_node)
 
 
 @inner_kernel
-def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int, shard: int) -> int:
+def _stride(kind: int, tp: int, sizes: Ints, shard: int) -> int:
     """GPUs from one rank of a group to the next."""
+    pp, ep, all_gpus, a2a = int(sizes[1]), int(sizes[2]), int(sizes[3]), int(sizes[5])
     if kind >= N_GROUPS:
         apart = tp if kind in (SHARD, REPLICA) else tp * ep
         if kind in (SHARD, EXPERT_SHARD):
@@ -86,26 +94,28 @@ def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int, shard: int) -> 
         return 1
     if kind == DP_EP:
         return tp * ep
-    return tp if kind in (EP, DP) else max(pp - 1, 1) * (all_gpus // pp)
+    if kind == CP_RING:
+        return tp * a2a
+    return tp if kind in (EP, DP, CP_A2A) else max(pp - 1, 1) * (all_gpus // pp)
 
 
 @kernel
 def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
+    """A row of `kinds`: tp, pp, ep, GPUs, cp, ranks of its all-to-all, GPUs of a node, whether it has sockets, `dp_shard`."""
     rows = kinds.shape[0]
     ranks = np.empty((rows, _KINDS), np.int64)
     first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
     placed = np.empty((2 * _KINDS * rows, 3), np.int64)
     used = 0
     for k in range(rows):
-        pp, ep, all_gpus, gpus_per_node = kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 5]
-        shard = kinds[k, 4] if kinds[k, 4] > 0 else all_gpus // (kinds[k, 0] * pp)
+        shard = kinds[k, 8] if kinds[k, 8] > 0 else kinds[k, 3] // (kinds[k, 0] * kinds[k, 1])
         for kind in range(_KINDS):
             tp, divided = kinds[k, 0], shard
             if whole_experts and kind in (EP, DP_EP, EXPERT_SHARD, EXPERT_REPLICA):
                 # tp does not divide experts: ranks of a tensor-parallel group are different ranks of the experts' groups
                 tp, divided = 1, shard * kinds[k, 0]
-            ranks[k, kind], found = _placements(kind, tp, pp, ep, all_gpus, divided, gpus_per_node)
-            stride[k, kind] = _stride(kind, tp, pp, ep, all_gpus, divided) if kinds[k, 6] else 1
+            ranks[k, kind], found = _placements(kind, tp, kinds[k], divided, kinds[k, 6])
+            stride[k, kind] = _stride(kind, tp, kinds[k], divided) if kinds[k, 7] else 1
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:

@@ -20,6 +20,7 @@ from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.sharding import held
 from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, split_plans
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
@@ -63,7 +64,7 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
         return peak
     order = np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))
     rows = rows[order]
-    table = np.stack([plans.tp[rows], plans.ep[rows], plans.micro_batch[rows]], axis=1)
+    table = key_table(plans, rows)
     shape, first = distinct_rows(table)
     kept = _held(workload, modelled, table[first])
     split = split_plans(workload.arrays, plans, rows)
@@ -77,7 +78,7 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
 def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> _Held:
     """Activations and parameters of each unit."""
     model, units = modelled.model, workload.arrays.unit_layers.shape[0]
-    keys = modelled.keys(*(np.ascontiguousarray(shapes[:, k]) for k in range(3)))
+    keys = keys_of(modelled, shapes)
     kept, parameters = np.zeros((len(shapes), units, 3)), np.zeros((len(shapes), units))
     number = 0
     for unit in model.units:

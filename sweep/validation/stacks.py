@@ -1,0 +1,96 @@
+"""The software stack of a measured run: by framework, and by what the row says of its data parallelism."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sim_core import Model, Stack, read_stack
+from sweep.validation.reasons import NotSimulated
+from sweep.validation.table import Row
+
+STACKS: Final = (
+    ("torchtitan", "torchtitan"),
+    ("llm-foundry", "llm-foundry"),
+    ("maxtext", "maxtext"),
+    ("paxml", "maxtext"),
+    ("megatron-deepspeed", "megatron-deepspeed"),
+    ("megatron-bridge", "megatron-core"),
+    ("megatron-core", "megatron-core"),
+    ("nemo framework", "megatron-core"),
+    ("nemo,", "megatron-core"),
+    ("nemo 25", "megatron-core"),
+    ("nvidia release", "megatron-core"),
+    ("nemo", "nemo-24"),
+    ("megatron-lm", "megatron-2022"),
+)
+"""The first that a framework's name holds. NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
+OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
+"""Frameworks whose recipes overlap messages with compute. Megatron-LM does so on request only, and no row says that it did."""
+JAX: Final = ("maxtext", "paxml")
+SHARDED: Final = ("2", "3", "fsdp")
+RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"), ("", "none"))
+"""What a cell begins with and the plan's `checkpointing`."""
+ASYNC_TP: Final = "async tp"
+"""In the notes of torchtitan's runs: tensor-parallel collectives run beside their GEMMs."""
+
+
+def stack_of(row: Row, model: Model) -> Stack:
+    """The stack that a row was run with. Raises NotSimulated."""
+    framework = row.text("framework").lower()
+    name = next((stack for words, stack in STACKS if words in framework), None)
+    if name is None:
+        raise NotSimulated(f"framework {row.text('framework')[:40] or 'not stated'}")
+    if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
+        name = "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
+    stack = read_stack(name)
+    if row.text("zero") in ("0", "1"):
+        stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
+    return stack
+
+
+def overlaps(row: Row) -> bool:
+    """Whether its recipe runs gradients and parameters beside compute; sharded parameters always do."""
+    return sharded(row) or any(words in row.text("framework").lower() for words in OVERLAPPING)
+
+
+def overlaps_tp(row: Row) -> bool:
+    """Whether its recipe runs tensor-parallel messages beside compute."""
+    recipe = any(words in row.text("framework").lower() for words in OVERLAPPING)
+    return recipe or ASYNC_TP in row.text("notes").lower()
+
+
+def sharded(row: Row) -> bool:
+    """Whether it shards parameters."""
+    return row.text("zero").lower() in SHARDED
+
+
+def sharding_of(row: Row) -> dict[str, object]:
+    """How it shards, by the names of `sim_core.plans`; empty where the stack decides.
+
+    ZeRO "2" of FSDP is SHARD_GRAD_OP: parameters stay after the forward. MaxText's notes state the shards (`FSDP=128`),
+    llm-foundry's the precision of reductions (`mp mode PURE`: bf16).
+    """
+    if not sharded(row):
+        return {}
+    shard = re.search(r"\bFSDP=(\d+)", row.text("notes"))
+    return {
+        "sharding": "parameters",
+        "reshard_after_forward": row.text("zero") != "2",
+        **({"dp_shard": int(shard[1])} if shard else {}),
+        **({"gradient_precision": "bf16"} if "mp mode PURE" in row.text("notes") else {}),
+    }
+
+
+def checkpointing_of(row: Row) -> str:
+    """What its backward computes again; a recipe that does not state it is taken to have none, a sharded one in JAX all.
+
+    Of JAX's runs of 70B, nothing else fits. torchtitan's "selective (op)" keeps every second product: what every second layer
+    again costs (its own A100s reach 2,973 tokens/s with it and 2,904 with every second layer: docs/performance.md at 0413364).
+    """
+    stated = row.text("recompute").lower()
+    if not stated and any(words in row.text("framework").lower() for words in JAX):
+        return "full"
+    if "(op)" in stated:
+        return f"block:{max(row.count('layers') // 2, 1)}"
+    return next(word for start, word in RECOMPUTE if stated.startswith(start))
