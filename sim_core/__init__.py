@@ -56,6 +56,7 @@ from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -79,6 +80,7 @@ from sim_core.simulator import (
 )
 from sim_core.units import (
     SWITCH,
+    count,
     quantity,
     short,
 )
@@ -127,6 +129,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -178,6 +181,7 @@ __all__ = [
     "read_calibrated",
     "checkpointing_codes",
     "compiling_alone",
+    "count",
     "export_simai",
     "hardware_table",
     "hardware_yaml",

@@ -15,6 +15,7 @@ from sim_core.metrics import RECOMPUTE_S
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.keys import Keys
 from sim_core.planning.columns import SELECTIVE, Plans
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.workloads.lacking_messages import unit_shares
 from sim_core.workloads.workload import FORWARD, Arrays, BasePlan, Modelled
 
@@ -55,10 +56,9 @@ def add_core(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans:
 def _of_rows(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints) -> Floats:
     """Seconds of each unit in each row, [rows, units, 3]."""
     devices, of_variant = devices_of(hardware)
-    table = np.stack([plans.tp[first], plans.ep[first], plans.micro_batch[first], of_variant[plans.hardware[first]]], axis=1)
+    table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
     shape, picked = distinct_rows(table)
-    keys = modelled.keys(*(np.ascontiguousarray(table[picked, k]) for k in range(3)))
-    return _unit_s(arrays, modelled, keys, devices, table[picked, 3])[shape]
+    return _unit_s(arrays, modelled, keys_of(modelled, table[picked]), devices, table[picked, -1])[shape]
 
 
 def _keys_at(base: BasePlan, modelled: Modelled) -> Keys:

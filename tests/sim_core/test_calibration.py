@@ -105,6 +105,7 @@ def test_selective_recompute_runs_the_models_core_attention_again(tmp_path: Path
     plain, again, full = (run(work, checkpointing=how) for how in ("none", "selective", "full"))
     assert plain["compute_recompute_s"] == 0 < again["compute_recompute_s"] < full["compute_recompute_s"]
     assert again["step_time_s"] == pytest.approx(plain["step_time_s"] + again["compute_recompute_s"], rel=1e-6)
+    assert 0 == plain["recomputed_flops"] < again["recomputed_flops"] < full["recomputed_flops"] < 32 * 8e9
     assert plain["peak_memory_bytes"] >= again["peak_memory_bytes"] > full["peak_memory_bytes"]
 
 
