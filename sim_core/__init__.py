@@ -55,6 +55,7 @@ from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -78,6 +79,7 @@ from sim_core.simulator import (
 )
 from sim_core.units import (
     SWITCH,
+    count,
     quantity,
     short,
 )
@@ -126,6 +128,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -176,6 +179,7 @@ __all__ = [
     "calibrated",
     "checkpointing_codes",
     "compiling_alone",
+    "count",
     "export_simai",
     "hardware_table",
     "hardware_yaml",

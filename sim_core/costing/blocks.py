@@ -18,15 +18,17 @@ from sim_core.costing.modelled import cost_model_blocks
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
-from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
+from sim_core.planning.keys import key_table
 from sim_core.planning.split import Split
+from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
 Ints = npt.NDArray[np.int64]
 
-TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL], np.int64)
+TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
 """The metric of a group's communication, by group. The metric after it is the exposed part."""
 EXPOSED: Final = 1
 
@@ -48,10 +50,10 @@ def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, group
 def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     """What the cost of a layer depends on, `[rows, columns]`, as whole numbers."""
     pieces = workload.arrays.pieces
-    sent = np.array([TP, EP]) if workload.modelled else pieces.comm_group[pieces.comm_kind != NO_COMM]
+    sent = np.array([TP, EP, CP_A2A, CP_RING]) if workload.modelled else pieces.comm_group[pieces.comm_kind != NO_COMM]
     columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    names = ("tp", "ep", "micro_batch", "hardware", "overlap_tp", "overlap_ep")
-    columns += [getattr(plans, name)[rows] for name in names]
+    names = ("hardware", "overlap_tp", "overlap_ep")
+    columns += [*key_table(plans, rows).T, *(getattr(plans, name)[rows] for name in names)]
     how = plans.checkpointing[rows]
     columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))
     columns.append(plans.device_speed[rows].view(np.int64))

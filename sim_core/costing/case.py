@@ -41,7 +41,7 @@ class Case(NamedTuple):
     arrays: Arrays
     plan: Plan
     device: Device
-    dp: int
+    dp: int  # ranks with the same dense parameters: data-parallel and context-parallel ones
     groups: Groups
     group: int
     split: Split

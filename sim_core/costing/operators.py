@@ -83,13 +83,14 @@ def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernel
 def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels: Kernels, phase: int) -> Timed:
     if shape is None:
         raise ValueError("attention without a shape")
-    sizes = [shape.sequences[rows], shape.keys[rows], shape.heads[rows], shape.kv_heads[rows]]
+    steps = shape.keys[rows] / shape.queries[rows]  # of context parallelism: each as much work as the causal half of the first
+    sizes = [shape.sequences[rows], shape.queries[rows], shape.heads[rows], shape.kv_heads[rows]]
     dims = [np.full(len(rows), float(dim)) for dim in (shape.head_dim, shape.v_head_dim)]
     cost = attention_forward_s if phase == FORWARD else attention_backward_s
     timed = cost(kernels, modelled.dtype, *sizes, *dims)
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
-    return Timed(timed.seconds * seen * modelled.stack.attention_scale, timed.measured)
+    return Timed(timed.seconds * steps * seen * modelled.stack.attention_scale, timed.measured)
 
 
 def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, op: int) -> Floats:

@@ -77,6 +77,14 @@ def plausibility(workload: Workload) -> Plausibility:
     )
 
 
+def layer_flops(workload: Workload) -> float:
+    """Forward FLOPs per token of one layer in the mean, as in `plausibility`; NaN if the logits' part is unknown."""
+    model = implied_model(workload)
+    if model.active is None or not model.vocabulary or not model.hidden:
+        return float("nan")
+    return FLOPS_PER_PARAMETER / 3 * (model.active - model.vocabulary * model.hidden) / model.layers
+
+
 def _dominant(workload: Workload) -> list[str]:
     """Records outside the layers that hold too much of the compute of a micro-batch or of the step."""
     found, arrays = summarize(workload), workload.arrays

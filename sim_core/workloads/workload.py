@@ -156,7 +156,9 @@ class Modelled:
     dtype: str = "bf16"
     calibration: tuple[tuple[float, float], ...] = ()  # for each unit recorded / modelled seconds, forward and backward
 
-    def keys(self, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
+    def keys(
+        self, tp: Ints, ep: Ints, micro_batch: Ints, *, cp: Ints | int = 1, a2a: Ints | int = 1, gathers: Ints | int = 0
+    ) -> Keys:
         """The keys of the model for some plans, [n]."""
         split = self.stack.experts_with_tp and self.model.experts is not None
         return make_keys(
@@ -165,6 +167,9 @@ class Modelled:
             etp=tp if split else np.ones_like(tp),
             sequence_parallel=np.full_like(tp, self.sequence_parallel),
             micro_batch=micro_batch,
+            cp=cp,
+            a2a=a2a,
+            gathers=gathers,
         )
 
 

@@ -14,8 +14,6 @@ from sweep.preparation import Prepared, prepare
 from sweep.spec import SweepSpec
 
 RESULTS: Final = Path("results")
-EXIT_FAILED_PLANS: Final = 3
-EXIT_NO_PLAN: Final = 4
 
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 MicroBatch = Annotated[

@@ -14,6 +14,8 @@ from sweep.folder import Location
 from sweep.query import columns_of, opened
 from sweep.store import Store
 
+LATER: Final = ("cp_exposed_s",)
+"""Parts of a step that results of earlier versions lack: they are 0 there."""
 SIDES: Final = ("old", "new")
 _NUMBER: Final = "plan"
 _ALWAYS: Final = ("fidelity",)  # to match by if no column varies
@@ -63,7 +65,7 @@ def quoted(names: Sequence[str], prefix: str = "") -> str:
 def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
     """The provenance of a side. Raises SpecError if it lacks columns."""
     provenance = Store(directory=path).provenance() or {}
-    if not {"status", "reason", "step_time_s", *PARTS} <= set(columns_of(connection, f"{side}_results")):
+    if not {"status", "reason", "step_time_s", *PARTS} - {*LATER} <= set(columns_of(connection, f"{side}_results")):
         raise SpecError(f"{path}: lacks columns of a result, so there is nothing to compare")
     return provenance
 
@@ -79,6 +81,7 @@ def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[d
     keys = list(dict.fromkeys([*columns[0], *columns[1]]))
     for side, own, provenance in zip(SIDES, columns, provenances, strict=True):
         added = [f'{_held(name, provenance)} AS "{name}"' for name in keys if name not in own]
+        added += [f"0.0 AS {part}" for part in LATER if part not in columns_of(connection, f"{side}_results")]
         connection.execute(f"CREATE TEMP VIEW {side}_rows AS SELECT {', '.join(['*', *added])} FROM {side}_results").fetchall()
     return keys
 
