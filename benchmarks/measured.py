@@ -63,6 +63,8 @@ NICS = {"Selene": "200 Gb/s", "inter-node 800 Gb/s": "100 Gb/s", "8x400G": "400 
 NIC_EFFICIENCY = 0.85
 """Of a fabric of many nodes. nccl-tests logs of 8 GPUs a node: all-gathers 0.81-0.88 of the NICs, all-reduces 0.80-0.95, on one
 A100 cluster 0.64; the 0.97 of the presets is what one NIC alone reaches."""
+ALLOCATED = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
+"""What measured memory is: the peak of torch.cuda.max_memory_allocated, without fragments, context and communicators."""
 RACK = 64
 """GPUs of a rack of 72 that a job takes: its groups of 2, 4, .. 64 ranks then stay inside a rack. No row states it."""
 BY_NAME = ("deepseek", "kimi", "gpt-oss")
@@ -119,7 +121,7 @@ def model_of(row: dict[str, str]) -> Model:
 
 
 def simulated(row: dict[str, str]) -> tuple[float, float]:
-    """Seconds of a step, and bytes of memory."""
+    """Seconds of a step, and bytes of tensors."""
     stack = LATER.get(row["set"], STACKS[row["framework"]])
     flash = read_stack(stack).flash_attention
     parallel = row["sp"] == "1" or (row["sp"] == "" and flash)  # Transformer Engine's recipes have it on
@@ -153,7 +155,7 @@ def simulated(row: dict[str, str]) -> tuple[float, float]:
     found = simulate(workload, hardware_table([device], None), grid).named()
     if found["reason"][0]:
         raise SpecError(str(found["reason"][0]))
-    return float(found["step_time_s"][0]), float(found["peak_memory_bytes"][0])
+    return float(found["step_time_s"][0]), float(sum(found[name][0] for name in ALLOCATED))
 
 
 class Run(NamedTuple):

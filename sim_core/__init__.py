@@ -8,6 +8,7 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.peak import memory_basis
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -190,6 +191,7 @@ __all__ = [
     "gemm_s",
     "load_kernels",
     "measured_kernels",
+    "memory_basis",
     "precisions",
     "nearest",
     "parallel_sequence",

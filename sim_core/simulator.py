@@ -21,7 +21,6 @@ from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import (
-    ACTIVATION_BYTES,
     BUBBLE,
     DP_EXPOSED,
     MEMORY,
@@ -151,13 +150,10 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     memory[STATE_BYTES] = model_state_bytes(workload, plans)
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    if workload.modelled:
-        peak = peak_memory(workload, workload.modelled, plans, np.flatnonzero(reason == 0))
-        memory[ACTIVATION_BYTES], memory[PEAK_BYTES] = peak.activations, peak.total
-        stack = workload.modelled.stack
-        need = peak.total * stack.fragmentation + stack.reserved
-        reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
-    reason[(reason == 0) & (memory[STATE_BYTES] > device_bytes)] = REASON["model_state_exceeds_memory"]
+    peak = peak_memory(workload, plans, np.flatnonzero(reason == 0))
+    memory = np.where(np.isnan(peak), memory, peak)
+    need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
+    reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     return reason, memory
 
 

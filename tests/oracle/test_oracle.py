@@ -124,7 +124,7 @@ def agree(workload: Workload, machines: Machines, plans: list[Plan]) -> int:
         state = expected.state_bytes()
         assert results.state_bytes[k] == pytest.approx(state, rel=RELATIVE, nan_ok=True), plan
         if state > machines.variants[plan.hardware].value("memory"):
-            assert results.reason[k] == REASON["model_state_exceeds_memory"], plan
+            assert results.reason[k] == REASON["memory_exceeds_device"], plan
             continue
         assert results.reason[k] == 0, plan
         fit += 1
