@@ -7,8 +7,9 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.peak import memory_basis
+from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -56,6 +57,7 @@ from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -128,6 +130,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -176,6 +179,7 @@ __all__ = [
     "Workload",
     "cache_dir",
     "calibrated",
+    "read_calibrated",
     "checkpointing_codes",
     "compiling_alone",
     "count",
@@ -194,7 +198,6 @@ __all__ = [
     "memory_basis",
     "precisions",
     "nearest",
-    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",
@@ -215,6 +218,7 @@ __all__ = [
     "replay",
     "shown",
     "simai_breakdown",
+    "sent_bytes",
     "simulate",
     "slice_plans",
     "short",

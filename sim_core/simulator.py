@@ -148,9 +148,10 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
-    memory[STATE_BYTES] = model_state_bytes(workload, plans)
+    held = workload.memory_of or workload
+    memory[STATE_BYTES] = model_state_bytes(held, plans)
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    peak = peak_memory(workload, plans, np.flatnonzero(reason == 0))
+    peak = peak_memory(held, plans, np.flatnonzero(reason == 0))
     memory = np.where(np.isnan(peak), memory, peak)
     need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
     reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]

@@ -52,7 +52,7 @@ def estimate_of(workload: Workload) -> Estimate | str:
         hidden=model.hidden,
         vocabulary=model.vocabulary,
         width=weights / model.hidden,
-        parallel=parallel_sequence(workload),
+        parallel=bool(parallel_sequence(workload)),
     )
 
 

@@ -31,6 +31,7 @@ from sim_core.models.activations import activation_bytes, buffer_bytes, logits_b
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.stack import read_stack
 from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, split_plans
 from sim_core.units import short
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
@@ -65,7 +66,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
         return memory
     order = np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))
     rows = rows[order]
-    table = np.stack([plans.tp[rows], plans.ep[rows], plans.micro_batch[rows]], axis=1)
+    table = key_table(plans, rows)
     shape, first = distinct_rows(table)
     if workload.modelled:
         kept, buffers = _kept(workload, workload.modelled, table[first])
@@ -90,6 +91,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
 
 def memory_basis(workload: Workload) -> str:
     """What the peak memory of a workload's plans rests on, in one line."""
+    workload = workload.memory_of or workload
     found = None if workload.modelled else estimate_of(workload)
     if isinstance(found, str):
         return (
@@ -109,7 +111,7 @@ def memory_basis(workload: Workload) -> str:
 def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[Floats, Floats]:
     """Activations of one micro-batch in one pass of each unit, [shapes, units, 4], and buffers, [shapes, 2]."""
     model, units = modelled.model, workload.arrays.unit_layers.shape[0]
-    keys = modelled.keys(*(np.ascontiguousarray(shapes[:, k]) for k in range(3)))
+    keys = keys_of(modelled, shapes)
     kept = np.zeros((len(shapes), units, 4))
     number = 0
     for unit in model.units:
