@@ -115,8 +115,9 @@ def parallel_sequence(recorded: Workload) -> bool | None:
     """Whether the recording shows sequence parallelism; None: it shows neither."""
     pieces = recorded.arrays.pieces
     on_tp = (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    if recorded.kind == SIMAI and any(name.startswith("attention") for name in recorded.names):
-        return any(name.endswith("_column") for name in recorded.names)  # AICB's names with it
+    attention = [name for name in recorded.names if name.startswith("attention")]
+    if recorded.kind == SIMAI and attention:
+        return any(name.endswith("_column") for name in attention)  # AICB's names with it
     if not on_tp.any():
         return None
     return bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())

@@ -58,14 +58,13 @@ def test_a_file_keeps_what_its_model_in_numbers_keeps(gpt: Workload, plan: dict[
         assert of_file[name][0] == pytest.approx(of_model[name][0], rel=0.03), name
 
 
-def test_unknown_activations_are_said_and_only_the_state_is_checked(llama: Workload, gpt7b: Workload) -> None:
+def test_unknown_activations_are_said_and_only_the_state_is_checked(gpt7b: Workload) -> None:
     assert estimate_of(gpt7b) == "the head (it has no record of logits)"
     assert "activations are unknown: the file does not tell the head" in memory_basis(gpt7b)
     found = simulate(gpt7b, ROOMY, plans(gpt7b)).named()
     assert found["state_bytes"][0] > 0
     assert np.isnan(found["peak_memory_bytes"][0])
     assert np.isnan(found["activation_bytes"][0])
-    assert isinstance(estimate_of(llama), str)
 
 
 def test_what_a_file_that_recomputes_keeps_is_unknown() -> None:
