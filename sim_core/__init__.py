@@ -7,7 +7,8 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -179,6 +180,7 @@ __all__ = [
     "Workload",
     "cache_dir",
     "calibrated",
+    "read_calibrated",
     "checkpointing_codes",
     "compiling_alone",
     "count",
@@ -196,7 +198,6 @@ __all__ = [
     "measured_kernels",
     "precisions",
     "nearest",
-    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",
@@ -217,6 +218,7 @@ __all__ = [
     "replay",
     "shown",
     "simai_breakdown",
+    "sent_bytes",
     "simulate",
     "slice_plans",
     "short",

@@ -13,9 +13,10 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_backward_s,
     unfused_attention_forward_s,
 )
-from sim_core.hardware.kernels.device import Kernels, Timed
+from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels
 from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
 from sim_core.hardware.kernels.memory import memory_s
+from sim_core.hardware.table import HardwareTable
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
@@ -38,6 +39,21 @@ class UnitCost(NamedTuple):
     operators: Operators
     seconds: Floats
     measured: npt.NDArray[np.bool_]
+
+
+def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
+    """The distinct devices among the variants, and the one of each."""
+    found: dict[object, int] = {}
+    devices: list[Kernels] = []
+    of_variant: list[int] = []
+    for variant in hardware.variants:
+        kernels = load_kernels(variant)
+        key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()))
+        if key not in found:
+            found[key] = len(devices)
+            devices.append(kernels)
+        of_variant.append(found[key])
+    return devices, np.array(of_variant, np.int64)
 
 
 def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels], of_shape: Ints) -> UnitCost:

@@ -21,7 +21,9 @@ MicroBatch = Annotated[
 ]
 Records = Annotated[
     list[str] | None,
-    typer.Option("--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep."),
+    typer.Option(
+        "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
+    ),
 ]
 
 
