@@ -103,6 +103,7 @@ from sim_core.workloads.reading import (
     kind_of,
     read_traces,
     read_workload,
+    suggest_model,
 )
 from sim_core.workloads.summary import (
     Summary,
@@ -226,6 +227,7 @@ __all__ = [
     "split_text",
     "source_hash",
     "source_hashes",
+    "suggest_model",
     "summarize",
     "stack_names",
     "trace",

@@ -79,6 +79,7 @@ def calibrated(
     arrays = whole.arrays
     if model.experts:
         arrays = arrays._replace(shares=arrays.shares._replace(whole_experts=not modelled.stack.experts_with_tp))
+    modelled = replace(modelled, dtype=recorded.dtype)
     modelled = replace(modelled, at_base=seconds_at_base(arrays, modelled, measured_on))
     base = recorded.base
     layers = _layer_s(recorded) / _modelled_layer_s(whole, modelled)

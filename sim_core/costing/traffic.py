@@ -25,7 +25,8 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
     for unit, here in ((arrays.first_unit, True), (arrays.last_unit, pp == 1)):
         if unit >= 0:
             passes[unit] = float(here)
-    ranks = (tp, ep, dp, dp // ep * (tp if arrays.shares.whole_experts else 1), pp, 1, 1)  # cp is not recorded
+    around = dp * tp if arrays.shares.whole_experts else dp
+    ranks = (tp, ep, dp, around // ep, pp, 1, 1)  # cp is not recorded
     sent: dict[tuple[str, str], float] = {}
 
     def add(kind: int, group: int, size: float) -> None:

@@ -98,7 +98,7 @@ EXPLANATIONS: Final = {
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
     "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
-    "ep_not_dividing_dp": "ep does not divide dp * cp",
+    "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
     "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
     "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
@@ -167,6 +167,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
     model_parallel = plans.tp * plans.cp * plans.pp
     dp = replicas(plans)
     sharing = dp * plans.cp  # ranks with the same dense parameters
+    around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
     chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
     layers = plans.layers
@@ -182,7 +183,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "cp_not_recorded": (plans.cp > 1) & workload.from_file,
         "precision_not_recorded": (plans.precision > 0) & workload.from_file,
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
-        "ep_not_dividing_dp": sharing % plans.ep != 0,
+        "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
         "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
@@ -196,7 +197,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
-        "gradients_unknown": _without_gradients(workload, plans, sharing),
+        "gradients_unknown": _without_gradients(workload, plans, sharing, around),
         "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
@@ -230,10 +231,11 @@ def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:
     return unfit
 
 
-def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:
-    """Plans that reduce gradients for which the workload has no messages."""
+def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: Ints) -> npt.NDArray[np.bool_]:
+    """Plans that reduce gradients for which the workload has no messages, among ranks that share parameters or experts."""
     dense, of_experts = workload.gradients_known
-    lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
+    lacks: npt.NDArray[np.bool_] = (sharing > 1) & (not dense)
+    lacks |= (around > plans.ep) & (workload.has_experts and not of_experts)
     mixed = bool((workload.arrays.step.comm_rule == ALL_PARAMETERS).any())  # experts in them, nobody knows how many
     lacks |= (plans.ep != workload.base.ep) & (mixed and not of_experts)
     return lacks
