@@ -130,6 +130,7 @@ def _plausibility(workload: Workload, variants: list[Hardware], space: Space) ->
         "peak_flops": {variant.name: variant.value(peak) for variant in variants},
         "approximate": found.approximate,
         "dtype": workload.dtype,
+        "narrow": "precision" in space.named,
         "stated": found.stated,
         "missing": missing,
         "doubts": list(found.doubts),

@@ -51,6 +51,8 @@ def read_calibrated(
     if wanted:
         values = of_model(wanted, recorded, _by_model(recorded, model, stack, sequence_parallel), measured_on)
         recorded, warnings = read_workload(path, replace(facts, records={**given, **values}))
+        doubts = tuple(check for check in recorded.checks if not {check.record, check.record.partition(".")[0]} & {*wanted})
+        recorded = replace(recorded, checks=doubts)
         notes = (f"records that are the model's on {measured_on.name}: {', '.join(wanted)}",)
     try:
         found = calibrated(recorded, model, stack, measured_on, sequence_parallel=sequence_parallel)

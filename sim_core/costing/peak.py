@@ -29,6 +29,7 @@ from sim_core.metrics import (
 )
 from sim_core.models.activations import activation_bytes, buffer_bytes, logits_bytes
 from sim_core.models.description import EMBEDDING, LAYER
+from sim_core.models.precision import COPIES
 from sim_core.models.stack import read_stack
 from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.keys import key_table, keys_of
@@ -168,9 +169,10 @@ def _fill(
             layers, ends = float(split.stage_layers[stage_row + stage]), ends_held(stage, pp)
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
-            bytes_ = dense * (state.replicated + state.divided / (dp if state.sharded else 1.0))
+            replicated = state.replicated + COPIES[plan.precision]
+            bytes_ = dense * (replicated + state.divided / (dp if state.sharded else 1.0))
             replicas = expert_replicas(arrays, dp, plan.tp, plan.ep)
-            bytes_ += experts * (state.replicated + state.divided / (replicas if state.sharded else 1.0))
+            bytes_ += experts * (replicated + state.divided / (replicas if state.sharded else 1.0))
             of_stage, working, of_logits = 0.0, 0.0, 0.0
             for chunk in range(vpp):
                 held, redone = _chunk(arrays, split, plan, kept, shape[k], row + chunk * pp + stage)
