@@ -48,6 +48,7 @@ UNUSUAL: Final = (
     "dp_shard",
     "reshard_after_forward",
     "prefetch_layers",
+    "precision",
     "layers",
     "gradient_precision",
     "straggler_stage",

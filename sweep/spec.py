@@ -14,6 +14,7 @@ from sim_core import (
     FIDELITIES,
     HARDWARE_KEYS,
     LARGEST,
+    PRECISION_NAMES,
     PRECISIONS,
     SCHEDULES,
     SHARDINGS,
@@ -69,6 +70,7 @@ WORDS: Final = {
     "gradient_precision": PRECISIONS,
     "cp_comm_type": CP_COMM_TYPES,
     "sharding": SHARDINGS,
+    "precision": PRECISION_NAMES,
 }
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""

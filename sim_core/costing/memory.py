@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.models.precision import COPIES
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
@@ -60,7 +61,8 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
 
 def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     """Bytes of state on a rank per dense parameter that it holds, and per parameter of experts, [n] each."""
-    replicated, optimizer = workload.state_width
+    of_all, optimizer = workload.state_width
+    replicated = of_all + COPIES[plans.precision]
     gradient = workload.arrays.gradient_width
     as_stack, gathered = workload.arrays.framework.sharding, (workload.arrays.step.role == GATHER_PARAMETERS).any()
     if as_stack == AS_STACK:  # a file: its parameters are gathered if its optimizer is sharded

@@ -26,6 +26,7 @@ class Stack(Checked):
     attention_scale: Number | dict[str, Number]  # time of core attention over that of the measured kernels; by their device
     fused_loss: Flag
     logit_bytes: Number  # kept per logit from head to backward
+    fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
     accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
     sharding: Literal["none", "optimizer", "gradients", "parameters"]  # unless the plan says otherwise

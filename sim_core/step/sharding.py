@@ -18,6 +18,7 @@ from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.events import DOWN, UP, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMPUTE_S
+from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.split import count_layers
 from sim_core.step.gradients import PARAMETER_BYTES, width_scale
@@ -130,13 +131,14 @@ def shard_blocks(case: Case, program: Program, layers: Layers, out: Floats) -> N
 def _cost_units(case: Case, layers: Layers) -> None:
     """Gather and scatter of one layer of each unit."""
     width = case.arrays.gradient_width * width_scale(case)
+    parameter = PARAMETER_BYTES * GATHERED[case.plan.precision]
     held = case.blocks.held
     for unit in range(layers.unit_gather_s.shape[0]):
         dense, experts = held[case.block, unit, 0], held[case.block, unit, 1]
         gather_s = 0.0
         if case.sharding == PARAMETERS_SHARDED:
-            gather_s = collective_of(case, ALL_GATHER, SHARD, PARAMETER_BYTES * dense)
-            gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, PARAMETER_BYTES * experts)
+            gather_s = collective_of(case, ALL_GATHER, SHARD, parameter * dense)
+            gather_s += collective_of(case, ALL_GATHER, EXPERT_SHARD, parameter * experts)
         layers.unit_gather_s[unit] = gather_s
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)
