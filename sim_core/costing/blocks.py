@@ -21,7 +21,7 @@ from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
 from sim_core.planning.split import Split
-from sim_core.workloads.moving import COMPUTE, EXPONENTS, rule_scales
+from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
 Ints = npt.NDArray[np.int64]
@@ -76,9 +76,13 @@ def _cost(case: Case) -> None:
     plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
     base = case.arrays.base
     rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
-    factor = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
+    rules, load = case.arrays.compute_rule, case.arrays.expert_load
+    if load.shape[0] > 0:
+        blocks.scale[row, EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
     for p in range(pieces.unit.shape[0]):
         unit = pieces.unit[p]
+        rule = rules[p] if rules.shape[0] > 0 else COMPUTE
+        factor = compute_factor(blocks.scale[row, rule], case.device, plan)
         again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
         forward_s = pieces.compute_s[p, FORWARD] * factor
         weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * factor
