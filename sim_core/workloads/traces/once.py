@@ -59,11 +59,12 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     width = 4.0
     parameters: dict[int, dict[int, float]] = {}  # by group and stage
     shares = Shares()
+    alone = {DP: job.layout.dp == 1, DP_EP: job.layout.dp == job.layout.ep}  # nobody else holds the same parameters
     known = [stage.stage for stage in stages.stages if not stage.inferred]
     rest_s = 0.0
     for name, (group, rule) in REDUCTIONS.items():
         found = _reduced(job, name, costs)
-        if found and not any(size for size, _, _, _ in found.values()):
+        if found and not any(size for size, _, _ in found.values()):
             size_of = _beside(job, group)
             if not size_of:
                 rows.append(_unsized(name, _total_s(stages, name, known[0]), notes))
@@ -74,8 +75,8 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
             if not size_of or group in parameters:
                 continue
         else:
-            size_of = {stage: size for stage, (size, _, _, _) in found.items() if size}
-            width = next((w for _, w, _, _ in found.values() if w), width)
+            size_of = {stage: size for stage, (size, _, _) in found.items() if size}
+            width = next((w for _, w, _ in found.values() if w), width)
         parameters[group] = {stage: size / width for stage, size in size_of.items()}
         size = size_of.get(0, size_of.get(job.layout.pp - 1, fmean(size_of.values())))
         if group == DP:
@@ -83,11 +84,11 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
         else:
             size = fmean(size_of.values())
         rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, size, rule))
-        together = [(sent, seconds) for sent, _, seconds, meets in found.values() if meets]
+        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in found.values()]
         messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
         total_s = _total_s(stages, name, known[0])
         if together:
-            rest_s += max(total_s - found.get(known[0], (0, 0, total_s, True))[2], 0.0)
+            rest_s += max(total_s - found.get(known[0], (0, 0, total_s))[2], 0.0)
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
             rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
     embedding = [(o.bytes, o.duration_s) for rank in job.ranks for o in rank.named(EMBEDDING_REDUCTION)]
@@ -112,20 +113,19 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     return Once(step=_columns(rows), width=width, shares=shares, messages=tuple(messages))
 
 
-def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float, bool]]:
-    """By stage with this reduction: bytes, bytes of an element, seconds without waits, and whether other ranks take part."""
-    found: dict[int, tuple[float, float, float, bool]] = {}
+def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
+    """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
+    found: dict[int, tuple[float, float, float]] = {}
     for stage in sorted({rank.stage for rank in job.ranks}):
-        sizes, seconds, width, meets = [], [], 0.0, False
+        sizes, seconds, width = [], [], 0.0
         for number, rank in enumerate(job.ranks):
             own = [k for k, o in enumerate(rank.operations) if rank.stage == stage and o.name == name]
             if own:
                 sizes.append(sum(rank.operations[k].bytes for k in own))
                 seconds.append(sum(costs.get((number, k, -1), rank.operations[k].duration_s) for k in own))
                 width = width or rank.operations[own[0]].width
-                meets |= any((number, k, -1) in costs for k in own)
         if sizes:
-            found[stage] = (fmean(sizes), width, fmean(seconds), meets)
+            found[stage] = (fmean(sizes), width, fmean(seconds))
     return found
 
 
@@ -148,7 +148,7 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
         share = tied[0] * width / size
     else:
         return Shares()
-    return Shares(ends=share, head=0.0 if tied else share)
+    return Shares(ends=share)
 
 
 def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[Row]:
