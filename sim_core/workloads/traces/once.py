@@ -88,7 +88,8 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
         messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
         total_s = _total_s(stages, name, known[0])
         if together:
-            rest_s += max(total_s - found.get(known[0], (0, 0, total_s))[2], 0.0)
+            pace = sum(seconds for _, seconds in together) / sum(sent for sent, _ in together)  # of all stages alike
+            rest_s += max(total_s - pace * size_of.get(known[0], total_s / pace), 0.0)
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
             rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
     embedding = [(o.bytes, o.duration_s) for rank in job.ranks for o in rank.named(EMBEDDING_REDUCTION)]
