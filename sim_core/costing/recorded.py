@@ -25,6 +25,7 @@ from sim_core.workloads.workload import DP, DP_EP, FORWARD, INPUT_GRADIENT, WEIG
 
 Floats = npt.NDArray[np.float64]
 
+PIPELINE: Final = N_GROUPS
 KIN: Final = {DP: DP_EP, DP_EP: DP}
 """A group that was not recorded is as fast as this one, where that was: the same collective in the same place."""
 
@@ -53,6 +54,8 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
         for group, kin in KIN.items():
             if not known[place, group] and known[place, kin]:
                 factor[place, group] = factor[place, kin]
+    if known[0, PIPELINE] != known[1, PIPELINE]:  # a send is started and awaited alike in both places
+        factor[:, PIPELINE] = np.maximum(factor[int(known[1, PIPELINE]), PIPELINE], 1.0)
     return _with_weights(workload, device)._replace(message_factor=factor)
 
 
@@ -96,7 +99,7 @@ def _with_weights(workload: Workload, device: Hardware) -> Arrays:
     rows = np.flatnonzero(arrays.compute_rule == EXPERT_WEIGHTS)
     if not len(rows) or not forward_bytes:
         return arrays
-    bandwidth = device.value("memory_bandwidth") * device.value("hbm_efficiency")
+    bandwidth = device.value("memory_bandwidth")  # streamed by matrix products
     row, held = int(rows[0]), int(rows[0]) - 1
     compute_s = arrays.pieces.compute_s.copy()
     forward_s, backward_s = (size / bandwidth for size in workload.expert_weights)

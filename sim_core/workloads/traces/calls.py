@@ -40,13 +40,16 @@ class Comm:
     seconds: Phases
 
 
-def collectives(job: Job, costs: Costs, a_block: float) -> list[Comm]:
+def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) -> list[Comm]:
     """Collectives of a layer on TP and EP groups; `a_block`: layers of a block.
 
-    A call costs its bytes x the best rate of its kind in the job, at most what it was recorded with. All else is waiting or
-    compute beside it (asynchronous calls), and stays in the block, as do calls without a cost model (broadcasts).
+    An all-to-all carries the tokens of the fullest rank, `imbalance` times the mean.
+
+    A call costs its bytes x the best rate of its kind in the job. All else is waiting or compute beside it (asynchronous
+    calls), and stays in the block, as do calls without a cost model (broadcasts).
     """
     rates = _rates(job, costs)
+    mean = _mean_tokens_bytes(job)
     sent: dict[tuple[int, int], list[list[tuple[float, float]]]] = defaultdict(lambda: [[], []])
     blocks = [0, 0]
     for number, rank in enumerate(job.ranks):
@@ -59,9 +62,23 @@ def collectives(job: Job, costs: Costs, a_block: float) -> list[Comm]:
                 kind, group = kind_of(job, call)
                 if kind == NO_COMM:
                     continue
-                own_s = costs.get((number, k, c), call.duration_s)
-                sent[kind, group][phase].append((call.bytes, min(call.bytes * rates[call.group, call.name], own_s)))
+                size = call.bytes
+                if kind == ALL_TO_ALL:
+                    size = mean[phase] * imbalance
+                sent[kind, group][phase].append((size, size * rates[call.group, call.name]))
     return [_comm(kind, group, found, blocks, a_block, job) for (kind, group), found in sorted(sent.items())]
+
+
+def _mean_tokens_bytes(job: Job) -> Phases:
+    """Bytes that a rank sends in an all-to-all of experts, in a forward and a backward: those out are every rank's own tokens,
+    those back what it got; the first of each pair is the mean of all ranks."""
+    sizes: list[list[float]] = [[], []]
+    for rank in job.ranks:
+        for operation in rank.operations:
+            calls = [call.bytes for call in operation.calls if (call.group, call.name) == ("exp", "all_to_all")]
+            if operation.name in BLOCKS:
+                sizes[BLOCKS.index(operation.name)] += calls[::2] if len(calls) % 2 == 0 else calls
+    return float(np.mean(sizes[0] or [0.0])), float(np.mean(sizes[1] or [0.0]))
 
 
 def kind_of(job: Job, call: Call) -> tuple[int, int]:

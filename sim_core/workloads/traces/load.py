@@ -69,12 +69,9 @@ def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None
             fullest[other] = np.mean([got.reshape(other, -1).mean(axis=1).max() / got.mean() for got in whole])
         elif drawn is not None:
             fullest[other] = drawn[other]
-    if whole and drawn is not None and drawn[ep] > 1:  # as far from the recorded load as the drawn ones are apart
+    if whole and drawn is not None and drawn[ep] > fullest[ep]:  # fewer full ranks than the spread alone would give
         fullest[ep + 1 :] = 1 + (fullest[ep] - 1) * (fullest[ep + 1 :] - 1) / (drawn[ep] - 1)
-    elif drawn is None:
-        fullest[ep + 1 :] = fullest[ep]
-        fullest[1:ep] = np.where(fullest[1:ep] > 1, fullest[1:ep], 1.0)
-    fullest = np.minimum(fullest, np.maximum(np.arange(most + 1), 1))
+    fullest[ep + 1 :] = np.maximum(fullest[ep + 1 :], fullest[ep])
     _tell(job, fullest, bool(whole), notes)
     slopes = [max(_slope(seen.tokens[phase], seen.seconds[phase]), 0.0) for phase in range(2)]
     loaded_s = (slopes[0] * fullest[ep], slopes[1] * fullest[ep])

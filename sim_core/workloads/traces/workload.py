@@ -53,10 +53,10 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         notes.append(f"layers are unknown: each of the {chunks} virtual stages is taken as one (set workload.layers)")
     a_block = layers / chunks
     together = call_costs(job, [meeting for meeting in met if len(meeting.members) > 1])
-    comms = collectives(job, together, a_block)
+    load = expert_load(job, a_block, notes)
+    comms = collectives(job, together, a_block, 1.0 if load is None else load.imbalance)
     inside_s = (a_block * sum(comm.seconds[0] for comm in comms), a_block * sum(comm.seconds[1] for comm in comms))
     layer_s, first_s, last_s = split(job, stages, inside_s, a_block, notes)
-    load = expert_load(job, a_block, notes)
     if load is not None and load.weight_bytes[0]:
         notes.append(weights_note(load))
     a_layer_s = (layer_s[0] / a_block, layer_s[1] / a_block)
