@@ -114,7 +114,11 @@ def own_plan(job: Recorded, device: Hardware, subsets: int, errors: dict[str, li
     world = len(job.job.ranks)
     chance = random.Random(job.name)
     half = list(range(world // 2))
-    several = [half, [r + world // 2 for r in half], *(sorted(chance.sample(range(world), k % (world - 2) + 2)) for k in range(subsets))]
+    several = [
+        half,
+        [r + world // 2 for r in half],
+        *(sorted(chance.sample(range(world), k % (world - 2) + 2)) for k in range(subsets)),
+    ]
     alone, some = (
         [abs(100 * (tried(lambda: simulated_s(of_ranks(job, ranks, job.facts), device)) / job.step_s - 1)) for ranks in each]  # noqa: B023
         for each in ([[r] for r in range(world)] if subsets else [], several if subsets else [])
@@ -146,7 +150,7 @@ def moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]
                     errors["moves, naive"].append(stays)
                     print(f"{source.name} {source.plan} -> {target.plan}  {off:7.2f}   as it was {stays:7.2f}", flush=True)
             measured = {job.name: job.step_s for job in group}
-            picked = min(answers, key=lambda name: answers[name])  # noqa: B023
+            picked = min(answers, key=lambda name: answers[name])
             regret = 100 * (measured[picked] / min(measured.values()) - 1)
             errors["regret"].append(regret)
             print(f"{source.name} {source.plan} picks {picked}: regret {regret:.2f}")

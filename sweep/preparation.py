@@ -71,6 +71,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     ]
     if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if measured_on is None and workload.recorded is not None:
+        notes.append(f"messages are taken as recorded on {variants[0].name}, the first hardware (set workload.measured_on)")
     if spec.sample and spec.sample.n > space.size:
         notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
     changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
@@ -162,6 +164,8 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update(json.dumps([variant.model_dump(mode="json") for variant in variants]).encode())
     for column in table.columns:
         digest.update(column.tobytes())
+    if workload.recorded is not None:  # its messages are held against that hardware
+        digest.update((table.measured_on or variants[0]).model_dump_json().encode())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
 

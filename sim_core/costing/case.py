@@ -93,4 +93,4 @@ def case_at(
 def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on one of the plan's groups."""
     seconds = group_s(case.groups, case.group, case.device.links, kind, group, size)
-    return seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group]
+    return float(seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group])

@@ -112,7 +112,7 @@ def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints) -> I
 @inner_kernel
 def between_nodes(groups: Groups, row: int, group: int) -> bool:
     """Whether some of a plan's groups of one kind have ranks on several nodes."""
-    for k in range(groups.first[row, group], groups.end[row, group]):
+    for k in range(groups.first[row, group], groups.end[row, group]):  # noqa: SIM110 (a generator would allocate)
         if groups.placed[k, 0] > 1:
             return True
     return False

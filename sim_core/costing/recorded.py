@@ -1,4 +1,4 @@
-"""Recorded seconds of messages against the cost model: at the recorded plan, on the recorded hardware, they are the recorded ones.
+"""Recorded seconds of messages beside the cost model: at the recorded plan, on the recorded hardware, they are as recorded.
 
 The cost model says how a message changes with its size, its group and the network; the recording says how fast this cluster
 was. The factor of a group is its recorded seconds over the modelled ones, apart for groups inside a node and between nodes:

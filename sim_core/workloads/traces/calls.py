@@ -52,13 +52,13 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) 
     mean = _mean_tokens_bytes(job)
     sent: dict[tuple[int, int], list[list[tuple[float, float]]]] = defaultdict(lambda: [[], []])
     blocks = [0, 0]
-    for number, rank in enumerate(job.ranks):
-        for k, operation in enumerate(rank.operations):
+    for rank in job.ranks:
+        for operation in rank.operations:
             if operation.name not in BLOCKS:
                 continue
             phase = BLOCKS.index(operation.name)
             blocks[phase] += 1
-            for c, call in enumerate(operation.calls):
+            for call in operation.calls:
                 kind, group = kind_of(job, call)
                 if kind == NO_COMM:
                     continue

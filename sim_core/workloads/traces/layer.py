@@ -13,6 +13,9 @@ from sim_core.workloads.traces.stage import BLOCKS, Phases, Stages, block_s
 LIGHTER: Final = 0.02
 """Part of a block by which an end stage may be faster than the inner ones without a note."""
 
+UNEVEN: Final = 1.5
+"""Times between the calls of the first layer and those of the last that differ by more are not those of equal layers."""
+
 
 def split(job: Job, stages: Stages, inside_s: Phases, a_block: float, notes: list[str]) -> tuple[Phases, Phases, Phases]:
     """Compute of an inner stage's block, and the extra compute per micro-batch of the first and the last stage.
@@ -61,10 +64,12 @@ def _pace_s(job: Job, name: str, a_block: float) -> float | None:
 
 
 def _pace_of(operation: Operation, layers: int) -> float | None:
-    counts = Counter((call.group, call.name) for call in operation.calls)
-    regular = [kind for kind, count in counts.most_common() if count % layers == 0 and kind[0] in ("exp", "tp")]
+    """Every layer makes the same calls, at least two: each of them says how far it is from the first layer to the last."""
+    counts = Counter((call.group, call.name) for call in operation.calls if call.group in ("exp", "tp"))
+    regular = [kind for kind, count in counts.most_common() if count % layers == 0 and count // layers > 1]
     if not regular:
         return None
-    calls = [call for call in operation.calls if (call.group, call.name) == regular[0]]
-    first, last = calls[0], calls[(layers - 1) * (len(calls) // layers)]
-    return (last.begin_s + last.duration_s - first.begin_s - first.duration_s) / (layers - 1)
+    ends = [call.begin_s + call.duration_s for call in operation.calls if (call.group, call.name) == regular[0]]
+    of_layer = len(ends) // layers
+    spans = [last - first for first, last in zip(ends[:of_layer], ends[-of_layer:], strict=True)]
+    return spans[0] / (layers - 1) if max(spans) <= UNEVEN * min(spans) else None

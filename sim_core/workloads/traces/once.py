@@ -92,26 +92,36 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
             rest_s += max(total_s - pace * size_of.get(known[0], total_s / pace), 0.0)
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
             rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
-    embedding = [(o.bytes, o.duration_s) for rank in job.ranks for o in rank.named(EMBEDDING_REDUCTION)]
-    if embedding:
-        sizes = [size for size, _ in embedding if size > 0]
-        took = [
-            costs.get((number, k, -1), operation.duration_s)
-            for number, rank in enumerate(job.ranks)
-            for k, operation in enumerate(rank.operations)
-            if operation.name == EMBEDDING_REDUCTION
-        ]
-        total_s = _total_s(stages, EMBEDDING_REDUCTION, known[0])
-        if sizes:
-            rows.append((AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, median(sizes), moving.VOCABULARY))
-            messages.append((ALL_REDUCE, EMBEDDING, median(sizes), 1.0, fmean(took), False, -1))
-            rest_s += max(total_s - fmean(took), 0.0)
-        else:
-            rows.append(_unsized(EMBEDDING_REDUCTION, total_s, notes))
+    tied, tied_s = _tied(job, stages, costs, known[0], notes)
+    rows += tied[0]
+    messages += tied[1]
+    rest_s += tied_s
     rows += _optimizer(stages, parameters, known, job.layout.pp)
     if rest_s > 0:
         rows.append((AFTER_GRADIENTS, rest_s, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED))
     return Once(step=_columns(rows), width=width, shares=shares, messages=tuple(messages))
+
+
+def _tied(
+    job: Job, stages: Stages, costs: Costs, known: int, notes: list[str]
+) -> tuple[tuple[list[Row], list[Message]], float]:
+    """The all-reduce of tied embeddings, and the seconds besides it."""
+    sizes: list[float] = []
+    took: list[float] = []
+    for number, rank in enumerate(job.ranks):
+        for k, operation in enumerate(rank.operations):
+            if operation.name == EMBEDDING_REDUCTION:
+                sizes.append(operation.bytes)
+                took.append(costs.get((number, k, -1), operation.duration_s))
+    if not took:
+        return ([], []), 0.0
+    total_s = _total_s(stages, EMBEDDING_REDUCTION, known)
+    if not any(sizes):
+        return ([_unsized(EMBEDDING_REDUCTION, total_s, notes)], []), 0.0
+    size = median(size for size in sizes if size > 0)
+    row = (AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, size, moving.VOCABULARY)
+    message = (ALL_REDUCE, EMBEDDING, size, 1.0, fmean(took), False, -1)
+    return ([row], [message]), max(total_s - fmean(took), 0.0)
 
 
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import Job, Rank
-from sim_core.workloads.traces.meeting import channel, meetings
-from sim_core.workloads.traces.program import Builder, Played, Reference
+from sim_core.workloads.traces.means import play_stages
+from sim_core.workloads.traces.meeting import meetings
+from sim_core.workloads.traces.program import Played
 from sim_core.workloads.traces.ranks import settle
-from sim_core.workloads.traces.stage import Stages, Step
 from sim_core.workloads.traces.stages import stages_of
 from sim_core.workloads.traces.statistics import recorded_waits
 
@@ -45,7 +44,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         events = settle(job, meetings(job)).events
     else:
         stages = stages_of(job)
-        events, notes = _stages(job, stages), (*notes, *stages.notes)
+        events, notes = play_stages(job, stages), (*notes, *stages.notes)
     return Replay(
         step_s=max(event.end_s for event in events),
         recorded_s=job.span_s,
@@ -80,32 +79,3 @@ def recorded_step(job: Job) -> tuple[Played, ...]:
 
 def _played(rank: Rank, name: str, start_s: float, duration_s: float, wait_s: float) -> Played:
     return Played(row=rank.rank, stage=rank.stage, name=name, start_s=start_s, end_s=start_s + duration_s, wait_s=wait_s)
-
-
-def _stages(job: Job, stages: Stages) -> tuple[Played, ...]:
-    """One rank per stage, with the stage's means."""
-    builder = Builder()
-    for stage in stages.stages:
-        counts: Counter[Reference] = Counter()
-        for step in stage.steps:
-            parts: dict[Reference, float] = {}
-            for key, cost_s in _parts(job, stages, stage.stage, step):
-                counts[key] += 1
-                parts[*key, counts[key]] = cost_s
-            builder.add(stage.stage, stage.stage, step.name, step.gap_s, 0.0 if parts else step.work_s, parts)
-        builder.end_of_rank()
-    return builder.run()
-
-
-def _parts(job: Job, stages: Stages, stage: int, step: Step) -> list[tuple[Reference, float]]:
-    if step.parts:
-        found: list[tuple[Reference, float]] = []
-        for part in step.parts:
-            (sender, _), (receiver, _) = channel(job.layout, stage, 0, part)
-            key = (sender, receiver, part.partition("_")[2])
-            found.append((key, stages.message_s.get(key, stages.usual_message_s)))
-        return found
-    if step.meets:
-        costs = [s.work_s for other in stages.stages for s in other.steps if s.name == step.name and not other.inferred]
-        return [((step.name,), sum(costs) / len(costs))]
-    return []

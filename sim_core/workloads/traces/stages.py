@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean, median
 
+from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import Job, Operation, Rank
+from sim_core.workloads.traces.means import play_stages
 from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting, meetings
 from sim_core.workloads.traces.missing import infer
 from sim_core.workloads.traces.ranks import RankTimeline, settle
@@ -25,8 +27,35 @@ def stages_of(job: Job) -> Stages:
 
     Raises SpecError if the ranks wait for each other in a cycle.
     """
-    at_hand = job
-    job = whole_pipelines(job)
+    used = whole_pipelines(job)
+    several = len({rank.stage for rank in used.ranks}) > 1
+    if not several or any(len({r.stage for r in used.ranks if r.index == rank.index}) == job.layout.pp for rank in used.ranks):
+        return _stages_of(job, used)
+    return _nearest(job, used)
+
+
+def _nearest(job: Job, used: Job) -> Stages:
+    """Ranks of several stages, but of different replicas: the ranks of all these stages, or of one alone.
+
+    Replicas may differ so much that a stage of one and a stage of another make no step. The stages that come nearest to
+    the recorded step are taken.
+    """
+    stages = sorted({rank.stage for rank in used.ranks})
+    found: list[tuple[float, Stages]] = []
+    for kept in (stages, *([stage] for stage in stages)):
+        some = replace(used, ranks=tuple(rank for rank in used.ranks if rank.stage in kept))
+        try:
+            means = _stages_of(job, some)
+            step_s = max(event.end_s for event in play_stages(job, means))
+        except SpecError:
+            if kept == stages:
+                raise
+            continue
+        found.append((abs(step_s - job.span_s), means))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _stages_of(at_hand: Job, job: Job) -> Stages:
     met = meetings(job)
     notes: list[str] = []
     timeline = settle(job, met) if all(len(m.members) == 2 for m in met if m.is_message) else None
@@ -40,6 +69,8 @@ def stages_of(job: Job) -> Stages:
     }
     if len(known) < job.layout.pp:
         stages = infer(job, known, usual_s, notes)
+        if {rank.stage for rank in at_hand.ranks} - known.keys():
+            notes += _left_out(at_hand, job)
     else:
         stages = [known[stage] for stage in range(job.layout.pp)]
         notes += _of_missing(at_hand, job)
@@ -59,6 +90,10 @@ def _of_missing(job: Job, used: Job) -> Iterable[str]:
     """The assumptions about ranks without a trace, if every stage has a rank with one."""
     if not job.whole:
         yield f"{len(job.ranks)} of {job.layout.pp * job.layout.ranks_per_stage} ranks have a trace; others are taken as equal"
+    yield from _left_out(job, used)
+
+
+def _left_out(job: Job, used: Job) -> Iterable[str]:
     kept = {rank.rank for rank in used.ranks}
     left_out = [rank.rank for rank in job.ranks if rank.rank not in kept]
     if left_out:

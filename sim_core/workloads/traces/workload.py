@@ -12,9 +12,9 @@ import numpy.typing as npt
 from sim_core.units import short
 from sim_core.workloads import moving
 from sim_core.workloads.traces.calls import Comm, collectives
+from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
 from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job
 from sim_core.workloads.traces.layer import split
-from sim_core.workloads.traces.load import ExpertLoad, expert_load, weights_note
 from sim_core.workloads.traces.meeting import OPTIMIZER, meetings
 from sim_core.workloads.traces.once import Message, gradients_known, once_per_step
 from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, Phases, Stages

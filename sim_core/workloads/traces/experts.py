@@ -1,7 +1,7 @@
 """The load of experts: how many tokens each rank of an expert-parallel group got, and what they cost.
 
-An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Between the all-to-all that brings the tokens
-and the one that takes them back a rank runs its experts; the second one's input is what it got.
+An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Between the all-to-all that brings the
+tokens and the one that takes them back a rank runs its experts; the second one's input is what it got.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class _Seen:
     tokens: list[list[float]]
     seconds: list[list[float]]
     groups: dict[tuple[int, ...], dict[int, float]]
+    blocks: list[int]
 
 
 def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None:
@@ -74,7 +75,8 @@ def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None
     fullest[ep + 1 :] = np.maximum(fullest[ep + 1 :], fullest[ep])
     _tell(job, fullest, bool(whole), notes)
     slopes = [max(_slope(seen.tokens[phase], seen.seconds[phase]), 0.0) for phase in range(2)]
-    loaded_s = (slopes[0] * fullest[ep], slopes[1] * fullest[ep])
+    of_layer = [len(seen.tokens[phase]) / max(seen.blocks[phase], 1) / a_block for phase in range(2)]
+    loaded_s = (slopes[0] * fullest[ep] * of_layer[0], slopes[1] * fullest[ep] * of_layer[1])
     return ExpertLoad(imbalance=float(fullest[ep]), table=fullest / fullest[ep], loaded_s=loaded_s, weight_bytes=bytes_)
 
 
@@ -94,7 +96,7 @@ def _tell(job: Job, fullest: Floats, whole: bool, notes: list[str]) -> None:
 
 
 def _seen(job: Job) -> _Seen:
-    seen = _Seen(tokens=[[], []], seconds=[[], []], groups=defaultdict(dict))
+    seen = _Seen(tokens=[[], []], seconds=[[], []], groups=defaultdict(dict), blocks=[0, 0])
     for rank in job.ranks:
         group, own = divmod(rank.index // job.layout.tp, job.layout.ep)
         turns = [0, 0]
@@ -102,6 +104,7 @@ def _seen(job: Job) -> _Seen:
             if operation.name not in BLOCKS:
                 continue
             phase = BLOCKS.index(operation.name)
+            seen.blocks[phase] += 1
             for layer, (tokens, seconds) in enumerate(_experts(operation)):
                 seen.tokens[phase].append(tokens)
                 seen.seconds[phase].append(seconds)
