@@ -461,8 +461,9 @@ class _Rank:
             self._reduce("ep_dp_allreduce", "ep_dp", ("ep_dp", s, t, d % spec.ep), 20.0, 4 * size, "Expert DP gradients")
         if spec.tied and spec.pp > 1 and s in (0, spec.pp - 1):
             self._reduce("ep_allreduce", "ep", ("embedding", d, t), 3.0, 50304 * 1024, "_allreduce_word_embedding_grads")
+        experts = 4 * size if spec.moe else 0
         update = (
-            spec.optimizer_ms * dense / size * (1.0 + 0.1 * (self._noise(1.0) - 1.0))
+            spec.optimizer_ms * (dense + experts) / (size + experts) * (1.0 + 0.1 * (self._noise(1.0) - 1.0))
         )  # memory-bound: steadier than the blocks
         norm: tuple[Segment, ...] = () if spec.moe else ((((("norm", d),), self._cost(spec.norm_ms, "norm"))),)
         self._add(Op(rows=("optimizer_step",), state="finalize", segments=(*norm, update), gap_ms=self._gap()))

@@ -43,10 +43,11 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
     columns = hardware_table([device], None).columns
     own = plans(workload)
     seconds = np.zeros((2, 2, N_GROUPS + 1))
+    sends_s = np.zeros((2, 2))
     groups = group_plans(columns, own, np.zeros(1, np.int64))
     base = workload.base
     dp = max(base.all_gpus // (base.tp * base.pp), 1)
-    _sum(workload.recorded, groups, columns, dp, base.pp, base.all_gpus, workload.arrays.gradient_width, seconds)
+    _sum(workload.recorded, groups, columns, dp, base.pp, base.all_gpus, workload.arrays.gradient_width, seconds, sends_s)
     recorded_s, modelled_s = seconds
     known = (recorded_s > 0) & (modelled_s > 0)
     factor = np.where(known, recorded_s / np.where(known, modelled_s, 1.0), 1.0)
@@ -55,7 +56,10 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
             if not known[place, group] and known[place, kin]:
                 factor[place, group] = factor[place, kin]
     if known[0, PIPELINE] != known[1, PIPELINE]:  # a send is started and awaited alike in both places
-        factor[:, PIPELINE] = np.maximum(factor[int(known[1, PIPELINE]), PIPELINE], 1.0)
+        here = int(known[1, PIPELINE])
+        started_s = max(recorded_s[here, PIPELINE] - modelled_s[here, PIPELINE], 0.0)
+        if sends_s[here, 1 - here] > 0:
+            factor[1 - here, PIPELINE] = 1 + started_s / sends_s[here, 1 - here]
     return _with_weights(workload, device)._replace(message_factor=factor)
 
 
@@ -69,8 +73,12 @@ def _sum(
     all_gpus: int,
     width: float,
     seconds: Floats,
+    sends_s: Floats,
 ) -> None:
-    """Add recorded and modelled seconds to `seconds[0]` and `seconds[1]`, by place and group."""
+    """Add recorded and modelled seconds to `seconds[0]` and `seconds[1]`, by place and group.
+
+    And to `sends_s`, by place of the recording, what its pipeline messages would take in either place.
+    """
     device = device_at(columns, 0)
     for k in range(messages.kind.shape[0]):
         group, size, number = messages.group[k], messages.bytes[k], messages.number[k]
@@ -80,6 +88,8 @@ def _sum(
             if 0 <= stage < pp - 1:
                 outside = crosses_nodes(stage, all_gpus // pp, device.gpus_per_node)
             modelled_s = number * send_s(size, outside, device.links)
+            sends_s[int(outside), 0] += number * send_s(size, False, device.links)
+            sends_s[int(outside), 1] += number * send_s(size, True, device.links)
         else:
             outside = between_nodes(groups, 0, group)
             if messages.bucketed[k]:

@@ -116,5 +116,6 @@ def _comm(kind: int, group: int, found: list[list[tuple[float, float]]], blocks:
         calls[phase] = max(int(np.ceil(len(found[phase]) / layers - 1e-6)), 1)
         size[phase] = sum(sent for sent, _ in found[phase]) / layers / calls[phase]
         size[phase] *= whole if kind == ALL_GATHER else 1  # a call records its own input, a gather's tensor is the group's
-        seconds[phase] = sum(cost_s for _, cost_s in found[phase]) / layers
+        if whole > 1:  # a group of one copies in memory, which is compute
+            seconds[phase] = sum(cost_s for _, cost_s in found[phase]) / layers
     return Comm(kind=kind, group=group, calls=(calls[0], calls[1]), bytes=(size[0], size[1]), seconds=(seconds[0], seconds[1]))

@@ -92,7 +92,7 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
             rest_s += max(total_s - pace * size_of.get(known[0], total_s / pace), 0.0)
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
             rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
-    tied, tied_s = _tied(job, stages, costs, known[0], notes)
+    tied, tied_s = _tied(job, stages, notes)
     rows += tied[0]
     messages += tied[1]
     rest_s += tied_s
@@ -102,26 +102,18 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     return Once(step=_columns(rows), width=width, shares=shares, messages=tuple(messages))
 
 
-def _tied(
-    job: Job, stages: Stages, costs: Costs, known: int, notes: list[str]
-) -> tuple[tuple[list[Row], list[Message]], float]:
+def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[Row], list[Message]], float]:
     """The all-reduce of tied embeddings, and the seconds besides it."""
-    sizes: list[float] = []
-    took: list[float] = []
-    for number, rank in enumerate(job.ranks):
-        for k, operation in enumerate(rank.operations):
-            if operation.name == EMBEDDING_REDUCTION:
-                sizes.append(operation.bytes)
-                took.append(costs.get((number, k, -1), operation.duration_s))
-    if not took:
+    sizes = [operation.bytes for rank in job.ranks for operation in rank.named(EMBEDDING_REDUCTION)]
+    steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
+    if not steps:
         return ([], []), 0.0
-    total_s = _total_s(stages, EMBEDDING_REDUCTION, known)
+    took_s, gap_s = fmean(step.work_s for step in steps), fmean(step.gap_s for step in steps)
     if not any(sizes):
-        return ([_unsized(EMBEDDING_REDUCTION, total_s, notes)], []), 0.0
+        return ([_unsized(EMBEDDING_REDUCTION, took_s + gap_s, notes)], []), 0.0
     size = median(size for size in sizes if size > 0)
     row = (AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, size, moving.VOCABULARY)
-    message = (ALL_REDUCE, EMBEDDING, size, 1.0, fmean(took), False, -1)
-    return ([row], [message]), max(total_s - fmean(took), 0.0)
+    return ([row], [(ALL_REDUCE, EMBEDDING, size, 1.0, took_s, False, -1)]), gap_s
 
 
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:

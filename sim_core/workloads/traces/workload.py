@@ -119,7 +119,9 @@ def _recorded(stages: Stages, comms: list[Comm], once: tuple[Message, ...], p2p_
             for at in range(2)
             if comm.calls[at]
         ]
-    links = stages.message_s or {(-1, -1, ""): stages.usual_message_s}
+    known = min(stage.stage for stage in stages.stages if not stage.inferred)
+    at = min(known, max(len(stages.stages) - 2, 0))  # a single rank's fastest message goes to the next stage or comes from it
+    links = stages.message_s or {(at, at + 1, ""): stages.usual_message_s}
     for (sender, receiver, _), seconds in links.items():
         rows.append((SEND_RECEIVE, PIPELINE, p2p_bytes, 1.0, seconds, False, min(sender, receiver)))
     columns = list(zip(*rows, strict=True))
