@@ -7,7 +7,8 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -55,6 +56,7 @@ from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -78,6 +80,7 @@ from sim_core.simulator import (
 )
 from sim_core.units import (
     SWITCH,
+    count,
     quantity,
     short,
 )
@@ -99,6 +102,7 @@ from sim_core.workloads.reading import (
     kind_of,
     read_traces,
     read_workload,
+    suggest_model,
 )
 from sim_core.workloads.summary import (
     Summary,
@@ -126,6 +130,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -174,8 +179,10 @@ __all__ = [
     "Workload",
     "cache_dir",
     "calibrated",
+    "read_calibrated",
     "checkpointing_codes",
     "compiling_alone",
+    "count",
     "export_simai",
     "hardware_table",
     "hardware_yaml",
@@ -190,7 +197,6 @@ __all__ = [
     "measured_kernels",
     "precisions",
     "nearest",
-    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",
@@ -211,6 +217,7 @@ __all__ = [
     "replay",
     "shown",
     "simai_breakdown",
+    "sent_bytes",
     "simulate",
     "slice_plans",
     "short",
@@ -218,6 +225,7 @@ __all__ = [
     "split_text",
     "source_hash",
     "source_hashes",
+    "suggest_model",
     "summarize",
     "stack_names",
     "trace",

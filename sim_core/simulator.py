@@ -16,6 +16,7 @@ from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recorded import with_recorded
+from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
 from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
@@ -61,12 +62,14 @@ class Results(NamedTuple):
 
     `memory[len(MEMORY), n]` are bytes on a rank of the fullest stage, NaN if unknown. `measured_share[n]` is the part of the
     forward and backward seconds that rests on measured kernels of that very device, NaN for recorded times.
+    `recomputed_flops[n]` are those per token that recompute runs again, NaN if unknown.
     """
 
     reason: Ints
     metrics: Floats
     memory: Floats
     measured_share: Floats
+    recomputed_flops: Floats
 
     @property
     def state_bytes(self) -> Floats:
@@ -81,6 +84,7 @@ class Results(NamedTuple):
             **dict(zip(METRICS, self.metrics, strict=True)),
             **dict(zip(MEMORY, self.memory, strict=True)),
             "measured_share": self.measured_share,
+            "recomputed_flops": self.recomputed_flops,
         }
 
 
@@ -123,11 +127,11 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     reason, memory = legality(workload, hardware, plans)
     workload = replace(workload, arrays=with_recorded(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
-    measured = np.full(len(reason), np.nan)
+    measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = _tables(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
-        _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, reason, metrics)
+        _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
     measured[reason != 0] = np.nan
@@ -135,7 +139,9 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
         simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-    return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured)
+        recomputed[by_simai] = flops_again_simai(workload, again, plans, by_simai)
+    recomputed[reason != 0] = np.nan
+    return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
@@ -146,12 +152,13 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
-    memory[STATE_BYTES] = model_state_bytes(workload, plans)
+    held = workload.memory_of or workload
+    memory[STATE_BYTES] = model_state_bytes(held, plans)
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    if workload.modelled:
-        peak = peak_memory(workload, workload.modelled, plans, np.flatnonzero(reason == 0))
+    if held.modelled:
+        peak = peak_memory(held, held.modelled, plans, np.flatnonzero(reason == 0))
         memory[ACTIVATION_BYTES], memory[PEAK_BYTES] = peak.activations, peak.total
-        stack = workload.modelled.stack
+        stack = held.modelled.stack
         need = peak.total * stack.fragmentation + stack.reserved
         reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     reason[(reason == 0) & (memory[STATE_BYTES] > device_bytes)] = REASON["model_state_exceeds_memory"]
@@ -212,7 +219,8 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     tables = _tables(workload, hardware, one, rows)
     scratch = _scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
-    _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, np.zeros(1, np.int64), metrics)
+    again, recomputed = again_flops(workload), np.empty(1)
+    _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
     program, times = scratch.program, scratch.times
     blocks = int(2 * one.pp[0] * one.vpp[0] * one.ga[0])
     codes = program.order[:blocks]
@@ -256,8 +264,10 @@ def _run_rows(
     tables: _Tables,
     rows: Ints,
     scratch: _Scratch,
+    again: Floats,
     reason: Ints,
     metrics: Floats,
+    recomputed: Floats,
 ) -> None:
     """Simulate legal plans; consecutive plans with the same schedule share its order of blocks."""
     sums = scratch.sums
@@ -274,6 +284,7 @@ def _run_rows(
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
+        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i])
 
 
 @inner_kernel

@@ -22,6 +22,7 @@ from sim_core import (
     short,
     source_hash,
 )
+from sweep.budget import COSTS, Budget
 from sweep.columns import describe_rows, result_column, result_schema
 from sweep.constraints import check_constraints
 from sweep.fingerprint import fingerprint_of
@@ -41,6 +42,7 @@ class Sweep:
     identity: str
     flops_per_token: float | None = None  # of the model, None if unknown
     peak_flops: tuple[float, ...] = ()  # of each hardware variant, in the precision of the computation
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
     if workload.records:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
+    if spec.budget:
+        notes.append(spec.budget.note(variants))
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -93,6 +97,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         identity=identity,
         flops_per_token=facts["flops_per_token"],
         peak_flops=tuple(variant.value(f"peak_flops_{workload.dtype}") for variant in variants),
+        budget=spec.budget,
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -160,12 +165,15 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     digest.update(json.dumps(chosen).encode())
     digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
+    digest.update(json.dumps([variant.value(f"peak_flops_{workload.dtype}") for variant in variants]).encode())  # MFU
     if workload.modelled is not None:  # every number counts, and the tables
         digest.update(json.dumps([variant.model_dump(mode="json") for variant in variants]).encode())
     for column in table.columns:
         digest.update(column.tobytes())
     if workload.recorded is not None:  # its messages are held against that hardware
         digest.update((table.measured_on or variants[0]).model_dump_json().encode())
+    if spec.budget:
+        digest.update(f"{spec.budget.model_dump_json()} {[spec.budget.watts(variant) for variant in variants]}".encode())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
 
@@ -178,5 +186,9 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
                 found = result_column(name, result_schema(sweep.space).names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
-            if found == "tokens_per_s" and sweep.workload.sequence is None:
-                raise SpecError(f"{key}: tokens_per_s needs workload.sequence, the tokens per sample")
+            if found in ("tokens_per_s", *COSTS) and sweep.workload.sequence is None:
+                raise SpecError(f"{key}: {found} needs workload.sequence, the tokens per sample")
+            if found in COSTS and sweep.budget is None:
+                raise SpecError(f"{key}: {found} needs a budget, such as budget: {{tokens: 1T, usd_per_gpu_hour: 2.5}}")
+            if found in COSTS and sweep.budget and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants))):
+                raise SpecError(f"{key}: {found} needs {lacking}")

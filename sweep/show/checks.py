@@ -65,12 +65,16 @@ def _told(model: ImpliedModel) -> str:
 
 
 def print_plausibility(
-    facts: Mapping[str, Any], found: Sequence[tuple[float, float]], measured: Sequence[float], console: Console
+    facts: Mapping[str, Any],
+    found: Sequence[tuple[float, float]],
+    hfu: Sequence[float],
+    measured: Sequence[float],
+    console: Console,
 ) -> None:
     """Print the utilisation of results, as (TFLOP/s per GPU, MFU), and warn of what is hard to believe.
 
-    `measured`: the part of the compute of each that rests on measured kernels, none for recorded times.
-    `facts`: those that the run stored (`sweep/preparation.py`).
+    `hfu`: that of the plans that recompute. `measured`: the part of the compute of each that rests on measured kernels, none
+    for recorded times. `facts`: those that the run stored (`sweep/preparation.py`).
     """
     for doubt in facts.get("doubts", ()):
         console.print(f"warning: {doubt}", soft_wrap=True)
@@ -85,6 +89,8 @@ def print_plausibility(
         f"{facts['dtype']}",
         soft_wrap=True,
     )
+    if hfu:
+        console.print(f"HFU {bound}{_span(hfu, '.1%')} with the FLOPs that recompute runs again", soft_wrap=True)
     if measured:
         console.print(
             f"measured: {_span(measured, '.0%')} of the compute is by kernels measured on this device; the rest by near ones, "

@@ -49,7 +49,7 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
         console.print("No plan to rank.")
     direction = "highest" if ranking.descending else "lowest"
     console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
-    print_plausibility(ranking.plausibility, ranking.utilisation, ranking.measured, console)
+    print_plausibility(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, console)
     if ranking.mixed_batches:
         console.print(
             "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",
@@ -113,8 +113,19 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
     if row["peak_memory_bytes"] is not None:
         peak, state, activations = (short(row[name], "B") for name in ("peak_memory_bytes", "state_bytes", "activation_bytes"))
         console.print(f"memory of the fullest stage {peak}: state {state}, activations {activations}", soft_wrap=True)
+    if row["training_days"] is not None:
+        print_costs(row, console)
     for note in notes:
         console.print(f"  note: {note}", soft_wrap=True)
+
+
+def print_costs(row: Mapping[str, Any], console: Console) -> None:
+    """Print what the tokens of the budget take and cost under one plan."""
+    parts = [f"{cell('training_days', row['training_days'])} days", f"{cell('gpu_hours', row['gpu_hours'])} GPU-hours"]
+    parts += [
+        f"{cell(name, row[name])} {unit}" for name, unit in (("usd", "USD"), ("energy_mwh", "MWh")) if row[name] is not None
+    ]
+    console.print(f"the budget's tokens take {', '.join(parts)}", soft_wrap=True)
 
 
 def print_disagreement(found: Disagreement, console: Console) -> None:
