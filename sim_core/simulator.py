@@ -15,8 +15,8 @@ from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
-from sim_core.costing.recorded import with_recorded
 from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
+from sim_core.costing.recorded import with_recorded
 from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
