@@ -21,6 +21,7 @@ from sim_core import (
     read_hardware,
     short,
     source_hash,
+    start_of,
 )
 from sweep.budget import COSTS, Budget
 from sweep.columns import describe_rows, result_column, result_schema
@@ -87,6 +88,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
     if spec.budget:
         notes.append(spec.budget.note(variants))
+    start, near = _start(workload, table)
+    notes += near
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -112,11 +115,29 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "rows": space.count,
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
+        "start": start,
         "held": list(space.defaults),
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
     }
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+FAR = 0.03
+"""Error at the recorded plan above which there is a warning."""
+
+
+def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | None, list[str]]:
+    """How near the simulated step at the recorded plan is to the recorded one, as data and as a note."""
+    found = start_of(workload, table)
+    if found is None:
+        return None, []
+    if found.reason:
+        return {"recorded_s": found.recorded_s, "reason": found.reason}, [f"recorded plan: {found.reason}, not compared"]
+    data = {"recorded_s": found.recorded_s, "simulated_s": found.simulated_s, "error": found.error}
+    both = f"simulated {short(found.simulated_s, 's')}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
+    warning = "warning: " if abs(found.error) > FAR else ""
+    return data, [f"{warning}recorded plan: {both}"]
 
 
 def _memory_note(workload: Workload) -> str:

@@ -20,6 +20,7 @@ class Replay:
     """A replayed step. `of_ranks`: each rank with its own durations; else one rank per stage with the stage's means."""
 
     step_s: float
+    compared_s: float  # end of the stages that have a trace
     recorded_s: float
     of_ranks: bool
     events: tuple[Played, ...]
@@ -27,8 +28,8 @@ class Replay:
 
     @property
     def error(self) -> float:
-        """Error of the predicted step relative to the recorded one."""
-        return self.step_s / self.recorded_s - 1 if self.recorded_s > 0 else 0.0
+        """Error of the recorded stages' end relative to the recorded one."""
+        return self.compared_s / self.recorded_s - 1 if self.recorded_s > 0 else 0.0
 
 
 def replay(job: Job, *, of_ranks: bool = False) -> Replay:
@@ -37,6 +38,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
     Raises SpecError.
     """
     notes: tuple[str, ...] = tuple(_unmet(job))
+    recorded = {rank.stage for rank in job.ranks}
     if of_ranks:
         if not job.whole:
             total = job.layout.pp * job.layout.ranks_per_stage
@@ -47,6 +49,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         events, notes = play_stages(job, stages), (*notes, *stages.notes)
     return Replay(
         step_s=max(event.end_s for event in events),
+        compared_s=max(event.end_s for event in events if event.stage in recorded),
         recorded_s=job.span_s,
         of_ranks=of_ranks,
         events=events,

@@ -102,6 +102,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         measured_on=measured_on,
         has_experts=job.has_experts,
         experts=layout.experts,
+        recorded_step_s=job.span_s if job.span_s > 0 else None,
         recorded=_recorded(stages, comms, once.messages, median(messages) if messages else 0.0),
         expert_weights=(0.0, 0.0) if load is None else load.weight_bytes,
         gradients_known=gradients_known(once.step),
