@@ -38,7 +38,7 @@ def on_nodes(groups: list[list[int]]) -> set[tuple[int, int, int]]:
     return {(int((n > 0).sum()), int(n[n > 0].min()), int(n.max())) for n in counts}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_groups_are_those_of_the_ranks(seed: int) -> None:
     rng = np.random.default_rng(seed)
     tp, cp, pp, dp = (int(rng.choice(sizes)) for sizes in ([2, 4, 8], [1, 2], [1, 2, 4], [1, 2, 3]))
