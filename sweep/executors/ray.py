@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import ray
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
 from sweep.slice_file import Slice
@@ -248,6 +248,11 @@ def joined(workers: int | None) -> Iterator[bool]:
     ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
+    except AuthenticationError as error:
+        raise ClusterError(
+            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); set RAY_AUTH_MODE "
+            "to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
+        ) from None
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
         raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None

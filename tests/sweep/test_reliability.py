@@ -7,7 +7,6 @@ import re
 import subprocess
 from collections import deque
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from sweep.slices import FIRST_ROWS, MAX_ROWS, Receipt, SliceQueue
 from tests.conftest import ROOT
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.fault_proxy import Faults, faulty
-from tests.sweep.nightly.conftest import SandboxMaker
 from tests.sweep.test_execution import call, command
 from tests.waiting import PATIENCE_S
 
@@ -105,24 +103,6 @@ class TestStore:
         faults.flips = 0.0
         assert run(spec, out, executor).returncode == 0
         assert rows(out).equals(undisturbed)
-
-
-@pytest.mark.long
-def test_two_clocks_share_a_line_of_nights(make_sandbox: SandboxMaker, bucket: str) -> None:
-    """Two machines take turns, one three days ahead: each night is compared with the one before it, none is lost."""
-    sandbox = make_sandbox(f"{bucket}/nightly")
-    sandbox.write(keep={"nights": 4, "days": 2})
-    clocks = [datetime(2026, 11, day, 2, 30, tzinfo=UTC) for day in (22, 26, 24, 28, 26, 30, 28, 30)]
-    outcomes = []
-    for k, clock in enumerate(clocks):
-        sandbox.time = clock
-        sandbox.change_network(f"{60 - k} GB/s")
-        outcomes.append(sandbox.night(hours=0))
-    line = [outcome.night for outcome in outcomes]
-    kept = sandbox.nights.read()
-    assert [night.night for night in kept][-4:] == line[-4:]
-    for night in kept[1:]:
-        assert night.sweeps[0].baseline == line[line.index(night.night) - 1]
 
 
 def test_a_slow_store_does_not_make_slices_small() -> None:
