@@ -7,7 +7,9 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.peak import memory_basis
+from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -49,6 +51,7 @@ from sim_core.models.description import Model
 from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
@@ -77,6 +80,7 @@ from sim_core.simulator import (
     simulate,
     trace,
 )
+from sim_core.starting import Start, start_of
 from sim_core.units import (
     SWITCH,
     count,
@@ -101,6 +105,7 @@ from sim_core.workloads.reading import (
     kind_of,
     read_traces,
     read_workload,
+    suggest_model,
 )
 from sim_core.workloads.summary import (
     Summary,
@@ -142,6 +147,7 @@ __all__ = [
     "PARTS",
     "PLAN_DEFAULTS",
     "PRECISIONS",
+    "PRECISION_NAMES",
     "REASON",
     "REASONS",
     "SCHEDULES",
@@ -172,11 +178,13 @@ __all__ = [
     "SimError",
     "SpecError",
     "Stack",
+    "Start",
     "Summary",
     "Traffic",
     "Workload",
     "cache_dir",
     "calibrated",
+    "read_calibrated",
     "checkpointing_codes",
     "compiling_alone",
     "count",
@@ -192,9 +200,9 @@ __all__ = [
     "gemm_s",
     "load_kernels",
     "measured_kernels",
+    "memory_basis",
     "precisions",
     "nearest",
-    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",
@@ -215,6 +223,7 @@ __all__ = [
     "replay",
     "shown",
     "simai_breakdown",
+    "sent_bytes",
     "simulate",
     "slice_plans",
     "short",
@@ -222,8 +231,10 @@ __all__ = [
     "split_text",
     "source_hash",
     "source_hashes",
+    "suggest_model",
     "summarize",
     "stack_names",
+    "start_of",
     "trace",
     "whole_number",
     "workload_from_model",

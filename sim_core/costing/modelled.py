@@ -10,9 +10,8 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks
 from sim_core.costing.groups import Groups
 from sim_core.costing.messages import Filled, exposed_s, message_s
-from sim_core.costing.operators import UnitCost, sum_of, unit_cost
+from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
-from sim_core.hardware.kernels.device import Kernels, load_kernels
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.activations import activation_bytes
@@ -35,7 +34,7 @@ def cost_model_blocks(
 ) -> None:
     """Fill the rows of `blocks`; row k is that of plan `first[k]`."""
     model, stack = modelled.model, modelled.stack
-    devices, of_variant = _devices(hardware)
+    devices, of_variant = devices_of(hardware)
     table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
     shape, picked = distinct_rows(table)
     keys = keys_of(modelled, table[picked])
@@ -50,34 +49,10 @@ def cost_model_blocks(
         cost = unit_cost(modelled, unit, keys, devices, table[picked, -1])
         sent = messages(model, unit, keys, stack.kernels)
         times = 1 if unit.kind == LAYER else unit.number
-        cost = cost._replace(seconds=cost.seconds * times * _calibrated(modelled, at, cost))
+        cost = cost._replace(seconds=cost.seconds * times)
         _add_unit(blocks, at, filled, cost, sent, times)
         kept = activation_bytes(model, unit, keys, flash=stack.flash_attention) * times
         blocks.kept[:, at] += kept[shape]
-
-
-def _devices(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
-    """The distinct devices among the variants, and the one of each."""
-    found: dict[object, int] = {}
-    devices: list[Kernels] = []
-    of_variant: list[int] = []
-    for variant in hardware.variants:
-        kernels = load_kernels(variant)
-        key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()))
-        if key not in found:
-            found[key] = len(devices)
-            devices.append(kernels)
-        of_variant.append(found[key])
-    return devices, np.array(of_variant, np.int64)
-
-
-def _calibrated(modelled: Modelled, at: int, cost: UnitCost) -> Floats:
-    """Factor of each operator of a unit, [operators], from a file that was recorded."""
-    if not modelled.calibration:
-        return np.ones(len(cost.operators.names))
-    forward, backward = modelled.calibration[at]
-    factor: Floats = np.where(cost.operators.phase == FORWARD, forward, backward)
-    return factor
 
 
 def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) -> None:
@@ -119,8 +94,6 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     again = np.where(selective, core, forward) + again_messages
     blocks.again[:, at, RECOMPUTE_S] += np.where(selective, core, forward)
     launched = (stack.launch_forward, stack.launch_backward)
-    if filled.modelled.calibration:
-        launched = (0.0, 0.0)  # recorded times hold the wait for the CPU
     if at >= blocks.forward_s.shape[1] - 2:
         launched = (0.0, 0.0)  # the ends are a few kernels
     blocks.forward_s[:, at] += np.maximum(forward + exposed[0], launched[0])
