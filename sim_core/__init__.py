@@ -8,6 +8,7 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
@@ -80,6 +81,7 @@ from sim_core.simulator import (
     simulate,
     trace,
 )
+from sim_core.starting import Start, start_of
 from sim_core.units import (
     SWITCH,
     count,
@@ -178,6 +180,7 @@ __all__ = [
     "SimError",
     "SpecError",
     "Stack",
+    "Start",
     "Summary",
     "Traffic",
     "Workload",
@@ -199,6 +202,7 @@ __all__ = [
     "gemm_s",
     "load_kernels",
     "measured_kernels",
+    "memory_basis",
     "precisions",
     "nearest",
     "parameters",
@@ -232,6 +236,7 @@ __all__ = [
     "suggest_model",
     "summarize",
     "stack_names",
+    "start_of",
     "trace",
     "whole_number",
     "workload_from_model",

@@ -19,7 +19,7 @@ from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
 from sim_core.workloads.readers.simai_records import MODEL, flat
 from sim_core.workloads.reading import SIMAI, Facts, read_workload
-from sim_core.workloads.workload import ALL_GATHER, FORWARD, REDUCE_SCATTER, TP, Modelled, Workload
+from sim_core.workloads.workload import ALL_GATHER, FORWARD, NO_LOAD, NO_RULE, REDUCE_SCATTER, TP, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,7 +78,7 @@ def calibrated(
     if not _has_times(recorded):
         raise SpecError("the file has no times of its layers (1 ns stands for none): nothing to calibrate by")
     whole, derived = completed(recorded, by_model, modelled)
-    arrays = whole.arrays
+    arrays = whole.arrays._replace(compute_rule=NO_RULE, expert_load=NO_LOAD)  # the model's ratios move the compute
     if model.experts:
         arrays = arrays._replace(shares=arrays.shares._replace(whole_experts=not modelled.stack.experts_with_tp))
     modelled = replace(modelled, dtype=recorded.dtype)
@@ -106,7 +106,7 @@ def calibrated(
 def _by_model(recorded: Workload, model: Model, stack: Stack, sequence_parallel: bool | None) -> Workload:
     """The workload of the model alone. AICB divides experts by tp; so do files with tp, as far as their messages tell."""
     divided = recorded.kind == SIMAI or recorded.base.tp > 1 or stack.experts_with_tp
-    shown = _parallel_sequence(recorded)
+    shown = parallel_sequence(recorded)
     if None not in (shown, sequence_parallel) and shown != sequence_parallel:
         found, said = str(sequence_parallel).lower(), "with" if shown else "without"
         raise SpecError(f"sequence_parallel: found {found}, but the file's records are those {said} sequence parallelism")
@@ -114,12 +114,13 @@ def _by_model(recorded: Workload, model: Model, stack: Stack, sequence_parallel:
     return workload_from_model(model, stack.model_copy(update={"experts_with_tp": divided}), sequence_parallel=parallel)
 
 
-def _parallel_sequence(recorded: Workload) -> bool | None:
+def parallel_sequence(recorded: Workload) -> bool | None:
     """Whether the recording shows sequence parallelism; None: it shows neither."""
     pieces = recorded.arrays.pieces
     on_tp = (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    if recorded.kind == SIMAI and any(name.startswith("attention") for name in recorded.names):
-        return any(name.endswith("_column") for name in recorded.names)  # AICB's names with it
+    attention = [name for name in recorded.names if name.startswith("attention")]
+    if recorded.kind == SIMAI and attention:
+        return any(name.endswith("_column") for name in attention)  # AICB's names with it
     if not on_tp.any():
         return None
     return bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())

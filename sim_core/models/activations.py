@@ -42,6 +42,23 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool) -> Fl
     return np.stack([whole + ends, whole - core + ends, kept + ends], axis=1)
 
 
+def logits_bytes(model: Model, unit: Unit, keys: Keys) -> Floats:
+    """Those of logits and loss among them, [n]."""
+    if unit.kind not in (HEAD, MTP):
+        return np.zeros(len(keys.tp))
+    return _logits(shape_of(model, keys, sequence_of(model)))
+
+
+def buffer_bytes(model: Model, keys: Keys) -> Floats:
+    """Bytes of buffers for messages, [n, 2]: an activation that is gathered, and one that a stage receives.
+
+    Megatron-LM keeps one buffer for gathered inputs (`get_global_memory_buffer`), forward and backward.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
+    return np.stack([gathered, 2.0 * shape.local * model.hidden], axis=1)
+
+
 def _local_width(model: Model, shape: Shape) -> Floats:
     """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
     norms = 2.0 * model.norms_per_layer
@@ -87,4 +104,8 @@ def _experts(model: Model, shape: Shape) -> Floats:
 
 def _head(model: Model, shape: Shape) -> Floats:
     """Inputs of the final norm and of the logits; the logits."""
-    return 4.0 * shape.local * model.hidden + LOGIT * shape.tokens * shape.vocabulary / shape.tp
+    return 4.0 * shape.local * model.hidden + _logits(shape)
+
+
+def _logits(shape: Shape) -> Floats:
+    return LOGIT * shape.tokens * shape.vocabulary / shape.tp

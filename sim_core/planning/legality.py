@@ -61,7 +61,6 @@ REASONS: Final = (
     "checkpoint_span_exceeds_stage",
     "straggler_beyond_pp",
     "not_in_simai",
-    "model_state_exceeds_memory",
     "memory_exceeds_device",
     "nics_fewer_than_ranks",
     "step_too_large",
@@ -121,8 +120,7 @@ EXPLANATIONS: Final = {
     "straggler_beyond_pp": "straggler_stage is not below pp",
     "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, and no layers, "
     "device_speed, straggler or gradient_precision",
-    "model_state_exceeds_memory": "weights, gradients and optimizer state alone exceed the device's memory",
-    "memory_exceeds_device": "state and activations, with what the stack reserves, exceed the device's memory",
+    "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",

@@ -34,6 +34,8 @@ RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"), ("
 READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.05, 2**29)), ("nvidia-smi", (1.11, 2**33)))
 """Words of a `mem_kind`, and what is read: factor on the bytes of tensors, bytes besides. That of nvidia-smi holds context,
 communicators and buffers; it was chosen on the runs of tr11's document. Of other kinds: what the stack reserves."""
+ALLOCATED: Final = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
+"""Bytes of tensors: what the framework reports as allocated."""
 LONGEST_REASON: Final = 100
 BOUNDLESS: Final = "1e6 GB"
 """Memory of the device while a step is timed: whether the plan fits is judged apart."""
@@ -115,9 +117,8 @@ def _simulated(row: Row, change: Change) -> Run:
     found = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
     if found["reason"][0]:
         raise NotSimulated(f"plan: {found['reason'][0]}")
-    peak = float(found["peak_memory_bytes"][0])
-    on_device = peak * stack.fragmentation + stack.reserved
-    return Run(row, float(found["step_time_s"][0]), peak, on_device, fits=on_device <= device_bytes)
+    tensors, on_device = float(sum(found[name][0] for name in ALLOCATED)), float(found["peak_memory_bytes"][0])
+    return Run(row, float(found["step_time_s"][0]), tensors, on_device, fits=on_device <= device_bytes)
 
 
 def _plan(row: Row) -> dict[str, object]:

@@ -424,22 +424,22 @@ class Oracle:
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": max(reduced) + max(last)}
 
-    def state_bytes(self) -> float:
-        """Bytes of weights, gradients and optimizer on a rank of the fullest stage; NaN where the gradients are not known."""
+    def state_bytes(self) -> list[float]:
+        """Bytes of weights, gradients and optimizer on a rank of each stage; NaN where the gradients are not known."""
         work, arrays = self.workload, self.workload.arrays
         step = arrays.step
         told = work.gradients_known[0] and (work.gradients_known[1] or not work.has_experts)
         if not told or not (arrays.layered_gradients or REDUCE_GRADIENTS in step.role):
-            return math.nan
+            return [math.nan]
         sharded = GATHER_PARAMETERS in step.role
         replicated, shared_out = work.state_width
-        return max(
+        return [
             sum(
                 count * (replicated + shared_out / (copies if sharded else 1))
                 for count, copies in self._parameters(sum(map(len, chunks)), stage in (0, self.plan.pp - 1))
             )
             for stage, chunks in enumerate(self.held)
-        )
+        ]
 
     def _parameters(self, layers: int, end: bool) -> list[tuple[float, float]]:
         """(parameters on a rank that holds that many layers, ranks that hold the same ones), dense and of experts.
