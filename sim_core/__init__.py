@@ -59,6 +59,7 @@ from sim_core.planning.building import checkpointing_codes, plans, split_codes, 
 from sim_core.planning.columns import (
     CHECKPOINTING,
     CP_COMM_TYPES,
+    DISPATCHERS,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -80,6 +81,7 @@ from sim_core.simulator import (
     simulate,
     trace,
 )
+from sim_core.starting import Start, start_of
 from sim_core.terms import SHARDINGS
 from sim_core.units import (
     SWITCH,
@@ -134,6 +136,7 @@ from sim_core.workloads.workload import (
 __all__ = [
     "CHECKPOINTING",
     "CP_COMM_TYPES",
+    "DISPATCHERS",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -179,6 +182,7 @@ __all__ = [
     "SimError",
     "SpecError",
     "Stack",
+    "Start",
     "Summary",
     "Traffic",
     "Workload",
@@ -234,6 +238,7 @@ __all__ = [
     "suggest_model",
     "summarize",
     "stack_names",
+    "start_of",
     "trace",
     "whole_number",
     "workload_from_model",

@@ -49,6 +49,7 @@ UNUSUAL: Final = (
     "reshard_after_forward",
     "prefetch_layers",
     "precision",
+    "dispatcher",
     "layers",
     "gradient_precision",
     "straggler_stage",

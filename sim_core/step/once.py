@@ -20,7 +20,7 @@ from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.step.gradients import Buckets, cost_buckets
-from sim_core.terms import GRADIENTS_SHARDED, OPTIMIZER_SHARDED
+from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -138,7 +138,7 @@ def _cost(case: Case, row: int, once: Once) -> None:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
         once.comm_s[size, k] = seconds
     optimizer = arrays.optimizer
-    sharded = case.sharding >= OPTIMIZER_SHARDED
+    sharded = case.sharding >= OPTIMIZER_SHARDED or (case.sharding == AS_STACK and optimizer.sharded)
     dense_ranks = shard_ranks(case, SHARD) if sharded else 1
     expert_ranks = shard_ranks(case, EXPERT_SHARD) if sharded else 1
     dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)

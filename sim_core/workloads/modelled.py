@@ -76,6 +76,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         optimizer=Optimizer(
             dense_bytes=stack.optimizer_bytes * total,
             expert_bytes=stack.optimizer_bytes * experts,
+            sharded=stack.sharding != "none",
             step_s=stack.step,
             clear=GRADIENT_CLEAR / stack.optimizer_bytes if stack.sharding != "none" else 0.0,
         ),

@@ -17,7 +17,7 @@ from sim_core import (
 from sweep.validation.devices import hardware_of
 from sweep.validation.models import model_of
 from sweep.validation.reasons import NotSimulated
-from sweep.validation.stacks import checkpointing_of, overlaps, overlaps_tp, sharding_of, stack_of
+from sweep.validation.stacks import checkpointing_of, dispatcher, overlaps, overlaps_tp, sharding_of, stack_of
 from sweep.validation.table import Row
 
 PRECISIONS: Final = (
@@ -130,6 +130,7 @@ def _plan(row: Row) -> dict[str, object]:
         "vpp": vpp,
         "ep": row.count("ep", 1),
         "precision": _precision(row),
+        "dispatcher": dispatcher(row),
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": checkpointing_of(row),

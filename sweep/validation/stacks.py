@@ -94,3 +94,11 @@ def checkpointing_of(row: Row) -> str:
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
     return next(word for start, word in RECOMPUTE if stated.startswith(start))
+
+
+def dispatcher(row: Row) -> str:
+    """How its tokens reach experts. No row says so: Megatron-Bridge advises DeepEP or HybridEP on all GPUs since Hopper.
+
+    (docs.nvidia.com/nemo/megatron-bridge, MoE Dispatcher Selection Guide.)
+    """
+    return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"
