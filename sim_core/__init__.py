@@ -8,7 +8,7 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, parallel_sequence
-from sim_core.engine.schedule import SCHEDULES
+from sim_core.engine.codes import SCHEDULES
 from sim_core.errors import (
     FormatError,
     SimError,
@@ -52,7 +52,7 @@ from sim_core.models.parsing import model_document, model_yaml, parse_model
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
-from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
+from sim_core.planning.building import checkpointing_codes, plans, sends_in_background, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
     FIDELITIES,
@@ -209,6 +209,7 @@ __all__ = [
     "statistics",
     "read_workload",
     "replay",
+    "sends_in_background",
     "shown",
     "simai_breakdown",
     "simulate",

@@ -17,7 +17,7 @@ _STEP: Final = 2**24
 LARGEST: Final[Mapping[str, int]] = {
     **dict.fromkeys(("tp", "pp", "vpp", "ep", "straggler_stage"), _GROUP),
     **dict.fromkeys(("layers", "micro_batch", "checkpoint_layers", "experts"), _LAYERS),
-    **dict.fromkeys(("dp", "ga", "global_batch"), _STEP),
+    **dict.fromkeys(("dp", "ga", "microbatch_group_size", "global_batch"), _STEP),
     "all_gpus": 2**40,
     "bucket_bytes": 2**40,
     **dict.fromkeys(("sequence", "ffn"), 2**31 - 1),

@@ -23,6 +23,8 @@ MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, *UTILISATION
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     "layers": pa.int64(),
+    "microbatch_group_size": pa.int64(),
+    "post_validation": pa.bool_(),
     "gradient_precision": _WORD,
     "straggler_stage": pa.int64(),
     "straggler_factor": pa.float64(),
@@ -86,6 +88,8 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
     described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}
+    if "post_validation" in space.named:
+        described["post_validation"] = pa.array(plans.post_validation == 1)
     if "gradient_precision" in space.named:
         described["gradient_precision"] = words(plans.gradient_precision, PRECISIONS)
     described["fidelity"] = words(plans.fidelity, FIDELITIES)

@@ -47,11 +47,12 @@ NUMBERS: Final = (
     "micro_batch",
     "ga",
     "global_batch",
+    "microbatch_group_size",
     "bucket_bytes",
     "layers",
     "straggler_stage",
 )
-SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
+SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
 WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
@@ -280,7 +281,7 @@ def _whole(name: str, value: object, where: str) -> int:
             value = int(quantity(value, "B"))
         except SpecError as error:
             raise ValueError(f"{where}: {error}") from None
-    least = 0 if name in ("bucket_bytes", "straggler_stage") else 1
+    least = 0 if name in ("microbatch_group_size", "bucket_bytes", "straggler_stage") else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[name]:
         raise ValueError(f"{where}: found {shown(value)}, expected {whole_number(least, LARGEST[name])}")
     return value

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
 from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
@@ -44,17 +45,19 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     if shares.vocabulary:
         multiple = PADDING * plans.tp
         padding = np.ceil(shares.vocabulary / multiple) * multiple / padded(shares.vocabulary, base.tp)
-    ends = shares.ends + np.where(plans.pp == 1, shares.head, 0.0)
+    placement = PLACEMENT[plans.schedule]
+    copies = np.where(placement == BOTH_WAYS, 2, 1)
+    ends = shares.ends + np.where((plans.pp == 1) | (placement != LOOP), shares.head, 0.0)
     at_ends = dense * (ends / by_tp * padding + shares.whole)
 
     def state(layers: Floats, embedding: Floats | float) -> Floats:
         of_stage = base.pp * layers / workload.layers
         held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + embedding
-        total: Floats = held * (replicated + sharded_width / (dp if sharded else 1.0))
+        total: Floats = held * (replicated + sharded_width / (dp * copies if sharded else 1.0))
         of_tp = 1.0 if shares.whole_experts else by_tp
         replicas = dp / plans.ep * (plans.tp if shares.whole_experts else 1)
         experts = of_experts * of_stage / of_tp / (plans.ep / base.ep)
-        return total + experts * (replicated + sharded_width / (replicas if sharded else 1.0))
+        return total + experts * (replicated + sharded_width / (replicas * copies if sharded else 1.0))
 
     bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width
     return bytes_

@@ -11,14 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
+from sim_core.costing.in_flight import MOMENTS, count_in_flight
+from sim_core.costing.parameters import expert_replicas, stage_factor
 from sim_core.distinct import distinct_rows
-from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
+from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, most_blocks, most_cells, most_scratch, virtual_of
+from sim_core.engine.schedule import fill_order
 from sim_core.jit import kernel
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
-from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, plan_at
-from sim_core.planning.split import Split, split_plans
+from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, by_order, plan_at
+from sim_core.planning.split import Split, ends_of_stage, split_plans
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
@@ -51,16 +53,16 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
     peak = Peak(np.full(len(plans.tp), np.nan), np.full(len(plans.tp), np.nan))
     if not len(rows):
         return peak
-    order = np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))
-    rows = rows[order]
+    rows = by_order(plans, rows)
     table = np.stack([plans.tp[rows], plans.ep[rows], plans.micro_batch[rows]], axis=1)
     shape, first = distinct_rows(table)
     kept = _kept(workload, modelled, table[first])
     split = split_plans(workload.arrays, plans, rows)
-    blocks = int((2 * plans.vpp[rows] * plans.pp[rows] * plans.ga[rows]).max())
-    held = int((plans.vpp[rows] * plans.pp[rows]).max())
-    scratch = np.empty(blocks, np.int64), np.zeros(held, np.int64)
-    _fill(workload.arrays, plans, split, _state(workload), rows, shape, kept, *scratch, peak.total, peak.activations)
+    schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
+    blocks, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), most_cells(schedule, pp, vpp)
+    most = np.empty(blocks, np.int64), np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64)
+    in_flight = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, cells), np.int64)
+    _fill(workload.arrays, plans, split, _state(workload), rows, shape, kept, *most, in_flight, peak.total, peak.activations)
     return peak
 
 
@@ -98,69 +100,61 @@ def _fill(
     shape: Ints,
     kept: Floats,
     order: Ints,
+    scratch: Ints,
     in_flight: Ints,
     total: Floats,
     activations: Floats,
 ) -> None:
     """Fill `total` and `activations`; consecutive rows with the same schedule share its order."""
-    schedule, pp, vpp, ga = -1, -1, -1, -1
+    schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     scale = np.empty(N_RULES)
     base = arrays.base
     for k in range(len(rows)):
         plan = plan_at(plans, rows[k])
-        if plan.schedule != schedule or plan.pp != pp or plan.vpp != vpp or plan.ga != ga:
-            schedule, pp, vpp, ga = plan.schedule, plan.pp, plan.vpp, plan.ga
-            fill_order(schedule, pp, vpp, ga, order)
-            _count_in_flight(order, pp, vpp, ga, in_flight)
+        same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and plan.ga == ga
+        if not same or plan.microbatch_group_size != group:
+            schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, plan.ga, plan.microbatch_group_size
+            fill_order(schedule, pp, vpp, ga, group, order, scratch)
+            moments = count_in_flight(order, schedule, pp, vpp, ga, in_flight)
         rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, scale)
         dp = plan.all_gpus / (plan.tp * plan.pp)
+        placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
+        copies = 2.0 if placement == BOTH_WAYS else 1.0
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(pp):
-            layers, ends = float(split.stage_layers[stage_row + stage]), ends_held(stage, pp)
+            layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, pp)
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
-            bytes_ = dense * (state.replicated + state.divided / (dp if state.sharded else 1.0))
+            bytes_ = dense * (state.replicated + state.divided / (dp * copies if state.sharded else 1.0))
             replicas = expert_replicas(arrays, dp, plan.tp, plan.ep)
-            bytes_ += experts * (state.replicated + state.divided / (replicas if state.sharded else 1.0))
-            of_stage, working = 0.0, 0.0
-            for chunk in range(vpp):
-                held, redone = _chunk(arrays, split, plan, kept, shape[k], row + chunk * pp + stage)
-                of_stage += in_flight[stage * vpp + chunk] * held
-                working = max(working, redone)
-            of_stage += working
+            bytes_ += experts * (state.replicated + state.divided / (replicas * copies if state.sharded else 1.0))
+            of_stage = 0.0
+            for moment in range(moments):
+                then, working = 0.0, 0.0
+                for chunk in range(chunks):
+                    cell, virtual_row = stage * chunks + chunk, row + virtual_of(placement, stage, chunk, pp)
+                    held, redone, waiting = _chunk(arrays, split, plan, kept, shape[k], virtual_row)
+                    then += in_flight[moment, 0, cell] * held
+                    then += in_flight[moment, 1, cell] * waiting
+                    working = max(working, redone)
+                of_stage = max(of_stage, then + working)
             if not total[rows[k]] >= bytes_ + of_stage:
                 total[rows[k]] = bytes_ + of_stage
                 activations[rows[k]] = of_stage
 
 
 @kernel
-def _count_in_flight(order: Ints, pp: int, vpp: int, ga: int, in_flight: Ints) -> None:
-    """Micro-batches of each chunk whose activations a stage keeps when it keeps the most, [pp * vpp]."""
-    now = np.zeros(vpp, np.int64)
-    for stage in range(pp):
-        now[:] = 0
-        most, held = -1, 0
-        for at in range(stage * 2 * vpp * ga, (stage + 1) * 2 * vpp * ga):
-            code = order[at]
-            chunk = (code >> CHUNK_SHIFT) & CHUNK_MASK
-            change = -1 if code & 1 else 1
-            now[chunk] += change
-            held += change
-            if held > most:
-                most = held
-                in_flight[stage * vpp : (stage + 1) * vpp] = now
-
-
-@kernel
-def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float]:
-    """Bytes that one micro-batch leaves in a virtual stage, and those that its recompute works on."""
+def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float, float]:
+    """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients
+    need after its input gradients, which have run all recompute: about inputs and output gradients of the linear layers, as
+    many bytes as all activations but those of core attention (Qi et al. 2023, table 1)."""
     how, layers = plan.checkpointing, split.end[row] - split.begin[row]
     redone = 0
     if how in (FULL, EVERY):
         redone = layers
     elif how == BLOCK:
         redone = min(plan.checkpoint_layers, layers)
-    held, working = 0.0, 0.0
+    held, working, waiting = 0.0, 0.0, 0.0
     units = kept.shape[1]
     for unit in range(units):
         passes, of_layers = split.passes[row, unit], split.layers[row, unit]
@@ -170,7 +164,8 @@ def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, r
         stored = again / plan.checkpoint_layers if how == EVERY else again
         held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
         held += ends * kept[shape, unit, WHOLE]
+        waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
         if again > 0:
             span = plan.checkpoint_layers if how == EVERY else 1
             working = max(working, span * kept[shape, unit, WHOLE])
-    return held, working
+    return held, working, waiting
