@@ -89,7 +89,7 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
                 # one block, or two that run at the same time
                 together = 2 if part == PAIRED else 1
                 start = free
-                cost = 0.0
+                cost, message = 0.0, 0.0
                 ready = True
                 for each in range(together):
                     code_of = order[stage * blocks + k + each]
@@ -103,10 +103,11 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
                         ready = False
                         break
                     cost = max(cost, into_s[direction, cell_of])
-                    times.message_s[stage] += into_s[direction, cell_of]
+                    message += into_s[direction, cell_of]
                     start = max(start, sent + into_s[direction, cell_of])
                 if not ready:
                     break
+                times.message_s[stage] += message
                 times.exposed_s[stage] += min(start - free, cost)
                 times.idle_s[stage] += max(start - free - cost, 0.0)
                 direction = code & 1

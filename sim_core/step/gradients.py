@@ -264,7 +264,7 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
             if placement == BOTH_WAYS:
                 exchange_s = _exchange_s(case, first + virtual)
                 stage_s += exchange_s
-                stream_s += exchange_s
+                stream_s = max(stream_s, last_s) + exchange_s
         out[DP_TOTAL] += stage_s / pp
         reduced_s[stage] = max(stream_s, free_s[stage])
         reduced_s[stage] += max(stage_s - reduced_s[stage] + free_s[stage], 0.0) * case.arrays.framework.dp_contention

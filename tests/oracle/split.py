@@ -18,7 +18,7 @@ def late_weights(schedule: int, stage: int, pp: int, vpp: int, ga: int) -> list[
     """1F1B order whose W's start some B's late (Qi et al. 2023, figures 2 and 3; PyTorch's interleaved zero bubble)."""
     times = 2 if schedule == ZB_H2 else 1
     group = ga // max(1, ga // pp)
-    turns = [(chunk, j) for first in range(0, ga, group) for chunk in range(vpp) for j in range(first, first + group)]
+    turns = [(chunk, j) for first in range(0, ga, group) for chunk in range(vpp) for j in range(first, min(first + group, ga))]
     forwards = [Block(stage, FORWARD, chunk, j) for chunk, j in turns]
     inputs = [Block(stage, INPUT, vpp - 1 - chunk, j) for chunk, j in turns]
     weights = [Block(stage, WEIGHTS, vpp - 1 - chunk, j) for chunk, j in turns]
@@ -105,6 +105,8 @@ def compacted(schedule: int, pp: int, ga: int) -> list[list[Item]]:
     def move(blocks: list[Block]) -> None:
         for block in blocks:
             row, source, slot = rows[block.stage], lines.sender(block), at[block]
+            if not source and block.way == INPUT:
+                source = block._replace(way=FORWARD)
             for new in range(at[source] + 1 if source else 0, slot):
                 if new in row:
                     continue
