@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sim_core import SCHEDULES
+from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, trace, workload_from_model
 from sim_core.costing.in_flight import MOMENTS, count_in_flight
 from sim_core.engine.codes import (
     BOTH_WAYS,
@@ -284,3 +284,28 @@ def test_profiled_times_give_the_published_bubble_rates(row: str) -> None:
         play(name, int(pp), int(ga), seconds=(forward, back, weights), send=send).window for name in ("1f1b", "zb-h1", "zb-h2")
     ]
     assert [bubble / (work + bubble) for bubble in found] == pytest.approx(rates, abs=1e-3)
+
+
+def test_the_order_that_primus_measured(h100: HardwareTable) -> None:
+    """Llama 2 7B, pp 8 on a node of MI300X, tokens/s over those of 1F1B (Primus, tech blog of primus_pipeline; the number of
+    micro-batches is not given, 32 fits interleaving). F, B, W here are those of our kernels of an H100.
+
+    ZB-V measured 0.7 % below ZB-H1, which neither times nor messages explain; it is only held to its own figure.
+    """
+    work = workload_from_model(read_model("llama2-7b", {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True)
+    plan = plans(work, tp=1, pp=8, all_gpus=8, micro_batch=1, ga=8, schedule="zb-h1", checkpointing="full")
+    events = trace(work, h100, plan)
+    middle = (events.stage == 4) & (events.micro_batch == 4)
+    seconds = [
+        float((events.end_s - events.start_s)[middle & (events.part == k) & (events.backward == (k > 0))][0]) for k in range(3)
+    ]
+    forward, back, weights = seconds
+    times = forward, back - forward, weights  # without recompute
+    published = {("v-min", 2): 0.88, ("1f1b", 1): 1.0, ("v-half", 2): 1.08, ("1f1b", 2): 1.09, ("zb-h1", 1): 1.13}
+    step = {
+        (name, vpp): 32 * sum(times) + play(name, 8, 32, vpp, seconds=times).makespan for name, vpp in [*published, ("zb-v", 2)]
+    }
+    found = [step["1f1b", 1] / step[key] for key in published]
+    assert found == sorted(found)
+    assert found == pytest.approx(list(published.values()), rel=0.05)
+    assert step["1f1b", 1] / step["zb-v", 2] == pytest.approx(1.12, rel=0.05)
