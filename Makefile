@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep test test-long mutants check matrix bench cluster-demo hooks format clean
+.PHONY: help sweep test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -39,6 +39,13 @@ check: $(READY)  ## style, types, imports
 
 matrix: $(READY)  ## types, imports and quick tests on each Python from 3.11 to 3.14 that is installed
 	$(BIN)/tox run $(if $(strip $(PYTHONS)),--discover $(PYTHONS))
+
+validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
+	$(BIN)/sweep validate
+
+validation: $(READY)  ## record the figures anew and remake docs/validation.md
+	$(BIN)/sweep validate --record
+	$(BIN)/python benchmarks/validation_page.py
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python benchmarks/bench.py

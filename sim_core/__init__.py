@@ -7,7 +7,9 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.peak import memory_basis
+from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.codes import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -49,12 +51,14 @@ from sim_core.models.description import Model
 from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, sends_in_background, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -76,8 +80,10 @@ from sim_core.simulator import (
     simulate,
     trace,
 )
+from sim_core.starting import Start, start_of
 from sim_core.units import (
     SWITCH,
+    count,
     quantity,
     short,
 )
@@ -99,6 +105,7 @@ from sim_core.workloads.reading import (
     kind_of,
     read_traces,
     read_workload,
+    suggest_model,
 )
 from sim_core.workloads.summary import (
     Summary,
@@ -126,6 +133,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -139,6 +147,7 @@ __all__ = [
     "PARTS",
     "PLAN_DEFAULTS",
     "PRECISIONS",
+    "PRECISION_NAMES",
     "REASON",
     "REASONS",
     "SCHEDULES",
@@ -169,13 +178,16 @@ __all__ = [
     "SimError",
     "SpecError",
     "Stack",
+    "Start",
     "Summary",
     "Traffic",
     "Workload",
     "cache_dir",
     "calibrated",
+    "read_calibrated",
     "checkpointing_codes",
     "compiling_alone",
+    "count",
     "export_simai",
     "hardware_table",
     "hardware_yaml",
@@ -188,9 +200,9 @@ __all__ = [
     "gemm_s",
     "load_kernels",
     "measured_kernels",
+    "memory_basis",
     "precisions",
     "nearest",
-    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",
@@ -212,6 +224,7 @@ __all__ = [
     "sends_in_background",
     "shown",
     "simai_breakdown",
+    "sent_bytes",
     "simulate",
     "slice_plans",
     "short",
@@ -219,8 +232,10 @@ __all__ = [
     "split_text",
     "source_hash",
     "source_hashes",
+    "suggest_model",
     "summarize",
     "stack_names",
+    "start_of",
     "trace",
     "whole_number",
     "workload_from_model",

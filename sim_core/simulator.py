@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,15 +15,17 @@ from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
+from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
+from sim_core.costing.recorded import with_recorded
 from sim_core.engine.codes import PAIRS, chunks_of, most_blocks, most_cells, most_scratch, rounds_of
 from sim_core.engine.events import Program, Times, allocate
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.split_events import hidden_s
 from sim_core.errors import SpecError
+from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import (
-    ACTIVATION_BYTES,
     BUBBLE,
     DP_EXPOSED,
     EP_EXPOSED,
@@ -35,6 +38,7 @@ from sim_core.metrics import (
     STATE_BYTES,
     STEP_TIME,
 )
+from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.columns import EVENT, SIMAI, Plans, by_order, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
@@ -63,12 +67,14 @@ class Results(NamedTuple):
 
     `memory[len(MEMORY), n]` are bytes on a rank of the fullest stage, NaN if unknown. `measured_share[n]` is the part of the
     forward and backward seconds that rests on measured kernels of that very device, NaN for recorded times.
+    `recomputed_flops[n]` are those per token that recompute runs again, NaN if unknown.
     """
 
     reason: Ints
     metrics: Floats
     memory: Floats
     measured_share: Floats
+    recomputed_flops: Floats
 
     @property
     def state_bytes(self) -> Floats:
@@ -83,6 +89,7 @@ class Results(NamedTuple):
             **dict(zip(METRICS, self.metrics, strict=True)),
             **dict(zip(MEMORY, self.memory, strict=True)),
             "measured_share": self.measured_share,
+            "recomputed_flops": self.recomputed_flops,
         }
 
 
@@ -125,12 +132,13 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
+    workload = replace(workload, arrays=with_recorded(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
-    measured = np.full(len(reason), np.nan)
+    measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = _tables(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
-        _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, reason, metrics)
+        _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
     measured[reason != 0] = np.nan
@@ -138,7 +146,9 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     if len(by_simai):
         no_nic = REASON["nics_fewer_than_ranks"]
         simai_rows(workload.arrays, hardware.columns, bus_tables(), plans, by_simai, no_nic, _NOT_FINITE, reason, metrics)
-    return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured)
+        recomputed[by_simai] = flops_again_simai(workload, again, plans, by_simai)
+    recomputed[reason != 0] = np.nan
+    return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
@@ -149,15 +159,16 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
-    memory[STATE_BYTES] = model_state_bytes(workload, plans)
+    held = workload.memory_of or workload
+    memory[STATE_BYTES] = model_state_bytes(held, plans)
+    if (plans.precision > 0).any():
+        lacking = np.array([[not has_precision(device, one.linear) for one in PRECISIONS] for device in hardware.variants])
+        reason[(reason == 0) & lacking[plans.hardware, plans.precision]] = REASON["precision_not_on_device"]
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    if workload.modelled:
-        peak = peak_memory(workload, workload.modelled, plans, np.flatnonzero(reason == 0))
-        memory[ACTIVATION_BYTES], memory[PEAK_BYTES] = peak.activations, peak.total
-        stack = workload.modelled.stack
-        need = peak.total * stack.fragmentation + stack.reserved
-        reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
-    reason[(reason == 0) & (memory[STATE_BYTES] > device_bytes)] = REASON["model_state_exceeds_memory"]
+    peak = peak_memory(held, plans, np.flatnonzero(reason == 0))
+    memory = np.where(np.isnan(peak), memory, peak)
+    need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
+    reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     return reason, memory
 
 
@@ -210,11 +221,13 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
+    workload = replace(workload, arrays=with_recorded(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = _tables(workload, hardware, one, rows)
     scratch = _scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
-    _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, np.zeros(1, np.int64), metrics)
+    again, recomputed = again_flops(workload), np.empty(1)
+    _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
     shape = int(one.schedule[0]), int(one.pp[0]), int(one.vpp[0]), int(one.ga[0])
     stage, chunk, micro_batch, backward, part, start, end = timed_blocks(shape, scratch.program, scratch.times)
     by_start = np.lexsort((stage, start))
@@ -254,8 +267,10 @@ def _run_rows(
     tables: _Tables,
     rows: Ints,
     scratch: _Scratch,
+    again: Floats,
     reason: Ints,
     metrics: Floats,
+    recomputed: Floats,
 ) -> None:
     """Simulate legal plans; consecutive plans with the same schedule share its order of blocks."""
     sums = scratch.sums
@@ -274,6 +289,7 @@ def _run_rows(
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
+        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i])
 
 
 @inner_kernel

@@ -19,16 +19,18 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "B/s": {p + "B/s": f for p, f in {**_PREFIX, **_BINARY}.items() if f >= 1}
     | {p + "b/s": f / 8 for p, f in _PREFIX.items() if f >= 1},
     "FLOP/s": {p + "FLOP/s": f for p, f in _PREFIX.items() if f >= 1},
+    "W": {p + "W": f for p, f in _PREFIX.items() if f >= 1},
     "": {"": 1.0},
 }
-_EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s"}
+_COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s", "W": "W"}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
 def quantity(value: object, unit: str) -> float:
     """`value` in SI: a number with a unit of the dimension `unit` as text, or a plain number if `unit` is ``.
 
-    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `` and SWITCH, which takes true or false. A number without its unit is an
+    `unit` is one of `s`, `B`, `B/s`, `FLOP/s`, `W`, `` and SWITCH, which takes true or false. A number without its unit is an
     error: 400 could mean Gb/s. Raises SpecError.
     """
     if unit == SWITCH:
@@ -51,6 +53,16 @@ def quantity(value: object, unit: str) -> float:
         value = float(match[1]) * factors[match[2]]
     if not math.isfinite(value):
         raise SpecError(f"found {value}, expected a finite number")
+    return float(value)
+
+
+def count(value: object) -> float:
+    """A number of things: `15T`, `300B`, 2e12. Raises SpecError unless it is above 0."""
+    match = _NUMBER.match(value) if isinstance(value, str) else None
+    if match and match[2] in _COUNTS:
+        value = float(match[1]) * _COUNTS[match[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise SpecError(f"found {shown(value)}, expected a number above 0, such as 300B or 15T (k, M, B, T)")
     return float(value)
 
 

@@ -9,19 +9,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, PRECISIONS, Plans, SpecError, nearest, quantity
+from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, Plans, SpecError, nearest, quantity
+from sweep.budget import COSTS
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
-from sweep.spec import LABELS
+from sweep.spec import LABELS, WORDS
 
 Ints = npt.NDArray[np.int64]
 
 PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
-UTILISATION: Final = ("mfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
+UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
+DEVICE_MEMORY: Final = "device_memory_bytes"
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
-MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, *UTILISATION)
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS)
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
+    "cp": pa.int64(),
+    "cp_comm_type": _WORD,
+    "cp_a2a_size": pa.int64(),
+    "precision": _WORD,
     "layers": pa.int64(),
     "microbatch_group_size": pa.int64(),
     "post_validation": pa.bool_(),
@@ -76,7 +82,7 @@ def column_name(label: str) -> str:
 
 def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
     """The columns that define the plan of each row: all columns of the schema before the status."""
-    dp = plans.all_gpus // (plans.tp * plans.pp)
+    dp = plans.all_gpus // (plans.tp * plans.cp * plans.pp)
     given = plans._asdict() | {
         "dp": dp,
         "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
@@ -87,11 +93,11 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described |= {name: words(columns[name], space.labels[name]) for name in LABELS}
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
-    described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}
+    for name in UNUSUAL:
+        if name in space.named:
+            described[name] = words(given[name], WORDS[name]) if name in WORDS else pa.array(given[name])
     if "post_validation" in space.named:
         described["post_validation"] = pa.array(plans.post_validation == 1)
-    if "gradient_precision" in space.named:
-        described["gradient_precision"] = words(plans.gradient_precision, PRECISIONS)
     described["fidelity"] = words(plans.fidelity, FIDELITIES)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):

@@ -16,7 +16,9 @@ Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
 
-SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset"}
+ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.")
+"""Sections that `--set` of one plan names; all other keys are those of the plan."""
+SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""
 
 
@@ -91,7 +93,7 @@ def _note_lines(node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[s
 def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:
     """Apply `key.key=value` assignments to the document; values are YAML. Raises SpecError.
 
-    With `within`, keys are those of that section, except `hardware.`, `workload.` and `model.`.
+    With `within`, keys are those of that section, except those of ITS_OWN.
     """
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -102,7 +104,7 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
         except (yaml.YAMLError, ValueError, AttributeError):
             raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
-        if within and not key.strip().startswith(("hardware.", "workload.", "model.")):
+        if within and not key.strip().startswith(ITS_OWN):
             parts = [within, key.strip()]
         elif parts[0] in OPEN_SECTIONS:
             parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts

@@ -22,7 +22,8 @@ from sim_core import (
     simulate,
     slice_plans,
 )
-from sweep.columns import describe_rows, result_schema, words
+from sweep.budget import COSTS, costs
+from sweep.columns import DEVICE_MEMORY, describe_rows, result_schema, words
 from sweep.constraints import satisfied
 from sweep.preparation import Sweep
 from sweep.space import permuted
@@ -42,24 +43,26 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     metrics = np.full((len(METRICS), len(positions)), np.nan)
     memory = np.full((len(MEMORY), len(positions)), np.nan)
-    measured = np.full(len(positions), np.nan)
+    measured, recomputed = np.full(len(positions), np.nan), np.full(len(positions), np.nan)
     if lost is None:
         found = simulate(sweep.workload, sweep.hardware, legal)
         reason[~excluded], measured[~excluded] = found.reason, found.measured_share
+        recomputed[~excluded] = found.recomputed_flops
         metrics[:, ~excluded], memory[:, ~excluded] = found.metrics, found.memory
     else:
         checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
     values = dict(zip((*METRICS, *MEMORY, "measured_share"), (*metrics, *memory, measured), strict=True))
-    return _batch(sweep, described, plans, reason, values)
+    return _batch(sweep, described, plans, reason, values, recomputed)
 
 
 def _batch(
-    sweep: Sweep, described: dict[str, pa.Array], plans: Plans, reason: Ints, values: dict[str, Floats]
+    sweep: Sweep, described: dict[str, pa.Array], plans: Plans, reason: Ints, values: dict[str, Floats], recomputed: Floats
 ) -> pa.RecordBatch:
-    """The result's columns in the order of the schema; unknown values are null."""
+    """The result's columns in the order of the schema; unknown values are null. `recomputed`: FLOPs per token, [n]."""
     status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
     samples = described["global_batch"].to_numpy().astype(np.float64)
+    values[DEVICE_MEMORY] = sweep.hardware.columns.memory_bytes[plans.hardware]
     values["samples_per_s"] = samples / values["step_time_s"]
     values["tokens_per_s"] = values["samples_per_s"] * (sweep.workload.sequence or np.nan)
     values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples
@@ -67,6 +70,12 @@ def _batch(
     flops = values["tokens_per_s_per_gpu"] * (sweep.flops_per_token or np.nan)
     values["tflops_per_gpu"] = flops / 1e12
     values["mfu"] = flops / np.array(sweep.peak_flops)[plans.hardware]
+    values["hfu"] = values["mfu"] * (1 + recomputed / (sweep.flops_per_token or np.nan))
+    if sweep.budget:
+        watts = np.array([sweep.budget.watts(variant) for variant in sweep.hardware.variants])[plans.hardware]
+        values |= costs(sweep.budget, watts, plans.all_gpus, values["tokens_per_s"])
+    else:
+        values |= dict.fromkeys(COSTS, np.full(len(samples), np.nan))
     arrays = dict(described)
     arrays["status"] = words(status, STATUSES)
     arrays["reason"] = words(reason, REASONS)

@@ -17,11 +17,14 @@ from sim_core import (
     SpecError,
     Workload,
     hardware_table,
+    memory_basis,
     plausibility,
     read_hardware,
     short,
     source_hash,
+    start_of,
 )
+from sweep.budget import COSTS, Budget
 from sweep.columns import describe_rows, result_column, result_schema
 from sweep.constraints import check_constraints
 from sweep.fingerprint import fingerprint_of
@@ -41,6 +44,7 @@ class Sweep:
     identity: str
     flops_per_token: float | None = None  # of the model, None if unknown
     peak_flops: tuple[float, ...] = ()  # of each hardware variant, in the precision of the computation
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +71,12 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     table = hardware_table(variants, measured_on, workload.dtype)
     notes = [
         *workload.notes,
-        _memory_note(workload),
+        f"memory: {memory_basis(workload)}",
     ]
     if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if measured_on is None and workload.recorded is not None:
+        notes.append(f"messages are taken as recorded on {variants[0].name}, the first hardware (set workload.measured_on)")
     if spec.sample and spec.sample.n > space.size:
         notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
     changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
@@ -81,6 +87,10 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
     if workload.records:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
+    if spec.budget:
+        notes.append(spec.budget.note(variants))
+    start, near = _start(workload, table)
+    notes += near
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -91,6 +101,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         identity=identity,
         flops_per_token=facts["flops_per_token"],
         peak_flops=tuple(variant.value(f"peak_flops_{workload.dtype}") for variant in variants),
+        budget=spec.budget,
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -105,6 +116,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "rows": space.count,
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
+        "start": start,
         "held": list(space.defaults),
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
@@ -112,14 +124,21 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
 
 
-def _memory_note(workload: Workload) -> str:
-    if workload.modelled is None:
-        return "memory: only the model's state is checked (state_bytes); activations are not in the workload"
-    stack = workload.modelled.stack
-    return (
-        f"memory: state and activations of the fullest stage (peak_memory_bytes), x {stack.fragmentation:g} for fragmentation, "
-        f"+ {short(stack.reserved, 'B')} for context and communicators"
-    )
+FAR = 0.03
+"""Error at the recorded plan above which there is a warning."""
+
+
+def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | None, list[str]]:
+    """How near the simulated step at the recorded plan is to the recorded one, as data and as a note."""
+    found = start_of(workload, table)
+    if found is None:
+        return None, []
+    if found.reason:
+        return {"recorded_s": found.recorded_s, "reason": found.reason}, [f"recorded plan: {found.reason}, not compared"]
+    data = {"recorded_s": found.recorded_s, "simulated_s": found.simulated_s, "error": found.error}
+    both = f"simulated {short(found.simulated_s, 's')}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
+    warning = "warning: " if abs(found.error) > FAR else ""
+    return data, [f"{warning}recorded plan: {both}"]
 
 
 def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
@@ -134,6 +153,7 @@ def _plausibility(workload: Workload, variants: list[Hardware], space: Space) ->
         "peak_flops": {variant.name: variant.value(peak) for variant in variants},
         "approximate": found.approximate,
         "dtype": workload.dtype,
+        "narrow": "precision" in space.named,
         "stated": found.stated,
         "missing": missing,
         "doubts": list(found.doubts),
@@ -158,10 +178,15 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     digest.update(json.dumps(chosen).encode())
     digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
+    digest.update(json.dumps([variant.value(f"peak_flops_{workload.dtype}") for variant in variants]).encode())  # MFU
     if workload.modelled is not None:  # every number counts, and the tables
         digest.update(json.dumps([variant.model_dump(mode="json") for variant in variants]).encode())
     for column in table.columns:
         digest.update(column.tobytes())
+    if workload.recorded is not None:  # its messages are held against that hardware
+        digest.update((table.measured_on or variants[0]).model_dump_json().encode())
+    if spec.budget:
+        digest.update(f"{spec.budget.model_dump_json()} {[spec.budget.watts(variant) for variant in variants]}".encode())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
 
@@ -174,5 +199,9 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
                 found = result_column(name, result_schema(sweep.space).names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
-            if found == "tokens_per_s" and sweep.workload.sequence is None:
-                raise SpecError(f"{key}: tokens_per_s needs workload.sequence, the tokens per sample")
+            if found in ("tokens_per_s", *COSTS) and sweep.workload.sequence is None:
+                raise SpecError(f"{key}: {found} needs workload.sequence, the tokens per sample")
+            if found in COSTS and sweep.budget is None:
+                raise SpecError(f"{key}: {found} needs a budget, such as budget: {{tokens: 1T, usd_per_gpu_hour: 2.5}}")
+            if found in COSTS and sweep.budget and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants))):
+                raise SpecError(f"{key}: {found} needs {lacking}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +9,8 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from sim_core import PARTS, SpecError, nearest
+from sim_core import PARTS, SpecError
+from sweep.budget import COSTS
 from sweep.columns import UTILISATION, result_column
 from sweep.folder import Location
 from sweep.query import columns_of, results
@@ -19,6 +19,7 @@ from sweep.store import Store
 TOP, GROUP_TOP = 20, 1
 HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", *UTILISATION)
 MFU: Final = "mfu"
+HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
@@ -39,10 +40,12 @@ class Ranking:
     notes: tuple[str, ...]  # of the run, those that concern the ranking
     filtered: int  # ok, but `where` is false
     reasons: dict[str, int]  # not ranked, by reason
+    memory: tuple[float, float, float, float] | None  # least and most that the plans need which do not fit, and have
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
     held: dict[str, Any]  # plan columns with one value
     plausibility: dict[str, Any]  # what the run stored to hold results against
     utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
+    hfu: tuple[float, ...]  # of those rows that recompute, where known
     measured: tuple[float, ...]  # of the rows: the part of the compute on measured kernels, where known
 
 
@@ -75,27 +78,29 @@ def rank(
         chosen = [result_column(name, list(schema)) for name in columns] if list(columns) != [ALL] else _all_columns(schema)
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
+        memory = _too_large(connection, schema)
         if where:
-            _check(connection, where, schema)
-            condition += f" AND coalesce(({where}), false)"
+            _check(connection, where)
+            condition += f" AND coalesce(({where}\n), false)"
         ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
         plan_columns = _plan_columns(schema)
         varying, held = _spread(connection, plan_columns, condition)
-        select = chosen or [*varying, *_result_columns(by, schema)]
+        of_budget = COSTS if provenance.get("spec", {}).get("budget") else ()
+        select = chosen or [*varying, *_result_columns(by, schema, of_budget)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
         facts = provenance.get("plausibility", {})
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
         order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
         groups = "".join(f"{_quoted(name)}, " for name in per)
-        more = [name for name in (TFLOPS, MFU, MEASURED) if name in schema and name not in select]
+        more = [name for name in (TFLOPS, MFU, HFU, MEASURED) if name in schema and name not in select]
         rows = connection.sql(
             f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
             f"SELECT rank, {', '.join(map(_quoted, [*select, *more]))} "
             f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
         ).to_arrow_table()
     utilisation = _utilisation(rows)
-    if not utilisation and not chosen:
-        select = [name for name in select if name != MFU]
+    if not chosen:
+        select = [name for name in select if name not in (MFU, *COSTS) or rows[name].null_count < len(rows)]
     return Ranking(
         rows=rows.select(["rank", *select]),
         by=by,
@@ -107,17 +112,21 @@ def rank(
         notes=_notes(provenance),
         filtered=total - ranked - sum(reasons.values()),
         reasons=reasons,
+        memory=memory,
         varying=tuple(varying),
         held=held,
         plausibility=facts,
         utilisation=utilisation,
+        hfu=tuple(a for a, b in zip(*(rows[name].to_pylist() for name in (HFU, MFU)), strict=True) if a != b and a is not None)
+        if {HFU, MFU} <= set(rows.column_names)
+        else (),
         measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
     )
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     """Notes of the run that concern the ranking."""
-    notes = [note for note in provenance.get("notes", ()) if note.startswith("memory:")]
+    notes = [note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:"))]
     checks = len(provenance.get("checks", ()))
     if checks:
         notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")
@@ -160,15 +169,9 @@ def ordering(
     return [(name, name in HIGHER_IS_BETTER if descending is None else descending)]
 
 
-def _check(connection: duckdb.DuckDBPyConnection, where: str, schema: dict[str, str]) -> None:
-    try:
-        kind = connection.sql(f"SELECT ({where}) FROM results WHERE ({where}) LIMIT 0").types[0]
-    except duckdb.Error as error:
-        text = str(error).splitlines()[0]
-        unknown = re.search(r'column "([^"]*)" not found', text)
-        raise SpecError(
-            f"--where {where!r}: " + (f"unknown column {unknown[1]!r}, {nearest(unknown[1], schema)}" if unknown else text)
-        ) from None
+def _check(connection: duckdb.DuckDBPyConnection, where: str) -> None:
+    """Raise SpecError if `where` has another type than true or false."""
+    kind = connection.sql(f"SELECT ({where}\n) FROM results LIMIT 0").types[0]
     if str(kind) != "BOOLEAN":
         raise SpecError(f"--where {where!r}: found a value of type {kind}, expected a condition")
 
@@ -180,6 +183,16 @@ def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[s
         f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
     ).fetchall()
     return _one(connection, "SELECT count(*) FROM results"), {str(why): int(n) for why, n in found}
+
+
+def _too_large(connection: duckdb.DuckDBPyConnection, schema: dict[str, str]) -> tuple[float, float, float, float] | None:
+    """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
+    need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
+    if have not in schema:
+        return None
+    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
+    found = connection.execute(query).fetchall()[0]
+    return None if found[0] is None else (found[0], found[1], found[2], found[3])
 
 
 def _plan_columns(schema: dict[str, str]) -> list[str]:
@@ -201,5 +214,5 @@ def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: 
     return [n for n, low, high in pairs if low != high], {n: low for n, low, high in pairs if low == high}
 
 
-def _result_columns(by: str, schema: dict[str, str]) -> list[str]:
-    return [by, *(name for name in ("step_time_s", "samples_per_s", MFU, *PARTS) if name in schema)]
+def _result_columns(by: str, schema: dict[str, str], costs: Sequence[str]) -> list[str]:
+    return [by, *(name for name in ("step_time_s", "samples_per_s", *costs, MFU, *PARTS) if name in schema)]

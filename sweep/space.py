@@ -42,8 +42,17 @@ _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
 _ROUNDS: Final = 4
 
 UNUSUAL: Final = (
-    *("layers", "microbatch_group_size", "post_validation"),
-    *("gradient_precision", "straggler_stage", "straggler_factor", "device_speed"),
+    "cp",
+    "cp_comm_type",
+    "cp_a2a_size",
+    "precision",
+    "layers",
+    "microbatch_group_size",
+    "post_validation",
+    "gradient_precision",
+    "straggler_stage",
+    "straggler_factor",
+    "device_speed",
 )
 """Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
 
@@ -252,7 +261,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     """The simulator's plans from decoded columns; derives `ga` and `all_gpus` where the spec gives `global_batch` or `dp`."""
     rows = len(columns["tp"])
     zeros = np.zeros(rows, np.int64)
-    model_parallel = columns["tp"] * columns["pp"]  # each of 16 bits: LARGEST
+    model_parallel = columns["tp"] * columns["cp"] * columns["pp"]  # each of 16 bits: LARGEST
     all_gpus = columns["all_gpus"] if "all_gpus" in columns else product(columns["dp"], model_parallel)
     dp = np.maximum(all_gpus // model_parallel, 1)
     if "ga" in columns:

@@ -10,9 +10,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
+    CP_COMM_TYPES,
     FIDELITIES,
     HARDWARE_KEYS,
     LARGEST,
+    PRECISION_NAMES,
     PRECISIONS,
     SCHEDULES,
     SWITCH,
@@ -24,6 +26,7 @@ from sim_core import (
     split_text,
     whole_number,
 )
+from sweep.budget import Budget
 from sweep.document import apply_sets, first_error, read_document
 from sweep.workloads import Section, WorkloadSpec, from_text
 
@@ -32,6 +35,7 @@ ALIASES: Final = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
     "expert_parallel": "ep",
+    "context_parallel": "cp",
     "mbs": "micro_batch",
     "gbs": "global_batch",
 }
@@ -42,6 +46,8 @@ NUMBERS: Final = (
     "pp",
     "vpp",
     "ep",
+    "cp",
+    "cp_a2a_size",
     "dp",
     "all_gpus",
     "micro_batch",
@@ -55,7 +61,13 @@ NUMBERS: Final = (
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
+WORDS: Final = {
+    "schedule": SCHEDULES,
+    "fidelity": FIDELITIES,
+    "gradient_precision": PRECISIONS,
+    "cp_comm_type": CP_COMM_TYPES,
+    "precision": PRECISION_NAMES,
+}
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
@@ -121,6 +133,7 @@ class SweepSpec(Section):
     per: Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     sample: Sample | None = None
     store: StoreSpec = StoreSpec()
+    budget: Annotated[Budget | None, from_text("tokens")] = None
 
     @model_validator(mode="before")
     @classmethod

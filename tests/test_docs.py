@@ -130,6 +130,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/architecture.md",
         "docs/kernels.md",
         "docs/models.md",
+        "docs/validation.md",
         "docs/moving.md",
         "docs/network.md",
         "docs/aicb.md",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.groups import Groups, group_s
+from sim_core.costing.groups import Groups, between_nodes, group_s
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inner_kernel
 from sim_core.metrics import N_SUMS
@@ -29,6 +29,7 @@ class Blocks(NamedTuple):
 
     key: Ints  # [plans] the row of each plan
     scale: Floats  # [rows, rules] factors of the rule table
+    compute: Floats  # [rows, units, 2] factors of recorded compute, forward and backward
     forward_s: Floats  # [rows, units] one pass of a unit, including exposed collectives
     backward_s: Floats  # [rows, units]
     again_s: Floats  # [rows, units] what recompute adds to the backward
@@ -46,7 +47,7 @@ class Case(NamedTuple):
     arrays: Arrays
     plan: Plan
     device: Device
-    dp: int
+    dp: int  # ranks with the same dense parameters: data-parallel and context-parallel ones
     groups: Groups
     group: int
     split: Split
@@ -62,6 +63,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
     return Blocks(
         key=key,
         scale=np.empty((rows, N_RULES)),
+        compute=np.ones((rows, units, 2)),
         forward_s=np.zeros((rows, units)),
         backward_s=np.zeros((rows, units)),
         again_s=np.zeros((rows, units)),
@@ -98,4 +100,5 @@ def case_at(
 @inner_kernel
 def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on one of the plan's groups."""
-    return group_s(case.groups, case.group, case.device.links, kind, group, size)
+    seconds = group_s(case.groups, case.group, case.device.links, kind, group, size)
+    return float(seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group])

@@ -61,16 +61,17 @@ Seconds = Annotated[Sourced, _number("s"), _Unit("s")]
 Bytes = Annotated[Sourced, _number("B"), _Unit("B")]
 Rate = Annotated[Sourced, _number("FLOP/s"), _Unit("FLOP/s")]
 Plain = Annotated[Sourced, _number(""), _Unit("")]
+Power = Annotated[Sourced, _number("W"), _Unit("W")]
 Switch = Annotated[Sourced, _number(SWITCH), _Unit(SWITCH)]
 
 
 def _default(value: float, why: str) -> Any:
-    """The default of a number that only plans costed from a model use."""
+    """The default of a number that changes nothing for files of earlier versions."""
     return Field(default=Sourced(value=value, source="default: " + why))
 
 
 class Device(_Model):
-    """One GPU. Peaks are dense (no sparsity); 0 for a precision that its tensor cores do not have."""
+    """One GPU. Peaks are dense (no sparsity); 0 for a precision that its tensor cores do not have. `power` 0: unknown."""
 
     peak_flops_bf16: Rate
     peak_flops_fp32: Rate
@@ -78,6 +79,7 @@ class Device(_Model):
     peak_flops_fp4: Rate = _default(0, "0, the device does not have it")
     memory: Bytes
     memory_bandwidth: Bandwidth
+    power: Power = _default(0, "0, unknown")
 
 
 class Node(_Model):

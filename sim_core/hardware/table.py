@@ -50,6 +50,7 @@ class HardwareTable:
 
     columns: HardwareColumns
     variants: tuple[Hardware, ...]
+    measured_on: Hardware | None = None  # what recorded times are of; None: unknown
 
     def __len__(self) -> int:
         return len(self.variants)
@@ -149,4 +150,4 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         socket_bandwidth=column("socket_bandwidth"),
         socket_bandwidth_one=column("socket_bandwidth_one"),
     )
-    return HardwareTable(columns, tuple(variants))
+    return HardwareTable(columns, tuple(variants), measured_on)

@@ -19,8 +19,7 @@ def model_flops_per_token(model: Model) -> float:
     (arXiv 2204.02311, appendix B) and Korthikanti et al. 2022 (arXiv 2205.05198, appendix A) do; kernels that skip the
     masked half do less. A window counts its tokens. Raises SpecError if the sequence is unknown.
     """
-    layers = (unit for unit in model.units if unit.kind != EMBEDDING)
-    return (1 + BACKWARD_PER_FORWARD) * sum(unit.number * _forward(model, unit) for unit in layers)
+    return (1 + BACKWARD_PER_FORWARD) * sum(unit.number * forward_flops(model, unit) for unit in model.units)
 
 
 def sequence_of(model: Model) -> int:
@@ -30,9 +29,11 @@ def sequence_of(model: Model) -> int:
     return model.sequence
 
 
-def _forward(model: Model, unit: Unit) -> float:
-    """Forward FLOPs of one unit per token."""
+def forward_flops(model: Model, unit: Unit) -> float:
+    """Forward FLOPs of one unit per token; counted as in `model_flops_per_token`."""
     head = 2.0 * model.hidden * model.vocabulary
+    if unit.kind == EMBEDDING:
+        return 0.0
     if unit.kind == HEAD:
         return head
     elements = 0.0
@@ -40,7 +41,11 @@ def _forward(model: Model, unit: Unit) -> float:
         if weights.matrix:
             routed = weights.part == "routed_experts" and model.experts is not None
             elements += weights.elements * (model.experts.topk / model.experts.count if routed and model.experts else 1)
+    return 2 * elements + core_flops(model, unit) + (head if unit.kind != LAYER else 0.0)
+
+
+def core_flops(model: Model, unit: Unit) -> float:
+    """Forward FLOPs of the core attention (scores and context) of one layer per token."""
     sequence = sequence_of(model)
     keys = min(sequence, unit.window) if unit.window else sequence
-    attention = 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim)
-    return 2 * elements + attention + (head if unit.kind != LAYER else 0.0)
+    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim)

@@ -16,15 +16,18 @@ from sim_core.terms import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    CP_A2A,
+    CP_RING,
     EP,
     FORWARD,
     INPUT_GRADIENT,
     REDUCE_SCATTER,
+    SEND_RECEIVE,
     TP,
     WEIGHT_GRADIENT,
 )
 
-ETP: Final = 5
+ETP: Final = -1
 """Group of the ranks that share an expert, the TP group if etp is tp. The other groups are those of `sim_core.terms`."""
 ELEMENT: Final = 2.0
 """Bytes of an activation, bf16 or fp16."""
@@ -33,18 +36,28 @@ ELEMENT: Final = 2.0
 class Messages(NamedTuple):
     """Collectives of one unit on one micro-batch; a row of messages, [msgs]; bytes per key, [n, msgs].
 
-    `bytes` are those of the whole group's tensor, for ALL_TO_ALL those that one rank sends (as AICB records them); 0 where a
-    key has no such message. `operators[i]` names the operator that the message belongs to. Megatron-LM may send it while
-    phase `beside[i]` of that operator runs; -1: never.
+    `bytes` are those of the whole group's tensor, for ALL_TO_ALL those that one rank sends (as AICB records them), for
+    SEND_RECEIVE those of one hop of a ring, which has one hop less than ranks; 0 where a key has no such message.
+    `operators[i]` names the operator that the message belongs to. It may be sent while phase `beside[i]` of that operator
+    runs; -1: never.
     """
 
     names: tuple[str, ...]
-    kind: Ints  # ALL_REDUCE .. ALL_TO_ALL
-    group: Ints  # TP, EP or ETP
+    kind: Ints  # ALL_REDUCE .. SEND_RECEIVE
+    group: Ints  # TP, EP, ETP, CP_A2A or CP_RING
     phase: Ints  # FORWARD or INPUT_GRADIENT
     operators: tuple[str, ...]
     beside: Ints
     bytes: Floats
+
+
+_WORDS: Final = {
+    ALL_REDUCE: "all_reduce",
+    ALL_GATHER: "all_gather",
+    REDUCE_SCATTER: "reduce_scatter",
+    ALL_TO_ALL: "all_to_all",
+    SEND_RECEIVE: "send_receive",
+}
 
 
 class _Rows:
@@ -54,8 +67,7 @@ class _Rows:
 
     def add(self, kind: int, group: int, phase: int, operator: str, moved: Floats, beside: int = -1) -> None:
         """A message of `operator`."""
-        words = {ALL_REDUCE: "all_reduce", ALL_GATHER: "all_gather", REDUCE_SCATTER: "reduce_scatter", ALL_TO_ALL: "all_to_all"}
-        self._rows.append((f"{operator}_{words[kind]}", kind, group, phase, operator, beside))
+        self._rows.append((f"{operator}_{_WORDS[kind]}", kind, group, phase, operator, beside))
         self._bytes.append(moved)
 
     def stacked(self, keys: int) -> Messages:
@@ -70,6 +82,7 @@ class _Region(NamedTuple):
 
     plain: npt.NDArray[np.float64]  # 1 where tp > 1 without sequence parallelism
     scattered: npt.NDArray[np.float64]  # 1 where tp > 1 with it
+    narrow: npt.NDArray[np.float64]  # bytes of what a linear layer gathers over those of 16 bits: it is cast before
 
 
 def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages:
@@ -80,7 +93,9 @@ def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages
     """
     shape = shape_of(model, keys, sequence_of(model))
     parallel, sequence = keys.tp > 1, keys.sequence_parallel == 1
-    region = _Region((parallel & ~sequence).astype(np.float64), (parallel & sequence).astype(np.float64))
+    region = _Region(
+        (parallel & ~sequence).astype(np.float64), (parallel & sequence).astype(np.float64), shape.stored / ELEMENT
+    )
     rows = _Rows()
     if unit.kind == EMBEDDING_UNIT:
         _embedding(rows, model, shape, region)
@@ -106,21 +121,22 @@ def pipeline_bytes(model: Model, keys: Keys) -> Floats:
     return ELEMENT * shape_of(model, keys, sequence_of(model)).local * model.hidden
 
 
-def _column(rows: _Rows, name: str, whole: Floats, region: _Region) -> None:
-    """The input of a column-parallel GEMM."""
+def _column(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: bool = True) -> None:
+    """The input of a column-parallel GEMM; `linear` False: it runs in 16 bits in every precision."""
+    gathered = whole * region.scattered * (region.narrow if linear else 1.0)
     rows.add(ALL_REDUCE, TP, INPUT_GRADIENT, name, whole * region.plain, WEIGHT_GRADIENT)
-    rows.add(ALL_GATHER, TP, FORWARD, name, whole * region.scattered)
-    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered, INPUT_GRADIENT)  # its input, for the weights
+    rows.add(ALL_GATHER, TP, FORWARD, name, gathered)
+    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, gathered, INPUT_GRADIENT)  # its input, for the weights
     rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, name, whole * region.scattered, WEIGHT_GRADIENT)
 
 
-def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool = True) -> None:
+def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool = True, linear: bool = True) -> None:
     """The output of a row-parallel GEMM; `summed` False: another region adds it to its own sum."""
     if not summed:
         return
     rows.add(ALL_REDUCE, TP, FORWARD, name, whole * region.plain)
     rows.add(REDUCE_SCATTER, TP, FORWARD, name, whole * region.scattered)
-    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered)
+    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered * (region.narrow if linear else 1.0))
 
 
 def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region) -> None:
@@ -129,6 +145,7 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
         _latents(rows, model, shape, region)
     else:
         _column(rows, "qkv", whole, region)
+    _context(rows, model, shape)
     _row(rows, "projection", whole, region, summed=not model.parallel_residual)  # GPT-NeoX adds both, then reduces once
     if not unit.moe:
         _column(rows, "fc1", whole, region)
@@ -138,6 +155,27 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
     if model.experts and model.experts.shared_ffn:
         _column(rows, "shared_fc1", whole, region)
         _row(rows, "shared_fc2", whole, region)
+
+
+def _context(rows: _Rows, model: Model, shape: Shape) -> None:
+    """Core attention over the tokens of all context-parallel ranks (Transformer Engine, context_parallel.py).
+
+    Ring (Liu et al. 2023, arXiv 2310.01889): keys and values go round beside the attention of each step; in the backward
+    their gradients go with them. All-to-all (DeepSpeed-Ulysses, arXiv 2309.14509, section 3): tokens for heads before, heads
+    for tokens after. Gathered (Llama 3, arXiv 2407.21783, section 3.3.2): keys and values of all ranks before.
+    """
+    if not (shape.cp > 1).any():
+        return
+    keys = ELEMENT * shape.tokens * shape.kv_heads * (model.head_dim + model.v_head_dim)
+    exchanged = (shape.a2a > 1).astype(np.float64)
+    passed, gathered = ((shape.ring > 1) * (shape.gathers == way).astype(np.float64) for way in (0, 1))
+    for phase in (FORWARD, INPUT_GRADIENT):
+        queries, values = (ELEMENT * shape.tokens * shape.heads * dim for dim in (model.head_dim, model.v_head_dim))
+        rows.add(ALL_TO_ALL, CP_A2A, phase, "attention", exchanged * (queries + keys))
+        rows.add(ALL_TO_ALL, CP_A2A, phase, "attention", exchanged * values)
+        rows.add(SEND_RECEIVE, CP_RING, phase, "attention", passed * keys * (1 if phase == FORWARD else 2), phase)
+        rows.add(ALL_GATHER, CP_RING, phase, "attention", gathered * keys * shape.ring)
+    rows.add(REDUCE_SCATTER, CP_RING, INPUT_GRADIENT, "attention", gathered * keys * shape.ring)
 
 
 def _latents(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
@@ -174,12 +212,12 @@ def _experts(rows: _Rows, model: Model, shape: Shape) -> None:
 
 def _embedding(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
     """Every rank looks up its rows of the vocabulary; the sum is the embedding."""
-    _row(rows, "embedding", ELEMENT * shape.tokens * model.hidden, region)
+    _row(rows, "embedding", ELEMENT * shape.tokens * model.hidden, region, linear=False)
 
 
 def _head(rows: _Rows, model: Model, shape: Shape, region: _Region, kernels: Kernels) -> None:
     """Logits, then the vocabulary-parallel loss: the maximum, the target's logit and the sum, fp32 per token."""
-    _column(rows, "logits", ELEMENT * shape.tokens * model.hidden, region)
+    _column(rows, "logits", ELEMENT * shape.tokens * model.hidden, region, linear=False)
     each = 4.0 * shape.tokens * (region.plain + region.scattered)
     rows.add(ALL_REDUCE, TP, FORWARD, "loss", each)
     for sums in (2.0,) if kernels.fused_loss else (1.0, 1.0):

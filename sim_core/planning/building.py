@@ -15,8 +15,9 @@ import numpy.typing as npt
 from sim_core.engine.codes import SCHEDULES
 from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.limits import LARGEST
-from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
+from sim_core.limits import LARGEST, gpus_of
+from sim_core.models.precision import PRECISION_NAMES
+from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -26,10 +27,16 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "fidelity": FIDELITIES,
     "gradient_precision": PRECISIONS,
+    "cp_comm_type": CP_COMM_TYPES,
+    "precision": PRECISION_NAMES,
 }
 """Columns whose values are indices into these words."""
 
 DEFAULTS: Final[Mapping[str, Value]] = {
+    "cp": 1,
+    "cp_comm_type": "p2p",
+    "cp_a2a_size": 1,
+    "precision": PRECISION_NAMES[0],
     "schedule": "1f1b",
     "microbatch_group_size": 0,
     "layer_split": "even",
@@ -151,13 +158,14 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             coded[name] = np.array([_number(name, value, whole) for value in values], np.int64 if whole else np.float64)
     if "overlap_pp" not in coded:
         coded["overlap_pp"] = sends_in_background(coded["schedule"], coded["vpp"])
-    for name in ("dp", "tp", "pp", "global_batch", "micro_batch"):
+    for name in ("dp", "tp", "cp", "pp", "global_batch", "micro_batch"):
         if name in coded:
             _check_bounds(name, coded[name], _BOUNDS[name])
     if "dp" in coded:
-        coded["all_gpus"] = coded["dp"] * coded["tp"] * coded["pp"]
+        coded["all_gpus"] = gpus_of(coded["dp"], coded["tp"] * coded["cp"] * coded["pp"])
     if "global_batch" in coded:
-        batch = np.maximum(coded["all_gpus"] // (coded["tp"] * coded["pp"]), 1) * coded["micro_batch"]
+        model_parallel = coded["tp"] * coded["cp"] * coded["pp"]
+        batch = np.maximum(coded["all_gpus"] // model_parallel, 1) * coded["micro_batch"]
         coded["ga"] = np.where(coded["global_batch"] % batch == 0, coded["global_batch"] // batch, 0)
     built = Plans(**{name: coded[name] for name in Plans._fields})
     check_plans(built, variants=int(built.hardware.max()) + 1 if count else 1)

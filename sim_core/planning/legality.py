@@ -21,7 +21,9 @@ from sim_core.engine.codes import (
 from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.keys import REFUSALS, refusals
+from sim_core.models.precision import WIDE
 from sim_core.planning.columns import (
+    A2A_P2P,
     BALANCED,
     BLOCK,
     EMBEDDING_AS_LAYER,
@@ -34,7 +36,9 @@ from sim_core.planning.columns import (
     SELECTIVE,
     SPLITS,
     Plans,
+    replicas,
 )
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
@@ -76,7 +80,6 @@ REASONS: Final = (
     "checkpoint_span_exceeds_stage",
     "straggler_beyond_pp",
     "not_in_simai",
-    "model_state_exceeds_memory",
     "memory_exceeds_device",
     "nics_fewer_than_ranks",
     "step_too_large",
@@ -88,6 +91,16 @@ REASONS: Final = (
     "experts_not_divisible_by_ep",
     "expert_ffn_not_divisible_by_etp",
     "experts_need_sequence_parallel",
+    "cp_not_recorded",
+    "cp_a2a_size_unfit",
+    "cp_needs_flash_attention",
+    "sequence_not_divisible_by_cp",
+    "heads_not_divisible_by_cp",
+    "window_needs_whole_keys",
+    "precision_not_recorded",
+    "precision_not_in_stack",
+    "precision_not_on_device",
+    "sizes_unfit_precision",
     "result_not_finite",
     "worker_lost",
     "out_of_memory",
@@ -100,10 +113,10 @@ REASON: Final = {name: code for code, name in enumerate(REASONS)}
 
 EXPLANATIONS: Final = {
     "excluded_by_where": "a `where` constraint of the spec is false",
-    "tp_pp_exceeds_gpus": "tp * pp exceeds all_gpus",
-    "gpus_not_divisible": "tp * pp does not divide all_gpus",
+    "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
+    "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
-    "ep_not_dividing_dp": "ep does not divide dp",
+    "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
     "vpp_needs_1f1b": "vpp > 1, but this schedule gives a stage one run of layers (1f1b, looped-bfs, interleaved-zb and "
     "those in a V give it more)",
@@ -136,8 +149,7 @@ EXPLANATIONS: Final = {
     "straggler_beyond_pp": "straggler_stage is not below pp",
     "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, only gpipe and 1f1b, and no "
     "layers, device_speed, straggler or gradient_precision",
-    "model_state_exceeds_memory": "weights, gradients and optimizer state alone exceed the device's memory",
-    "memory_exceeds_device": "state and activations, with what the stack reserves, exceed the device's memory",
+    "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
@@ -148,6 +160,16 @@ EXPLANATIONS: Final = {
     "experts_not_divisible_by_ep": "ep does not divide the experts of a layer",
     "expert_ffn_not_divisible_by_etp": "tp does not divide the width of an expert, which this stack splits",
     "experts_need_sequence_parallel": "experts with tp > 1 need sequence parallelism (workload.sequence_parallel: true)",
+    "cp_not_recorded": "cp > 1, but a recorded workload does not tell what context parallelism changes (a model does)",
+    "cp_a2a_size_unfit": "cp_comm_type a2a+p2p needs a cp_a2a_size between 1 and cp that divides it; the other types need 1",
+    "cp_needs_flash_attention": "cp > 1, but this stack computes attention without a flash kernel",
+    "sequence_not_divisible_by_cp": "2 * cp does not divide the sequence: a rank takes two chunks of it",
+    "heads_not_divisible_by_cp": "the all-to-all's ranks (cp, or cp_a2a_size) do not divide heads / tp or key-value heads / tp",
+    "window_needs_whole_keys": "cp > 1 as a ring (p2p), but some layers have sliding windows: use a2a or all_gather",
+    "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
+    "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
+    "precision_not_on_device": "the device has no tensor cores of this precision",
+    "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
     "result_not_finite": "the step time, or a part of it, is not a positive finite number",
     "worker_lost": "the process that simulated this plan died, even with this plan alone",
     "out_of_memory": "this plan alone needs more memory than a worker has",
@@ -172,8 +194,10 @@ def check(workload: Workload, plans: Plans) -> Ints:
     """
     event = plans.fidelity == EVENT
     parts = np.where(event, plans.pp * plans.vpp, plans.pp)
-    model_parallel = plans.tp * plans.pp
-    dp = np.maximum(plans.all_gpus // model_parallel, 1)
+    model_parallel = plans.tp * plans.cp * plans.pp
+    dp = replicas(plans)
+    sharing = dp * plans.cp  # ranks with the same dense parameters
+    around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
     chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
     megatron = event & interleaved & (plans.schedule == ONE_F_ONE_B)
@@ -189,7 +213,10 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
         "global_batch_not_divisible": plans.ga == 0,
-        "ep_not_dividing_dp": dp % plans.ep != 0,
+        "cp_not_recorded": (plans.cp > 1) & workload.from_file,
+        "precision_not_recorded": (plans.precision > 0) & workload.from_file,
+        "cp_a2a_size_unfit": _a2a_size_unfit(plans),
+        "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
         "vpp_needs_1f1b": event & (interleaved & ~_INTERLEAVES[plans.schedule]),
         "v_needs_vpp_2": event & (PLACEMENT[plans.schedule] == V) & (plans.vpp != 2),
@@ -211,7 +238,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
-        "gradients_unknown": _without_gradients(workload, plans, dp),
+        "gradients_unknown": _without_gradients(workload, plans, sharing, around),
         "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
@@ -243,14 +270,27 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
     modelled = workload.modelled
     if modelled is None or workload.sequence is None:
         return {}
-    codes = refusals(modelled.model, modelled.keys(plans.tp, plans.ep, plans.micro_batch), workload.sequence)
-    return {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
+    keys = keys_of(modelled, key_table(plans, np.arange(len(plans.tp))))
+    codes = refusals(modelled.model, keys, workload.sequence)
+    unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
+    refused = {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
+    narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
+    return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
-def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:
-    """Plans that reduce gradients for which the workload has no messages."""
+def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:
+    """Plans whose `cp_a2a_size` is not one of their `cp_comm_type`."""
+    inner = plans.cp_a2a_size
+    fits = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
+    unfit: npt.NDArray[np.bool_] = np.where(plans.cp_comm_type == A2A_P2P, ~fits, inner != 1)
+    return unfit
+
+
+def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: Ints) -> npt.NDArray[np.bool_]:
+    """Plans that reduce gradients for which the workload has no messages, among ranks that share parameters or experts."""
     dense, of_experts = workload.gradients_known
-    lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
+    lacks: npt.NDArray[np.bool_] = (sharing > 1) & (not dense)
+    lacks |= (around > plans.ep) & (workload.has_experts and not of_experts)
     mixed = bool((workload.arrays.step.comm_rule == ALL_PARAMETERS).any())  # experts in them, nobody knows how many
     lacks |= (plans.ep != workload.base.ep) & (mixed and not of_experts)
     return lacks

@@ -7,13 +7,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
-from sim_core.costing.parameters import ends_held, stage_factor
+from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
 from sim_core.engine.events import UP, WEIGHT, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
+from sim_core.models.precision import GATHERED
 from sim_core.planning.split import count_layers
 from sim_core.workloads.moving import PARAMETERS
 from sim_core.workloads.workload import ALL_REDUCE, DP, DP_EP, GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
@@ -21,9 +23,6 @@ from sim_core.workloads.workload import ALL_REDUCE, DP, DP_EP, GATHER_PARAMETERS
 Floats = npt.NDArray[np.float64]
 
 PARAMETER_BYTES: Final = 2
-MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
-MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
-"""Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
 EDGE_BUCKETS: Final = 16.0
 DDP_BUCKET_BYTES: Final = 25 * 2**20
 """Default bucket of gradients that become ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
@@ -75,10 +74,9 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     narrower = _width_scale(case)
     width = arrays.gradient_width * narrower
     if bucket == 0:
-        parameters = max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_BUCKET_PARAMETERS_PER_DP * case.dp)
-        bucket = width * parameters
+        bucket = default_bucket_bytes(width, case.dp)
     if role == GATHER_PARAMETERS:
-        bucket *= PARAMETER_BYTES / width  # the same parameters, in fewer bytes
+        bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
     scale = case.blocks.scale[case.block]
     first_s, most, total_s = 0.0, 1.0, 0.0
     for k in range(step.role.shape[0]):
@@ -86,8 +84,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         if step.role[k] != role:
             continue
         sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends)
-        if role == REDUCE_GRADIENTS:
-            sent *= narrower
+        sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent / number)
         buckets.number[size, k] = number
@@ -214,7 +211,9 @@ def _exchange_s(case: Case, row: int) -> float:
     sent = 0.0
     for k in range(step.role.shape[0]):
         if step.role[k] == REDUCE_GRADIENTS:
-            ranks = case.dp // plan.ep if step.comm_group[k] == DP_EP else case.dp
+            ranks = float(case.dp)
+            if step.comm_group[k] == DP_EP:
+                ranks = expert_replicas(case.arrays, ranks, plan.tp, plan.ep)
             sent += step.comm_bytes[k] * stage_factor(case.arrays, scale, plan.tp, step.comm_rule[k], layers, ends) / ranks
     return send_s(sent * _width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 

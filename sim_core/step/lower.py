@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, WEIGHT_COMPUTE, WEIGHT_GRADIENTS, Case, collective_of
 from sim_core.costing.collectives import send_s
+from sim_core.costing.groups import N_GROUPS
 from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.split_events import set_links
@@ -59,8 +60,9 @@ def _cost_sends(case: Case, program: Program) -> None:
         program.message_s[:, 0] = 0.0
         return
     size = case.arrays.p2p_bytes * case.blocks.scale[case.block, case.arrays.p2p_rule]
-    inside_s = send_s(size, False, case.device.links)
-    outside_s = send_s(size, True, case.device.links)
+    factor = case.arrays.message_factor
+    inside_s = send_s(size, False, case.device.links) * factor[0, N_GROUPS]
+    outside_s = send_s(size, True, case.device.links) * factor[1, N_GROUPS]
     if case.arrays.framework.gathers_sends:
         gather_s = collective_of(case, ALL_GATHER, TP, size * case.plan.tp)
         inside_s += gather_s

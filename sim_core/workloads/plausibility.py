@@ -62,7 +62,8 @@ def plausibility(workload: Workload) -> Plausibility:
     if workload.modelled:
         flops = model_flops_per_token(workload.modelled.model)
         told = f"{short(flops, 'FLOP')} a token, forward and backward, with the whole square of attention"
-        return Plausibility(flops_per_token=flops, approximate=False, stated=told, missing=(), doubts=())
+        doubts = tuple(_dominant(workload)) if workload.from_file else ()
+        return Plausibility(flops_per_token=flops, approximate=False, stated=told, missing=(), doubts=doubts)
     model = implied_model(workload)
     missing = list(model.missing) if model.active is None else []
     if workload.sequence is None:
@@ -75,6 +76,14 @@ def plausibility(workload: Workload) -> Plausibility:
         missing=tuple(missing),
         doubts=tuple(_dominant(workload)),
     )
+
+
+def layer_flops(workload: Workload) -> float:
+    """Forward FLOPs per token of one layer in the mean, as in `plausibility`; NaN if the logits' part is unknown."""
+    model = implied_model(workload)
+    if model.active is None or not model.vocabulary or not model.hidden:
+        return float("nan")
+    return FLOPS_PER_PARAMETER / 3 * (model.active - model.vocabulary * model.hidden) / model.layers
 
 
 def _dominant(workload: Workload) -> list[str]:

@@ -52,6 +52,9 @@ recorded embedding had in its first micro-batch only."""
 
 _ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
+NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
+NO_RULE: Final = np.zeros(0, np.int64)
+NO_LOAD: Final = np.zeros(0)
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
@@ -126,6 +129,21 @@ class Framework(NamedTuple):
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
 
 
+class RecordedMessages(NamedTuple):
+    """What the messages of a recorded step took without waiting, one row for each kind: a sum over `number` messages.
+
+    Group `len(GROUP_NAMES)` are pipeline messages; `stage` is where they begin, -1 for any.
+    """
+
+    kind: Ints  # [n]
+    group: Ints  # [n]
+    bytes: Floats  # [n] of one message
+    number: Floats  # [n]
+    seconds: Floats  # [n] of all
+    bucketed: Bools  # [n] sent in buckets where it is simulated
+    stage: Ints  # [n]
+
+
 class Arrays(NamedTuple):
     """The columns of a workload, for the compiled code."""
 
@@ -144,19 +162,36 @@ class Arrays(NamedTuple):
     shares: Shares = Shares()
     optimizer: Optimizer = Optimizer()
     framework: Framework = Framework()
+    message_factor: Floats = NO_FACTOR  # [2, groups + 1] recorded over modelled seconds inside a node, between nodes
+    compute_rule: Ints = NO_RULE  # [pieces] rules of compute; empty: all `compute`
+    expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Modelled:
-    """What costs a workload without recorded times: a model whose units are those of the workload, and a stack."""
+    """What costs a workload without recorded times: a model whose units are those of the workload, and a stack.
+
+    `at_base`: of a recorded file, the model's seconds of each unit at the recorded plan on the device of the recording,
+    forward and backward; what was recorded moves by the ratio to these (costing/ratios.py).
+    """
 
     model: Model
     stack: Stack
     sequence_parallel: bool
     dtype: str = "bf16"
-    calibration: tuple[tuple[float, float], ...] = ()  # for each unit recorded / modelled seconds, forward and backward
+    at_base: tuple[tuple[float, float], ...] = ()
 
-    def keys(self, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
+    def keys(
+        self,
+        tp: Ints,
+        ep: Ints,
+        micro_batch: Ints,
+        *,
+        cp: Ints | int = 1,
+        a2a: Ints | int = 1,
+        gathers: Ints | int = 0,
+        precision: Ints | int = 0,
+    ) -> Keys:
         """The keys of the model for some plans, [n]."""
         split = self.stack.experts_with_tp and self.model.experts is not None
         return make_keys(
@@ -165,6 +200,10 @@ class Modelled:
             etp=tp if split else np.ones_like(tp),
             sequence_parallel=np.full_like(tp, self.sequence_parallel),
             micro_batch=micro_batch,
+            cp=cp,
+            a2a=a2a,
+            gathers=gathers,
+            precision=precision,
         )
 
 
@@ -190,7 +229,11 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
-    modelled: Modelled | None = None  # costed from numbers, not from recorded times
+    recorded_step_s: float | None = None  # of the recorded plan, as measured
+    recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
+    expert_weights: tuple[float, float] = (0.0, 0.0)  # bytes that a layer's experts read and write, forward and backward
+    modelled: Modelled | None = None  # costed from numbers, or a recording moved by them
+    memory_of: Workload | None = None  # the model's, whose state and activations count where this is a recording
     ends_known: bool = True  # whether the embedding's part of the parameters is known
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
@@ -213,7 +256,7 @@ class Workload:
     @property
     def from_file(self) -> bool:
         """Whether a file was recorded, be it calibrated by a model."""
-        return self.modelled is None or bool(self.modelled.calibration)
+        return self.modelled is None or bool(self.modelled.at_base)
 
     @property
     def has_tp_messages(self) -> bool:
@@ -264,6 +307,8 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
     elif isinstance(value, tuple):
         for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
             yield from _parts(f"{name}.{key}", part)
+    elif isinstance(value, Workload):
+        yield f"{name} {value.content}".encode()
     elif isinstance(value, Modelled):
         for each in fields(value):
             yield from _parts(f"{name}.{each.name}", getattr(value, each.name))

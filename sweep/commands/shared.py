@@ -14,16 +14,19 @@ from sweep.preparation import Prepared, prepare
 from sweep.spec import SweepSpec
 
 RESULTS: Final = Path("results")
-EXIT_FAILED_PLANS: Final = 3
-EXIT_NO_PLAN: Final = 4
 
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
+Step = Annotated[
+    int | None, typer.Option("--step", min=1, max=LARGEST["step"], help="Which of several steps in the files; else the median.")
+]
 MicroBatch = Annotated[
     int | None, typer.Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that the file was made with.")
 ]
 Records = Annotated[
     list[str] | None,
-    typer.Option("--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep."),
+    typer.Option(
+        "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
+    ),
 ]
 
 

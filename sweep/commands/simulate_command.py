@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import EXIT_FAILED_PLANS, MicroBatch, Records, print_warnings, record_sets
+from sweep.commands.shared import MicroBatch, Records, print_warnings, record_sets
+from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.show.checks import print_checks, print_plausibility
 from sweep.show.results import print_plan, print_simai_parts
@@ -53,12 +54,13 @@ def command(
     print_warnings(prepared.warnings, console)
     print_checks(prepared.sweep.workload.checks, console)
     row = row_of(prepared)
-    if fidelity is Fidelity.simai and row["reason"] in ("", "model_state_exceeds_memory"):  # the tool checks no memory
+    if fidelity is Fidelity.simai and row["reason"] in ("", "memory_exceeds_device"):  # the tool checks no memory
         print_simai_parts(simai_parts(prepared), console)
     print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
     facts = prepared.provenance["plausibility"]
     share = row["measured_share"]
     found = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
-    print_plausibility(facts, found, [] if share is None else [share], console)
+    hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
+    print_plausibility(facts, found, hfu, [] if share is None else [share], console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

@@ -65,12 +65,16 @@ def _told(model: ImpliedModel) -> str:
 
 
 def print_plausibility(
-    facts: Mapping[str, Any], found: Sequence[tuple[float, float]], measured: Sequence[float], console: Console
+    facts: Mapping[str, Any],
+    found: Sequence[tuple[float, float]],
+    hfu: Sequence[float],
+    measured: Sequence[float],
+    console: Console,
 ) -> None:
     """Print the utilisation of results, as (TFLOP/s per GPU, MFU), and warn of what is hard to believe.
 
-    `measured`: the part of the compute of each that rests on measured kernels, none for recorded times.
-    `facts`: those that the run stored (`sweep/preparation.py`).
+    `hfu`: that of the plans that recompute. `measured`: the part of the compute of each that rests on measured kernels, none
+    for recorded times. `facts`: those that the run stored (`sweep/preparation.py`).
     """
     for doubt in facts.get("doubts", ()):
         console.print(f"warning: {doubt}", soft_wrap=True)
@@ -85,13 +89,16 @@ def print_plausibility(
         f"{facts['dtype']}",
         soft_wrap=True,
     )
+    if hfu:
+        console.print(f"HFU {bound}{_span(hfu, '.1%')} with the FLOPs that recompute runs again", soft_wrap=True)
     if measured:
         console.print(
             f"measured: {_span(measured, '.0%')} of the compute is by kernels measured on this device; the rest by near ones, "
             "peaks and bandwidth (measured_share)",
             soft_wrap=True,
         )
-    low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > HIGHEST_MFU for value in mfu)
+    highest = 1.0 if facts.get("narrow") else HIGHEST_MFU  # FP8 may pass what 16 bits cannot
+    low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > highest for value in mfu)
     of = f"{{}} of {len(mfu)} plans shown {{}}" if len(mfu) > 1 else "{0:.0s}this plan {1}"
     if low:
         console.print(
@@ -101,7 +108,7 @@ def print_plausibility(
         )
     if high:
         console.print(
-            f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {HIGHEST_MFU:.0%} MFU: "
+            f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {highest:.0%} MFU: "
             "no training reaches this; look for missing compute, or a device unlike the recorded one",
             soft_wrap=True,
         )

@@ -20,6 +20,7 @@ SHORT_PART: Final = {
     "compute_recompute_s": "recomp",
     "tp_exposed_s": "TP",
     "ep_exposed_s": "EP",
+    "cp_exposed_s": "CP",
     "pp_exposed_s": "PP",
     "dp_exposed_s": "DP",
     "bubble_s": "bubble",
@@ -42,7 +43,7 @@ def cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        if name == "mfu":
+        if name in ("mfu", "hfu"):
             return f"{value:.1%}"
         if name.endswith("_s") and not name.endswith("per_s"):
             return short(value, "s") if abs(value) >= ROUNDING_S else "0"

@@ -79,11 +79,6 @@ class Plan:
         return self.all_gpus // (self.tp * self.pp)
 
     @property
-    def grid(self) -> Grid:
-        """Its ranks."""
-        return Grid(self.tp, self.pp, self.ep, self.dp)
-
-    @property
     def splits(self) -> bool:
         """Whether weight gradients run apart."""
         return self.schedule >= ZB_H1
@@ -147,6 +142,12 @@ class Oracle:
     network: Network
     held: list[list[range]]
 
+    @cached_property
+    def grid(self) -> Grid:
+        """The ranks of the plan."""
+        plan = self.plan
+        return Grid(plan.tp, plan.pp, plan.ep, plan.dp, self.workload.arrays.shares.whole_experts)
+
     # moving and costs
 
     def moved(self, rule: int) -> float:
@@ -165,7 +166,7 @@ class Oracle:
         in_layers = layers * self.workload.base.pp / self.workload.layers
         if rule not in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS):
             return self.moved(rule)
-        experts = self.moved(EXPERT_PARAMETERS) * in_layers
+        experts = self.moved(EXPERT_PARAMETERS) * in_layers * (ratio if shares.whole_experts else 1)
         if rule == EXPERT_PARAMETERS:
             return experts
         here = there = 1.0
@@ -186,7 +187,7 @@ class Oracle:
     @cached_property
     def placements(self) -> dict[int, set[Placement]]:
         """Where the groups of each kind sit, all of them."""
-        grid, node = self.plan.grid, self.network.gpus_per_node
+        grid, node = self.grid, self.network.gpus_per_node
         return {kind: {placement(ranks, node) for ranks in grid.groups(kind)} for kind in PART}
 
     def seconds(self, kind: int, group: int, size: float) -> float:
@@ -329,7 +330,7 @@ class Oracle:
         if plan.pp > 1:
             size = arrays.p2p_bytes * self.moved(arrays.p2p_rule)
             for stage in range(plan.pp):
-                pairs = {sender // node != receiver // node for sender, receiver in plan.grid.sends(stage)}
+                pairs = {sender // node != receiver // node for sender, receiver in self.grid.sends(stage)}
                 cost = max(self.network.send(size, between) for between in pairs)
                 into[FORWARD][(stage + 1) % plan.pp] = cost
                 into[BACKWARD][stage] = cost
@@ -463,7 +464,11 @@ class Oracle:
         size = sum(
             float(step.comm_bytes[k])
             * self.of_stage(int(step.comm_rule[k]), len(self.held[stage][chunk]), end)
-            / (plan.dp // plan.ep if step.comm_group[k] == DP_EP else plan.dp)
+            / (
+                plan.dp / plan.ep * (plan.tp if self.workload.arrays.shares.whole_experts else 1)
+                if step.comm_group[k] == DP_EP
+                else plan.dp
+            )
             for k in range(len(step.role))
             if step.role[k] == REDUCE_GRADIENTS
         )
@@ -547,7 +552,7 @@ class Oracle:
         if plan.post_validation:
             step_s = self.without_barrier(lines, stages, block_end, [r + a for r, a in zip(reduced, last, strict=True)], once)
         names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "bubble_s", "optimizer_s")
-        names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "dp", "pp") for what in ("total", "exposed"))
+        names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": step_s}
 
@@ -577,22 +582,22 @@ class Oracle:
         out["bubble_s"] += sum(whole - (own - start) for own, start in zip(done, begun, strict=True))
         return whole
 
-    def state_bytes(self) -> float:
-        """Bytes of weights, gradients and optimizer on a rank of the fullest stage; NaN where the gradients are not known."""
+    def state_bytes(self) -> list[float]:
+        """Bytes of weights, gradients and optimizer on a rank of each stage; NaN where the gradients are not known."""
         work, arrays = self.workload, self.workload.arrays
         step = arrays.step
         told = work.gradients_known[0] and (work.gradients_known[1] or not work.has_experts)
         if not told or not (arrays.layered_gradients or REDUCE_GRADIENTS in step.role):
-            return math.nan
+            return [math.nan]
         sharded = GATHER_PARAMETERS in step.role
         replicated, shared_out = work.state_width
-        return max(
+        return [
             sum(
                 count * (replicated + shared_out / (copies * self.plan.copies if sharded else 1))
                 for count, copies in self._parameters(sum(map(len, chunks)), self.plan.ends(stage) > 0)
             )
             for stage, chunks in enumerate(self.held)
-        )
+        ]
 
     def _parameters(self, layers: int, end: bool) -> list[tuple[float, float]]:
         """(parameters on a rank that holds that many layers, ranks that hold the same ones), dense and of experts.
@@ -602,7 +607,8 @@ class Oracle:
         """
         plan, arrays, step = self.plan, self.workload.arrays, self.workload.arrays.step
         found = []
-        for rule, copies in ((PARAMETERS, float(plan.dp)), (EXPERT_PARAMETERS, plan.dp / plan.ep)):
+        around = plan.dp * (plan.tp if arrays.shares.whole_experts else 1)
+        for rule, copies in ((PARAMETERS, float(plan.dp)), (EXPERT_PARAMETERS, around / plan.ep)):
             size = sum(
                 float(step.comm_bytes[k]) * self.of_stage(rule, layers, end)
                 for k in range(len(step.role))

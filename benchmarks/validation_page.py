@@ -1,0 +1,112 @@
+"""Writes docs/validation.md: figures and plots of all measured runs, what each piece of physics is worth.
+
+    python benchmarks/validation_page.py
+
+The words of the page are in docs/validation.md itself; this replaces what is between its markers, and the plots beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from sweep.validation.ablations import ABLATIONS, errors_without
+from sweep.validation.figures import figures, figures_of
+from sweep.validation.report import ablation_table, as_markdown
+from sweep.validation.simulation import Run, run_rows
+from sweep.validation.table import COMMITTED, read_table
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
+WIDTH, HEIGHT, LEFT, TOP = 560, 380, 60, 20
+BEYOND: Final = 60.0
+"""Percent at which residuals are cut off."""
+
+
+def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str, ticks: Sequence[float], *, log_y: bool) -> str:
+    """A scatter plot as SVG: x on a logarithmic axis, y too, or from -BEYOND to BEYOND."""
+    names = sorted({name for *_, name in points})
+    low, high = math.log10(min(ticks)), math.log10(max(ticks))
+
+    def across(value: float) -> float:
+        return LEFT + (math.log10(value) - low) / (high - low) * (WIDTH - LEFT - 10)
+
+    def up(value: float) -> float:
+        share = (math.log10(value) - low) / (high - low) if log_y else (value + BEYOND) / (2 * BEYOND)
+        return TOP + (1 - share) * (HEIGHT - TOP)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 190} {HEIGHT + 45}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - 10}" height="{HEIGHT - TOP}" fill="none" stroke="#888"/>',
+    ]
+    for tick in ticks:
+        parts.append(f'<text x="{across(tick):.1f}" y="{HEIGHT + 15}" text-anchor="middle">{tick:g}</text>')
+    for tick in ticks if log_y else (-50.0, -25.0, 0.0, 25.0, 50.0):
+        parts.append(f'<text x="{LEFT - 5}" y="{up(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    ends = (ticks[0], ticks[-1]) if log_y else (0.0, 0.0)
+    line = f'x1="{across(ticks[0]):.1f}" y1="{up(ends[0]):.1f}" x2="{across(ticks[-1]):.1f}" y2="{up(ends[1]):.1f}"'
+    parts.append(f'<line {line} stroke="#888"/>')
+    for x, y, name in points:
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        shown = y if log_y else max(-BEYOND, min(BEYOND, y))
+        parts.append(f'<circle cx="{across(x):.1f}" cy="{up(shown):.1f}" r="2.5" fill="{colour}" fill-opacity="0.6"/>')
+    for k, name in enumerate(names):
+        parts.append(f'<circle cx="{WIDTH + 8}" cy="{TOP + 8 + 16 * k}" r="4" fill="{COLOURS[k % len(COLOURS)]}"/>')
+        parts.append(f'<text x="{WIDTH + 18}" y="{TOP + 12 + 16 * k}">{name}</text>')
+    parts.append(f'<text x="{(WIDTH + LEFT) / 2}" y="{HEIGHT + 35}" text-anchor="middle">{x_title}</text>')
+    parts.append(f'<text transform="translate(14 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">{y_title}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def residuals(runs: Sequence[Run], key: str) -> str:
+    """Errors over a column of the plan; runs with the same value lie side by side."""
+    values = sorted({run.row.count(key, 1) for run in runs})
+    seen: dict[int, int] = {}
+    points = []
+    for run in runs:
+        value = run.row.count(key, 1)
+        seen[value] = seen.get(value, 0) + 1
+        points.append((value * (1 + 0.03 * (seen[value] % 9 - 4)), run.error, run.row.text("set")))
+    ticks = [2.0**k for k in range(math.floor(math.log2(values[0])) - 1, math.ceil(math.log2(values[-1])) + 2)]
+    return plot(points, key, "error %", ticks, log_y=False)
+
+
+def between(text: str, name: str, made: str) -> str:
+    """The page with `made` between the marker `name` and the end that follows it."""
+    before, found, rest = text.partition(f"<!-- {name} -->\n")
+    if not found:
+        raise ValueError(f"no marker {name} in the page")
+    return before + found + made + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
+
+
+def main() -> int:
+    rows = read_table(COMMITTED)
+    runs = run_rows(rows)
+    timed = [run for run in runs if run.timed]
+    folder = DOCS / "validation"
+    folder.mkdir(exist_ok=True)
+    pairs = [(run.measured_s, run.step_s, run.row.text("set")) for run in timed]
+    low, high = (
+        math.floor(math.log10(min(map(min, ((x, y) for x, y, _ in pairs))))),
+        math.ceil(math.log10(max(x for x, *_ in pairs))),
+    )
+    times = plot(pairs, "measured s", "predicted s", [10.0**k for k in range(low, high + 1)], log_y=True)
+    (folder / "times.svg").write_text(times, encoding="utf-8")
+    for key in ("tp", "pp", "mbs", "gpus"):
+        (folder / f"{key}.svg").write_text(residuals(timed, key), encoding="utf-8")
+    base, without = errors_without([run.row for run in timed])
+    page = DOCS / "validation.md"
+    text = page.read_text(encoding="utf-8")
+    text = between(text, "figures", as_markdown(figures(runs), figures_of("all", "", runs)))
+    text = between(text, "ablations", ablation_table(base, without))
+    page.write_text(text, encoding="utf-8")
+    print(f"{page}: {len(timed)} runs, {len(ABLATIONS)} ablations")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""`sweep validate`: measured training runs against the same runs simulated."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim_core import SpecError
+from sweep.validation.ablations import errors_without
+from sweep.validation.figures import figures, figures_of
+from sweep.validation.margins import more_simulated, record, worse
+from sweep.validation.report import ablation_table, as_json, as_markdown, as_rows
+from sweep.validation.simulation import run_rows
+from sweep.validation.table import COMMITTED, Row, read_table
+
+EXIT_WORSE = 5
+
+
+class Form(StrEnum):
+    """Output formats of `validate`."""
+
+    md = "md"
+    json = "json"
+
+
+def command(
+    table: Annotated[
+        Path | None, typer.Argument(help="CSV of runs with the same columns. Default: the published runs.")
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="A table for people, or a list of objects.")] = Form.md,
+    only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Print every run.")] = False,
+    ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
+    record_them: Annotated[
+        bool, typer.Option("--record", help="Make these figures those that later ones are held to.")
+    ] = False,
+) -> None:
+    """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
+    if record_them and (table is not None or only is not None):
+        raise SpecError("--record is for the whole table of published runs")
+    if form is Form.json and (rows or ablate):
+        raise SpecError("--rows and --ablate print tables: leave --format json out")
+    given = read_table(table or COMMITTED)
+    given = _chosen(given, only)
+    runs = run_rows(given)
+    found = figures(runs)
+    if form is Form.json:
+        sys.stdout.write(as_json(found) + "\n")
+    else:
+        sys.stdout.write(as_markdown(found, figures_of("all", "", runs)) + "\n")
+    if rows:
+        sys.stdout.write("\n" + as_rows(runs) + "\n")
+    if ablate:
+        sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.timed])) + "\n")
+    if record_them:
+        record(found)
+    elif table is None and only is None:
+        lines = worse(found)
+        sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
+        if not lines and more_simulated(found):
+            sys.stderr.write("more runs are simulated than when the figures were recorded: sweep validate --record\n")
+        if lines:
+            raise typer.Exit(EXIT_WORSE)
+
+
+def _chosen(given: list[Row], only: str | None) -> list[Row]:
+    if only is None:
+        return given
+    chosen = [row for row in given if row.text("set") == only]
+    if not chosen:
+        raise SpecError(f"--set {only}: found none, valid: {', '.join(sorted({row.text('set') for row in given}))}")
+    return chosen

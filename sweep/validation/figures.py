@@ -1,0 +1,157 @@
+"""Figures of a set of runs: errors of time and memory, how plans are ranked, out-of-memory calls."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sweep.validation.simulation import Run
+
+Floats = npt.NDArray[np.float64]
+
+ALIKE: Final = (
+    "set", "hw", "framework", "model", "layers", "hidden", "heads", "experts", "gpus", "seq", "gbs", "dtype", "interconnect",
+)  # fmt: skip
+PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "mbs", "recompute")
+"""Runs that are alike in the first and differ in the second are plans of one job."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of runs with quality ok. Percent, but Spearman's correlation; None where there is nothing to say."""
+
+    set: str
+    hw: str
+    runs: int  # quality ok
+    simulated: int
+    mape: float | None  # mean absolute error of the step time
+    bias: float | None  # mean error; positive: predicted too slow
+    worst: float | None
+    spearman: float | None  # mean over groups of three plans or more
+    pairs_right: float | None  # of two plans of a group, the faster one is predicted as the faster one
+    regret: float | None  # mean over groups: how much slower the plan predicted as best is than the best measured
+    regret_worst: float | None
+    groups: int
+    memory_mape: float | None
+    memory_bias: float | None
+    memory_runs: int
+    oom_runs: int
+    oom_called: int  # predicted not to fit, whether they ran or not
+    oom_precision: float | None
+    oom_recall: float | None
+    mape_dense: float | None
+    mape_experts: float | None
+    not_simulated: dict[str, int] = field(default_factory=dict)
+    other_quality: dict[str, int] = field(default_factory=dict)
+
+
+def figures(runs: Sequence[Run]) -> list[Figures]:
+    """One for each set and hardware, in order of their names."""
+    parts: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        parts[run.row.text("set"), run.row.text("hw")].append(run)
+    return [figures_of(name, hw, parts[name, hw]) for name, hw in sorted(parts)]
+
+
+def figures_of(name: str, hw: str, given: Sequence[Run]) -> Figures:
+    """Figures of the runs given, as one set."""
+    runs = [run for run in given if run.row.quality == "ok"]
+    timed = [run for run in runs if run.timed]
+    errors = np.array([run.error for run in timed], np.float64)
+    memory = np.array([error for run in runs if (error := run.memory_error) is not None], np.float64)
+    judged = [run for run in runs if not run.reason]
+    called = [run for run in judged if not run.fits]
+    failed = [run for run in judged if run.row.out_of_memory]
+    right = sum(run.row.out_of_memory for run in called)
+    rank = rankings(timed)
+    return Figures(
+        set=name,
+        hw=hw,
+        runs=len(runs),
+        simulated=len(judged),
+        mape=_mean(np.abs(errors)),
+        bias=_mean(errors),
+        worst=float(errors[abs(errors).argmax()]) if len(errors) else None,
+        spearman=_mean([found.spearman for found in rank if found.spearman is not None]),
+        pairs_right=_share(sum(found.right for found in rank), sum(found.pairs for found in rank)),
+        regret=_mean([found.regret for found in rank]),
+        regret_worst=max((found.regret for found in rank), default=None),
+        groups=len(rank),
+        memory_mape=_mean(np.abs(memory)),
+        memory_bias=_mean(memory),
+        memory_runs=len(memory),
+        oom_runs=len(failed),
+        oom_called=len(called),
+        oom_precision=_share(right, len(called)),
+        oom_recall=_share(right, len(failed)),
+        mape_dense=_mean([abs(run.error) for run in timed if not run.row.text("experts")]),
+        mape_experts=_mean([abs(run.error) for run in timed if run.row.text("experts")]),
+        not_simulated=dict(sorted(Counter(run.reason for run in runs if run.reason).items())),
+        other_quality=dict(sorted(Counter(run.row.quality for run in given if run.row.quality != "ok").items())),
+    )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The plans of one job in the order predicted, against the order measured."""
+
+    spearman: float | None
+    right: int
+    pairs: int
+    regret: float
+
+
+def rankings(runs: Iterable[Run]) -> list[Ranking]:
+    """One for each job with two plans or more. Of a plan that was measured twice, the mean."""
+    jobs: dict[tuple[str, ...], dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        plan = tuple(run.row.text(key) for key in PLAN)
+        jobs[tuple(run.row.text(key) for key in ALIKE)][plan].append(run)
+    found = []
+    for plans in jobs.values():
+        if len(plans) >= 2:
+            measured = np.array([np.mean([run.measured_s for run in same]) for same in plans.values()])
+            predicted = np.array([np.mean([run.step_s for run in same]) for same in plans.values()])
+            found.append(_ranking(measured, predicted))
+    return found
+
+
+def _ranking(measured: Floats, predicted: Floats) -> Ranking:
+    first, second = np.triu_indices(len(measured), 1)
+    truth = np.sign(measured[first] - measured[second])
+    shown = np.sign(predicted[first] - predicted[second])
+    different = truth != 0
+    picked = measured[predicted == predicted.min()].max()
+    return Ranking(
+        spearman=_spearman(measured, predicted) if len(measured) >= 3 else None,
+        right=int((truth == shown)[different].sum()),
+        pairs=int(different.sum()),
+        regret=float((picked / measured.min() - 1) * 100),
+    )
+
+
+def _spearman(one: Floats, other: Floats) -> float | None:
+    """Correlation of ranks; ties share the mean of theirs. None if one of them is constant."""
+    ranks = [_ranks(values) for values in (one, other)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return None
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse], np.float64)
+
+
+def _mean(values: Sequence[float] | Floats) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole * 100 if whole else None

@@ -1,0 +1,158 @@
+"""A table of measured runs (CSV): read and checked, one `Row` a run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sim_core import FormatError, shown, whole_number
+
+COMMITTED: Final = Path(__file__).parent / "data" / "measured.csv"
+"""The table that ships with the product; every row with its source and licence (README.md beside it)."""
+
+REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
+COUNTS: Final = (
+    "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "gbs", "ga",
+)  # fmt: skip
+NUMBERS: Final = ("params_b", "iter_ms", "tok_s_gpu", "tflops_gpu", "mfu_pct", "hfu_pct", "mem_gib")
+SWITCHES: Final = ("sp", "oom")
+WORDS: Final = (
+    "id", "set", "source", "framework", "hw", "interconnect", "model", "kind", "dtype", "zero", "recompute", "schedule",
+    "iter_kind", "tflops_kind", "mem_kind", "simulable", "quality", "notes", "licence",
+)  # fmt: skip
+COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
+MOST: Final = 2**31 - 1
+LARGEST_NUMBER: Final = 1e15
+QUALITIES: Final = ("ok", "composed", "inconsistent", "erratic", "dtype_suspect")
+CLOSE: Final = 0.8
+"""How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
+
+
+class Row(NamedTuple):
+    """A measured run: texts by column, checked; an empty text is "not stated"."""
+
+    where: str  # path:line
+    values: Mapping[str, str]
+
+    def text(self, key: str) -> str:
+        """The text of a column; empty if the table has no such column."""
+        return self.values.get(key, "")
+
+    def count(self, key: str, default: int = 0) -> int:
+        """A whole number of at least 1."""
+        return int(float(text)) if (text := self.text(key)) else default
+
+    def number(self, key: str) -> float | None:
+        """A number above 0, or None."""
+        return float(text) if (text := self.text(key)) else None
+
+    @property
+    def quality(self) -> str:
+        """How far its publisher's figures can be trusted; without the column: ok."""
+        return self.text("quality") or "ok"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """It did not run because a GPU's memory was too small."""
+        return self.text("oom") == "1"
+
+
+def read_table(path: Path) -> list[Row]:
+    """The runs of a table. Raises FormatError (`path:line: column: found X, expected Y`)."""
+    name = str(path)
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
+    if "\0" in text:
+        raise FormatError(
+            name, text[: text.index("\0")].count("\n") + 1, "not text", found="a null byte", expected="a CSV table"
+        )
+    lines = _lines(name, text)
+    heading = next(lines, None)
+    if heading is None:
+        raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
+    columns = _columns(name, heading[1])
+    rows = []
+    for number, cells in lines:
+        if len(cells) != len(columns):
+            raise FormatError(name, number, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
+        row = Row(f"{name}:{number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
+        _check(name, number, row)
+        rows.append(row)
+    if not rows:
+        raise FormatError(name, heading[0], "no runs", expected="a row a run below the heading")
+    return rows
+
+
+def _lines(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Number of the first line and cells of each row; empty lines are passed over."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    start = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
+        if any(cell.strip() for cell in cells):
+            yield start, cells
+        start = reader.line_num + 1
+
+
+def _columns(name: str, heading: list[str]) -> list[str]:
+    """The names of the columns; those that we do not know are kept and have no effect."""
+    columns = [cell.strip() for cell in heading]
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise FormatError(name, 1, f"column {shown(twice[0])}", found="it twice", expected="each name once")
+    missing = [column for column in COLUMNS if column not in columns]
+    for column in columns:
+        if column not in COLUMNS and (close := get_close_matches(column[:100], missing, n=1, cutoff=CLOSE)):
+            raise FormatError(name, 1, "column", found=shown(column), expected=close[0])
+    for column in REQUIRED:
+        if column not in columns:
+            found = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
+            raise FormatError(name, 1, f"column {column}", found=shown(found, 100), expected="it in the heading")
+    return columns
+
+
+def _check(name: str, line: int, row: Row) -> None:
+    """Numbers are numbers within bounds, and a run has a name, a size, and a time or a reason not to have one."""
+
+    def wrong(column: str, expected: str) -> FormatError:
+        return FormatError(name, line, column, found=shown(row.text(column)), expected=expected)
+
+    for column in COUNTS:
+        if (text := row.text(column)) and not _is_number(text, MOST, whole=True):
+            raise wrong(column, whole_number(1, MOST))
+    for column in NUMBERS:
+        if (text := row.text(column)) and not _is_number(text, LARGEST_NUMBER, whole=False):
+            raise wrong(column, f"a number above 0 and up to {LARGEST_NUMBER:g}")
+    for column in SWITCHES:
+        if row.text(column) not in ("", "0", "1"):
+            raise wrong(column, "0, 1 or nothing")
+    if row.quality not in QUALITIES:
+        raise wrong("quality", "one of " + ", ".join(QUALITIES))
+    for column in ("set", "gpus", "model"):
+        if not row.text(column):
+            raise wrong(column, "a number" if column == "gpus" else "a name")
+
+
+def _is_number(text: str, most: float, *, whole: bool) -> bool:
+    if not text.isascii() or "_" in text or len(text) > 40:
+        return False
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) and 0 < value <= most and (not whole or value == int(value))

@@ -1,0 +1,245 @@
+"""`sweep validate`: the table of measured runs, what is made of a row, the figures, and the margins they are held to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from sim_core import SimError, read_stack
+from sweep.validation.devices import hardware_of, node_bandwidth, preset_of
+from sweep.validation.figures import rankings
+from sweep.validation.margins import worse
+from sweep.validation.models import model_of
+from sweep.validation.reasons import NotSimulated
+from sweep.validation.simulation import Run, run_rows
+from sweep.validation.stacks import stack_of
+from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, Row, read_table
+from tests.sweep.commands import sweep
+
+RUN = {
+    "set": "mine", "framework": "Megatron-LM", "hw": "H100-80GB-SXM", "gpus": "8", "gpus_per_node": "8", "model": "llama2-7b",
+    "layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn": "11008", "vocab": "32000", "seq": "4096",
+    "dtype": "bf16", "tp": "2", "pp": "1", "mbs": "1", "gbs": "32", "recompute": "none", "iter_ms": "2000", "quality": "ok",
+}  # fmt: skip
+
+
+def table(path: Path, rows: Iterable[dict[str, str]]) -> Path:
+    """A CSV of `RUN` with changes."""
+    written = [RUN | row for row in rows]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        out = csv.DictWriter(file, list(dict.fromkeys(key for row in written for key in row)))
+        out.writeheader()
+        out.writerows(written)
+    return path
+
+
+def row(**changes: str) -> Row:
+    return Row("runs.csv:2", RUN | changes)
+
+
+def test_the_published_runs_are_as_near_as_recorded() -> None:
+    """The whole table; the three runs of tr11 that did not fit are called, and no run is lost."""
+    done = sweep("validate", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for one in found:
+        assert {"set", "hw", "runs", "simulated", "mape", "bias", "spearman", "regret", "memory_mape"} <= set(one)
+        assert one["runs"] == one["simulated"] + sum(one["not_simulated"].values())
+        assert (one["mape"] is None) == (one["simulated"] == 0)
+    assert sum(one["runs"] + sum(one["other_quality"].values()) for one in found) == len(read_table(COMMITTED))
+    tr11 = next(one for one in found if one["set"] == "bigscience-tr11-prequel")
+    assert (tr11["oom_runs"], tr11["oom_recall"], tr11["oom_precision"]) == (3, 100, 100)
+
+
+def test_every_published_run_has_source_licence_and_a_known_quality() -> None:
+    for given in read_table(COMMITTED):
+        assert "@" in given.text("source"), given.where
+        assert given.text("licence"), given.where
+        assert given.text("quality") in QUALITIES
+
+
+def test_a_table_of_ones_own(tmp_path: Path) -> None:
+    """Its figures are told, however bad, with exit code 0; what cannot be simulated has a reason."""
+    rows = [
+        {},
+        {"tp": "4", "iter_ms": "1000"},
+        {"hw": "TPUv5p", "iter_ms": "10"},
+        {"model": "my-model", "layers": "16"},
+        {"model": "my-model", "ffn": ""},
+        {"framework": "my framework"},
+        {"zero": "3"},
+        {"mbs": ""},
+        {"iter_ms": ""},
+        {"quality": "erratic"},
+    ]
+    done = sweep("validate", table(tmp_path / "mine.csv", rows), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    h100, tpu = json.loads(done.stdout)
+    assert tpu["not_simulated"] == {"no preset of device TPUv5p": 1}
+    assert tpu["mape"] is None
+    assert (h100["runs"], h100["other_quality"]) == (8, {"erratic": 1})
+    assert {"not stated: ffn", "framework my framework", "micro-batch or batch not stated", "time not stated"} <= set(
+        h100["not_simulated"]
+    )
+    text = sweep("validate", tmp_path / "mine.csv", "--rows", "--ablate").stdout
+    assert "framework my framework" in text
+    assert "without kernel tables" in text
+
+
+def test_a_model_of_no_known_name_is_simulated_from_its_numbers() -> None:
+    """A plain MLP of 4 h and a gated one differ in parameters: what is stated decides."""
+    wide = {"model": "mine", "ffn": "16384"}
+    assert not model_of(row(**wide)).gated
+    assert model_of(row(**wide, params_b="8.86")).gated
+    assert not model_of(row(**wide, params_b="6.7")).gated
+    assert model_of(row(model="mine")).gated
+    (run,) = run_rows([row(model="mine")])
+    assert not run.reason
+    assert run.step_s > 0
+
+
+def test_devices_by_name() -> None:
+    named = {
+        "A100-80GB": "A100-80G-SXM",
+        "A100-40GB-SXM": "A100-40G-SXM",
+        "A100-PCIe-80GB": "A100-80G-PCIe",
+        "H200-141GB": "H200-SXM",
+        "NVIDIA H100 80GB HBM3": "H100-SXM",
+        "H100-96GB HBM2e 500W": "H100-96G-500W",
+        "GB300": "GB300-NVL72",
+        "B200-180GB": "B200-SXM",
+        "V100-16GB": "V100-32G-SXM",
+        "V100 (32GB; not stated in the page)": "V100-32G-SXM",
+    }
+    assert {name: preset_of(name) for name in named} == named
+    for name in ("", "MI300X", "H100-PCIe-80GB", "A100-20GB", "TPUv5p", "RTX4090"):
+        with pytest.raises(NotSimulated):
+            preset_of(name)
+    assert hardware_of(row(hw="V100-16GB")).value("memory") == 16e9
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabits"),
+    [
+        ("NVSwitch + 8x400G IB (reference arch.)", 3200),
+        ("Selene 8x HDR200 per node", 1600),
+        ("Jean Zay: NVLink + 4x OmniPath 100 Gb/s per node", 400),
+        ("1600 Gb/s RoCE per node", 1600),
+        ("NVSwitch; inter-node 800 Gb/s (config inter_node_bandwidth)", 800),
+        ("Grand Teton, 400 Gb/s RDMA per GPU", 3200),
+        ("NVLINK Gen5 1800 GB/s + NVSWITCH Gen5 |  4x ConnectX-8 IB XDR 800 Gb/s", 3200),
+        ("NVL72", None),
+        ("", None),
+    ],
+)
+def test_the_network_as_a_row_states_it(text: str, gigabits: float | None) -> None:
+    assert node_bandwidth(text, 8) == gigabits
+
+
+def test_a_node_of_fewer_gpus_has_its_share_of_the_nics() -> None:
+    hardware = hardware_of(row(gpus_per_node="4", interconnect="4x400G"))
+    assert (hardware.value("gpus_per_node"), hardware.value("nics_per_node"), hardware.value("nic_bandwidth")) == (4, 4, 50e9)
+
+
+def test_stacks_by_framework() -> None:
+    old = row(model="gpt3-175b", ffn="16384")
+    assert stack_of(old, model_of(old)).name == "megatron-2022"
+    assert stack_of(row(), model_of(row())).name == "megatron-core"  # a gated model
+    assert stack_of(row(framework="NeMo"), model_of(row())).name == "nemo-24"
+    assert stack_of(row(zero="0"), model_of(row())).distributed_optimizer is False
+    assert read_stack("megatron-core").distributed_optimizer
+
+
+def ran(tp: int, measured_s: float, predicted_s: float) -> Run:
+    return Run(row(tp=str(tp), iter_ms=str(measured_s * 1e3)), predicted_s)
+
+
+def test_rankings_by_hand() -> None:
+    """Four plans; we pick the third best. Ranks 1 2 3 4 against 2 3 1 4: 1 - 6 * 6 / (4 * 15) = 0.4; 4 of 6 pairs are right."""
+    (found,) = rankings([ran(1, 1.0, 2.0), ran(2, 2.0, 3.0), ran(4, 3.0, 1.0), ran(8, 4.0, 9.0)])
+    assert found.spearman is not None
+    assert math.isclose(found.spearman, 0.4)
+    assert (found.right, found.pairs) == (4, 6)
+    assert math.isclose(found.regret, 200.0)
+
+
+def test_a_plan_measured_twice_is_one_plan() -> None:
+    (found,) = rankings([ran(1, 1.0, 1.0), ran(1, 3.0, 1.0), ran(2, 3.0, 2.0)])
+    assert (found.pairs, found.spearman, found.regret) == (1, None, 0.0)
+
+
+def test_worse_figures_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from sweep.validation import margins
+    from sweep.validation.figures import figures
+
+    now = figures(run_rows([row(), row(tp="4", iter_ms="1000")]))
+    monkeypatch.setattr(margins, "RECORDED", tmp_path / "recorded.json")
+    margins.record(now)
+    assert worse(now) == []
+    recorded = json.loads(margins.RECORDED.read_text())
+    recorded[0]["mape"] -= 0.6
+    margins.RECORDED.write_text(json.dumps(recorded))
+    (line,) = worse(now)
+    assert "mape" in line
+    recorded[0]["simulated"] = 3
+    margins.RECORDED.write_text(json.dumps(recorded))
+    assert worse(now) == ["mine, H100-80GB-SXM: simulated 2, recorded 3"]
+
+
+NO_FRAMEWORK = "'set, hw, gpus, model, iter_ms'"
+HEAD = "set,framework,hw,gpus,model,iter_ms"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "1: empty file: expected a heading with at least set, framework, hw, gpus, model, iter_ms"),
+        ("\n\n", "1: empty file: expected a heading with at least set, framework, hw, gpus, model, iter_ms"),
+        (HEAD, "1: no runs: expected a row a run below the heading"),
+        ("set,hw,gpus,model,iter_ms\na,b,1,c,1", f"1: column framework: found {NO_FRAMEWORK}, expected it in the heading"),
+        (HEAD + ",recompte\na,b,c,1,d,1,", "1: column: found 'recompte', expected recompute"),
+        (HEAD + ",hw\na,b,c,1,d,1,e", "1: column 'hw': found it twice, expected each name once"),
+        (HEAD + "\na,b,c,1,d", "2: cells: found 5, expected 6 as in the heading"),
+        (HEAD + "\na,b,c,x,d,1", "2: gpus: found 'x', expected a whole number from 1 to 2,147,483,647"),
+        (HEAD + "\na,b,c,1e400,d,1", "2: gpus: found '1e400', expected a whole number from 1 to 2,147,483,647"),
+        (HEAD + "\na,b,c,8,d,-5", "2: iter_ms: found '-5', expected a number above 0 and up to 1e+15"),
+        (HEAD + "\na,b,c,8,d,nan", "2: iter_ms: found 'nan', expected a number above 0 and up to 1e+15"),
+        (HEAD + "\na,b,c,8,,5", "2: model: found '', expected a name"),
+        (HEAD + ",oom\na,b,c,8,d,5,yes", "2: oom: found 'yes', expected 0, 1 or nothing"),
+        (HEAD + ",quality\na,b,c,8,d,5,good", f"2: quality: found 'good', expected one of {', '.join(QUALITIES)}"),
+        (HEAD + '\n"a,b', "2: not a CSV row: found unexpected end of data"),
+        (HEAD + "\na\0,b", "2: not text: found a null byte, expected a CSV table"),
+    ],
+)  # fmt: skip
+def test_a_broken_table_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+    done = sweep("validate", path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {path}:{message}\n")
+
+
+def test_a_binary_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_bytes(HEAD.encode() + b"\n\xff\xfe")
+    assert sweep("validate", path).stderr == f"error: {path}:2: not UTF-8: found byte 0xff, expected a CSV table\n"
+
+
+@pytest.mark.parametrize("column", COUNTS)
+@pytest.mark.parametrize("value", ["7", "2147483647"])
+def test_any_number_in_a_column_is_simulated_or_has_a_reason(column: str, value: str) -> None:
+    try:
+        (run,) = run_rows([row(**{column: value})])
+    except SimError as error:
+        pytest.fail(f"{column} {value}: {error}")
+    assert run.reason or math.isfinite(run.step_s)
+
+
+def test_unusable_requests_are_refused() -> None:
+    assert "--record is for the whole table" in sweep("validate", "--record", "--set", "libai").stderr
+    assert "valid: bigscience-1b3" in sweep("validate", "--set", "nothing").stderr
+    assert "--rows and --ablate print tables" in sweep("validate", "--rows", "--format", "json").stderr
