@@ -8,6 +8,7 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.one_collective import collective_seconds
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -176,6 +177,7 @@ __all__ = [
     "cache_dir",
     "calibrated",
     "checkpointing_codes",
+    "collective_seconds",
     "compiling_alone",
     "count",
     "export_simai",

@@ -11,6 +11,7 @@ import typer
 
 from sim_core import SimError, source_hash
 from sweep.commands import (
+    calibrate_command,
     compare_command,
     export_command,
     hardware_command,
@@ -61,6 +62,7 @@ app.command("timeline")(timeline_command.command)
 app.command("hardware")(hardware_command.command)
 app.command("model")(model_command.command)
 app.command("validate")(validate_command.command)
+app.add_typer(calibrate_command.app, name="calibrate")
 
 
 def main() -> None:
