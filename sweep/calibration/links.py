@@ -15,7 +15,8 @@ LARGE: Final = 2**26
 """Bytes from which a message tells bandwidths; below SMALL it tells latencies."""
 SMALL: Final = 2**17
 PASSES: Final = 3
-STEPS: Final = 40
+GRID: Final = 24
+STEPS: Final = 12
 GOLDEN: Final = (math.sqrt(5) - 1) / 2
 FAR: Final = 2.0
 """A size that is still off by this factor is named in the report."""
@@ -60,24 +61,27 @@ def _one_node(*operations: str) -> Callable[[Placed, int], bool]:
     return lambda placed, size: placed.nodes == 1 and placed.table.operation in operations and size >= LARGE
 
 
-def _between(full: bool, large: bool) -> Callable[[Placed, int], bool]:
-    """Sizes of rings and all-to-alls over nodes: of several ranks a node, or of one."""
+def _large_between(several: bool) -> Callable[[Placed, int], bool]:
+    """Large messages of collectives over nodes, of several ranks on each or of one."""
+    return lambda placed, size: (
+        placed.nodes > 1
+        and placed.table.operation != "send_receive"
+        and size >= LARGE
+        and (placed.table.ranks > placed.nodes) == several
+    )
 
-    def tells(placed: Placed, size: int) -> bool:
-        several = placed.table.ranks > placed.nodes
-        if placed.nodes == 1 or placed.table.operation == "send_receive":
-            return False
-        return size >= LARGE and several == full if large else size <= SMALL
 
-    return tells
+def _small_between(*operations: str) -> Callable[[Placed, int], bool]:
+    return lambda placed, size: placed.nodes > 1 and placed.table.operation in operations and size <= SMALL
 
 
 NUMBERS: Final[Mapping[str, _Number]] = {
     "nvlink_efficiency": _Number(0.05, 1.0, "", _one_node("all_gather", "reduce_scatter", "all_to_all", "send_receive")),
     "nvls_efficiency": _Number(0.3, 1.0, "", _one_node("all_reduce")),
-    "nic_efficiency": _Number(0.02, 1.0, "", _between(full=False, large=True)),
-    "fabric_efficiency": _Number(0.02, 1.0, "", _between(full=True, large=True)),
-    "nic_latency": _Number(1e-7, 1e-3, "s", _between(full=True, large=False)),
+    "nic_efficiency": _Number(0.02, 1.0, "", _large_between(several=False)),
+    "fabric_efficiency": _Number(0.02, 1.0, "", _large_between(several=True)),
+    "nic_latency": _Number(1e-7, 1e-3, "s", _small_between("all_reduce", "all_to_all")),
+    "net_overhead": _Number(1e-8, 1e-4, "s", _small_between("all_gather", "reduce_scatter")),
 }
 """In the order in which they are fitted."""
 
@@ -114,7 +118,10 @@ def _told(name: str, hardware: Hardware, placed: Sequence[Placed]) -> int:
 
 
 def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
-    """The value with the least mean of |log(predicted / measured)| over the sizes that tell it: golden section on its log."""
+    """The value with the least mean of |log(predicted / measured)| over the sizes that tell it.
+
+    A grid of its logarithm, then golden section: next to the best point the mean has one minimum.
+    """
     number = NUMBERS[name]
 
     def off(exponent: float) -> float:
@@ -127,7 +134,9 @@ def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mappi
         ]
         return float(np.mean(found))
 
-    low, high = math.log(number.least), math.log(number.most)
+    grid = np.linspace(math.log(number.least), math.log(number.most), GRID)
+    best = int(np.argmin([off(float(exponent)) for exponent in grid]))
+    low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, GRID - 1)])
     for _ in range(STEPS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
         if off(left) <= off(right):

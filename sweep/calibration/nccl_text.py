@@ -190,6 +190,8 @@ def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> st
         return ""
     if ratio > 1.05:
         return "all_reduce"
+    if ratio < 0.45:
+        return ""  # of two ranks already half of it is sent: one rank alone
     if parts > 1.5 or ratio < 0.995:
         if line.operation not in ("none", ""):
             return "reduce_scatter"

@@ -47,7 +47,7 @@ def nccl(
             sys.stderr.write(f"refused: {error if isinstance(error, SimError) else f'{path}: {error.strerror}'}\n")
     if not read:
         raise SpecError(f"calibrate nccl: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
-    hardware = _hardware(device, [table for _, table in read], nics)
+    hardware = _hardware(device, [table for _, table in read], nics, gpus_per_node)
     placed = []
     for path, table in read:
         one = _placed(path, table, hardware, gpus_per_node)
@@ -65,18 +65,21 @@ def nccl(
         sys.stdout.write(f"{output}: a hardware file; use it as `hardware: {output}`\n")
 
 
-def _hardware(device: str | None, tables: Sequence[Table], nics: str | None) -> Hardware:
-    """What to start from: the preset named, or that of the GPU in the logs."""
+def _hardware(device: str | None, tables: Sequence[Table], nics: str | None, gpus: int | None) -> Hardware:
+    """What to start from: the preset named, or that of the GPU in the logs, with the node as given."""
     if device is None:
-        gpus = sorted({table.gpu for table in tables if table.gpu})
-        if len(gpus) != 1:
-            found = f"found {', '.join(gpus)}" if gpus else "the logs do not name the GPU"
+        named = sorted({table.gpu for table in tables if table.gpu})
+        if len(named) != 1:
+            found = f"found {', '.join(named)}" if named else "the logs do not name the GPU"
             raise SpecError(f"calibrate nccl: {found}: say --device, valid: {', '.join(preset_names())}")
         try:
-            device = preset_of(gpus[0])
+            device = preset_of(named[0])
         except NotSimulated as error:
             raise SpecError(f"calibrate nccl: {error}: say --device, valid: {', '.join(preset_names())}") from None
     hardware = read_hardware(device)
+    if gpus is not None:
+        share = max(1, round(hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")))
+        hardware = hardware.with_values({"gpus_per_node": gpus, "nics_per_node": share})
     if nics is None:
         return hardware
     count, found, speed = nics.lower().partition("x")
