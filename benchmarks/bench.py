@@ -28,9 +28,9 @@ from sweep.evaluation import evaluate
 from sweep.executors.choice import Kind, opened
 from sweep.folder import folder_at
 from sweep.preparation import Sweep, prepare
+from sweep.slice_file import Slice, encoded
 from sweep.slices import MAX_ROWS, SliceQueue, SliceTask
 from sweep.spec import load_spec
-from sweep.store import Slice, encoded
 
 Rows = Iterator[tuple[str, str, str]]
 ROOT = Path(__file__).parent.parent

@@ -1,10 +1,11 @@
 """Moved workloads against files generated for the target plan: how far off, or refused for which reason.
 
-    python benchmarks/pairs.py FOLDER [--csv pairs.csv] [--within 0.1]
+    python benchmarks/pairs.py FOLDER [--csv pairs.csv] [--models pairs_models.yaml] [--all]
 
 FOLDER holds `NAME_A.txt` and `NAME_B.txt`, two AICB files of one model under two plans; the table names both plans, as in
-docs/fidelity.md. A is simulated under B's plan, B under its own, both at vpp 1 and without a limit of memory. Exit code 1 if
-an answer is further off than docs/fidelity.md allows.
+docs/fidelity.md. A is simulated under B's plan, B under its own, both at vpp 1 and without a limit of memory. Where A is
+refused, it is calibrated by its model (`workload.model`), and the bytes that a rank sends, by group and kind, are held against
+B's. Exit code 1 if an answer is further off than docs/fidelity.md allows.
 """
 
 from __future__ import annotations
@@ -17,19 +18,39 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import yaml
 
-from sim_core import FIDELITIES, Facts, Hardware, Workload, hardware_table, plans, read_hardware, read_workload, simulate
+from sim_core import (
+    FIDELITIES,
+    Facts,
+    Hardware,
+    Workload,
+    calibrated,
+    hardware_table,
+    parse_model,
+    plans,
+    read_hardware,
+    read_stack,
+    read_workload,
+    sent_bytes,
+    simulate,
+)
 
 STEP_BAR = {"tp": 0.1, "dp": 0.1, "ep": 0.1, "ga": 0.1}
 """Percent that the step may be off where only this is moved; else OTHER_BAR."""
 OTHER_BAR = 1.0
 STATE_BAR = 2.0
+SENT_BAR = 1.0
+"""Percent that the bytes of a kind of collective may be off where the model tells what A lacks."""
+MODELS = Path(__file__).parent / "pairs_models.yaml"
 AXES = ("tp", "pp", "ep", "dp", "micro_batch", "ga")
 
 
 @dataclass(frozen=True)
 class Moved:
-    """One pair in one fidelity. `step` and `state` are percent above B's own; NaN where unknown."""
+    """One pair in one fidelity. `step`, `state`, and `sent` of a kind of collective (the furthest off), which only a file
+    calibrated by its model has, are percent above B's own; NaN where unknown.
+    """
 
     name: str
     fidelity: str
@@ -37,13 +58,20 @@ class Moved:
     step: float
     state: float
     bar: float
+    sent: float = np.nan
+
+    @property
+    def by_model(self) -> bool:
+        return not np.isnan(self.sent)
 
     @property
     def right(self) -> bool:
+        if self.by_model:  # compute and memory are the model's
+            return abs(self.sent) <= SENT_BAR
         return abs(self.step) <= self.bar and not abs(self.state) > STATE_BAR
 
 
-def outcomes(folder: Path, table: Path, device: Hardware) -> list[Moved]:
+def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, object]) -> list[Moved]:
     found = []
     for row in csv.DictReader(table.open(encoding="utf-8")):
         a, b = ({axis: int(row[f"{side}_{axis}"]) for axis in AXES} for side in "ab")
@@ -55,6 +83,11 @@ def outcomes(folder: Path, table: Path, device: Hardware) -> list[Moved]:
         bar = STEP_BAR.get(changed[0], OTHER_BAR) if len(changed) == 1 else OTHER_BAR
         for fidelity in FIDELITIES:
             reason, step, state = _result(moved, device, b, fidelity)
+            sent = np.nan
+            if reason and row["model"] in models:
+                whole = _calibrated(moved, models[row["model"]], row["model"], device)
+                reason, step, state = _result(whole, device, b, fidelity)
+                sent = np.nan if reason else _furthest(whole, own, b)
             refused, own_step, own_state = _result(own, device, b, fidelity)
             found.append(
                 Moved(
@@ -64,9 +97,24 @@ def outcomes(folder: Path, table: Path, device: Hardware) -> list[Moved]:
                     step=(step / own_step - 1) * 100,
                     state=(state / own_state - 1) * 100,
                     bar=bar,
+                    sent=sent,
                 )
             )
     return found
+
+
+def _calibrated(recorded: Workload, numbers: object, name: str, device: Hardware) -> Workload:
+    named = {"name": name, "source": "the pairs", **(numbers if isinstance(numbers, dict) else {})}
+    return calibrated(recorded, parse_model(named, name), read_stack("megatron-core"), device)
+
+
+def _furthest(moved: Workload, own: Workload, plan: dict[str, int]) -> float:
+    """Percent by which the bytes of the worst kind of collective are off."""
+    sizes = {axis: value for axis, value in plan.items() if axis != "dp"} | {"vpp": 1}
+    gpus = plan["tp"] * plan["pp"] * plan["dp"]
+    here, there = (sent_bytes(each, plans(each, **sizes, all_gpus=gpus)) for each in (moved, own))
+    off = [(here.get(key, 0.0) / there[key] - 1) * 100 if there.get(key) else np.inf for key in here.keys() | there.keys()]
+    return max(off, key=abs)
 
 
 def _result(workload: Workload, device: Hardware, plan: dict[str, int], fidelity: str) -> tuple[str, float, float]:
@@ -82,22 +130,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--csv", type=Path, help="table of the pairs; by default pairs.csv in FOLDER")
+    parser.add_argument("--models", type=Path, default=MODELS, help="numbers of each model, for pairs that are refused without")
     parser.add_argument("--hardware", default="H100-SXM")
     parser.add_argument("--all", action="store_true", help="print right answers too")
     given = parser.parse_args()
     device = read_hardware(given.hardware).with_values({"memory": "1e9 GB"})
-    found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device)
+    models = yaml.safe_load(given.models.read_text(encoding="utf-8")) or {}
+    found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device, models)
     for each in found:
         if given.all or not (each.right or each.reason):
-            print(f"{each.name:28} {each.fidelity:6} step {each.step:+9.3f} %  state {each.state:+8.2f} %  {each.reason}")
-    answered = [each for each in found if not each.reason]
+            told = f"sent {each.sent:+8.3f} % (by the model)" if each.by_model else each.reason
+            print(f"{each.name:28} {each.fidelity:6} step {each.step:+9.3f} %  state {each.state:+8.2f} %  {told}")
+    derived = [each for each in found if each.by_model]
+    answered = [each for each in found if not each.reason and not each.by_model]
     right = sum(each.right for each in answered)
-    print(f"{len(found)} answers: {right} right, {len(answered) - right} off, {len(found) - len(answered)} refused")
+    refused = len(found) - len(answered)
+    print(f"{len(found)} answers: {right} right, {len(answered) - right} off, {refused} refused")
+    off_by_model = [each for each in derived if not each.right]
+    if derived:
+        worst = max(abs(each.sent) for each in derived)
+        print(f"  {len(derived)} of those refused, with their model: bytes sent within {worst:.3f} %, {len(off_by_model)} off")
     for reason, count in Counter(each.reason for each in found if each.reason).most_common():
         print(f"  {count:4} {reason}")
     off = np.array([abs(each.step) for each in answered])
     print(f"step: median {np.median(off):.4f} %, worst {off.max():.3f} %" if len(off) else "no answer")
-    return int(right < len(answered))
+    return int(right < len(answered) or bool(off_by_model))
 
 
 if __name__ == "__main__":

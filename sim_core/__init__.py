@@ -7,8 +7,9 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.costing.calibration import calibrated, parallel_sequence
+from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
+from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -56,6 +57,7 @@ from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
+    CP_COMM_TYPES,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -101,6 +103,7 @@ from sim_core.workloads.reading import (
     kind_of,
     read_traces,
     read_workload,
+    suggest_model,
 )
 from sim_core.workloads.summary import (
     Summary,
@@ -128,6 +131,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "CHECKPOINTING",
+    "CP_COMM_TYPES",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -176,6 +180,7 @@ __all__ = [
     "Workload",
     "cache_dir",
     "calibrated",
+    "read_calibrated",
     "checkpointing_codes",
     "collective_seconds",
     "compiling_alone",
@@ -194,7 +199,6 @@ __all__ = [
     "measured_kernels",
     "precisions",
     "nearest",
-    "parallel_sequence",
     "parameters",
     "parse_hardware",
     "parse_model",
@@ -215,6 +219,7 @@ __all__ = [
     "replay",
     "shown",
     "simai_breakdown",
+    "sent_bytes",
     "simulate",
     "slice_plans",
     "short",
@@ -222,6 +227,7 @@ __all__ = [
     "split_text",
     "source_hash",
     "source_hashes",
+    "suggest_model",
     "summarize",
     "stack_names",
     "trace",

@@ -1,7 +1,8 @@
 """The largest whole numbers that files, specs and callers may give: no product of them leaves 64 bits.
 
-The products that the simulator forms as integers are pp * vpp * ga, pp * vpp * layers, tp * pp * dp, tp * pp * ep, and twice
-each; the longest are below 2^58. The number of sequences in a step, dp * micro_batch * ga, is formed in floating point.
+The products that the simulator forms as integers are pp * vpp * ga, pp * vpp * layers, tp * pp * dp, tp * cp * pp,
+tp * pp * ep, and twice each; the longest are below 2^58. `gpus_of` cuts tp * cp * pp * dp. The number of sequences in a step,
+dp * micro_batch * ga, is formed in floating point.
 All are far beyond any job: 65,536 stages, a million layers, 2^24 micro-batches in a step, 2^40 GPUs.
 """
 
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 _GROUP: Final = 2**16
 _LAYERS: Final = 2**20
 _STEP: Final = 2**24
 
 LARGEST: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("tp", "pp", "vpp", "ep", "straggler_stage"), _GROUP),
+    **dict.fromkeys(("tp", "cp", "cp_a2a_size", "pp", "vpp", "ep", "straggler_stage"), _GROUP),
     **dict.fromkeys(("layers", "micro_batch", "checkpoint_layers", "experts"), _LAYERS),
     **dict.fromkeys(("dp", "ga", "global_batch"), _STEP),
     "all_gpus": 2**40,
@@ -23,6 +27,11 @@ LARGEST: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sequence", "ffn"), 2**31 - 1),
 }
 """The largest value by name; the least is 1, or 0 for a number that may be absent."""
+
+
+def gpus_of(dp: npt.NDArray[np.int64], model_parallel: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """dp x (tp x cp x pp), cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
+    return np.where(dp.astype(np.float64) * model_parallel < 2.0**62, dp * model_parallel, 2**62)
 
 
 def whole_number(least: int, most: int) -> str:

@@ -12,6 +12,8 @@ METRICS: Final = (
     "tp_exposed_s",
     "ep_total_s",
     "ep_exposed_s",
+    "cp_total_s",
+    "cp_exposed_s",
     "dp_total_s",
     "dp_exposed_s",
     "pp_total_s",
@@ -29,6 +31,8 @@ TP_TOTAL: Final = METRICS.index("tp_total_s")
 TP_EXPOSED: Final = METRICS.index("tp_exposed_s")
 EP_TOTAL: Final = METRICS.index("ep_total_s")
 EP_EXPOSED: Final = METRICS.index("ep_exposed_s")
+CP_TOTAL: Final = METRICS.index("cp_total_s")
+CP_EXPOSED: Final = METRICS.index("cp_exposed_s")
 DP_TOTAL: Final = METRICS.index("dp_total_s")
 DP_EXPOSED: Final = METRICS.index("dp_exposed_s")
 PP_TOTAL: Final = METRICS.index("pp_total_s")
@@ -42,7 +46,7 @@ N_SUMS: Final = PP_TOTAL
 
 _PARTS: Final = (
     *(FORWARD_S, BACKWARD_S, RECOMPUTE_S),
-    *(TP_EXPOSED, EP_EXPOSED, PP_EXPOSED, DP_EXPOSED),
+    *(TP_EXPOSED, EP_EXPOSED, CP_EXPOSED, PP_EXPOSED, DP_EXPOSED),
     *(BUBBLE, OPTIMIZER),
 )
 PARTS: Final = tuple(METRICS[part] for part in _PARTS)

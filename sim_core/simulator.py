@@ -149,12 +149,13 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
-    memory[STATE_BYTES] = model_state_bytes(workload, plans)
+    held = workload.memory_of or workload
+    memory[STATE_BYTES] = model_state_bytes(held, plans)
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    if workload.modelled:
-        peak = peak_memory(workload, workload.modelled, plans, np.flatnonzero(reason == 0))
+    if held.modelled:
+        peak = peak_memory(held, held.modelled, plans, np.flatnonzero(reason == 0))
         memory[ACTIVATION_BYTES], memory[PEAK_BYTES] = peak.activations, peak.total
-        stack = workload.modelled.stack
+        stack = held.modelled.stack
         need = peak.total * stack.fragmentation + stack.reserved
         reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     reason[(reason == 0) & (memory[STATE_BYTES] > device_bytes)] = REASON["model_state_exceeds_memory"]

@@ -18,5 +18,8 @@ EP: Final = 1
 DP: Final = 2
 DP_EP: Final = 3
 EMBEDDING: Final = 4
-GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING")
-"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights."""
+CP_A2A: Final = 5
+CP_RING: Final = 6
+GROUP_NAMES: Final = ("TP", "EP", "DP", "DP_EP", "EMBEDDING", "CP_A2A", "CP_RING")
+"""EMBEDDING: a rank of the first stage and its partner on the last, which share tied weights. CP_A2A: context-parallel ranks
+that exchange heads for tokens; CP_RING: those that pass or gather keys and values. One of the two may be all of them."""

@@ -4,39 +4,63 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from sim_core import SimError, source_hash
-from sweep.commands import (
-    calibrate_command,
-    compare_command,
-    export_command,
-    hardware_command,
-    inspect_command,
-    model_command,
-    nightly_command,
-    rank_command,
-    replay_command,
-    run_command,
-    simulate_command,
-    timeline_command,
-    validate_command,
-)
-from sweep.show.terminal import EXIT_INTERRUPTED
+from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
+
+COMMANDS: Final = {
+    "run": "Run a sweep, or the part of it that is missing, and rank the result.",
+    "rank": "Rank the plans of a sweep.",
+    "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
+    "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
+    " Exit code: 0 fine, 1 regressions, 2 failures.",
+    "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
+    "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
+    "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
+    "replay": "Rebuild the recorded step with the event engine, and print the error.",
+    "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
+    "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
+    "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
+    "hardware": "List the hardware presets, or the numbers of one with their sources.",
+    "model": "List the models, or show the parameters and FLOPs of one, with its source.",
+}
+"""What each command is for: its docstring (a test compares them)."""
+
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+
+
+class _OnDemand(TyperCommand):
+    """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        one = typer.Typer(add_completion=False, context_settings=HELP)
+        one.command(self.name)(import_module(f"sweep.commands.{self.name}_command").command)
+        return typer.main.get_command(one).make_context(info_name, args, parent=parent, **extra)
+
+
+class _Commands(TyperGroup):
+    """All commands by name."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, purpose in COMMANDS.items():
+            self.add_command(_OnDemand(name=name, help=purpose))
+
 
 app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
+    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, context_settings=HELP
 )
-EXIT_INPUT = 1
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from sim_core import source_hash
+
         sys.stdout.write(f"{version('training-plan-sweep')}, model {source_hash()}\n")
         raise typer.Exit
 
@@ -50,34 +74,23 @@ def _options(
     """Simulate thousands to millions of parallel training plans from one workload, and rank them."""
 
 
-app.command("run")(run_command.command)
-app.command("rank")(rank_command.command)
-app.command("compare")(compare_command.command)
-app.command("nightly")(nightly_command.command)
-app.command("inspect")(inspect_command.command)
-app.command("simulate")(simulate_command.command)
-app.command("export")(export_command.command)
-app.command("replay")(replay_command.command)
-app.command("timeline")(timeline_command.command)
-app.command("hardware")(hardware_command.command)
-app.command("model")(model_command.command)
-app.command("validate")(validate_command.command)
-app.add_typer(calibrate_command.app, name="calibrate")
-
-
 def main() -> None:
     """Entry point. An input error is one line on standard error and exit code 1."""
     try:
         app()
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
-    except SimError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(EXIT_INPUT) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_INPUT) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(f"error: {where}{error.strerror or ' '.join(str(error).split())}\n")
+        raise SystemExit(EXIT_INPUT) from None
+    except Exception as error:
+        from sim_core import SimError  # after a command has run, which loaded it
+
+        if not isinstance(error, SimError):
+            raise
+        sys.stderr.write(f"error: {error}\n")
         raise SystemExit(EXIT_INPUT) from None

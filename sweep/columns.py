@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, PRECISIONS, Plans, SpecError, nearest, quantity
+from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, Plans, SpecError, nearest, quantity
 from sweep.budget import COSTS
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
-from sweep.spec import LABELS
+from sweep.spec import LABELS, WORDS
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,6 +23,9 @@ TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != 
 MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, *UTILISATION, *COSTS)
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
+    "cp": pa.int64(),
+    "cp_comm_type": _WORD,
+    "cp_a2a_size": pa.int64(),
     "layers": pa.int64(),
     "gradient_precision": _WORD,
     "straggler_stage": pa.int64(),
@@ -75,7 +78,7 @@ def column_name(label: str) -> str:
 
 def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
     """The columns that define the plan of each row: all columns of the schema before the status."""
-    dp = plans.all_gpus // (plans.tp * plans.pp)
+    dp = plans.all_gpus // (plans.tp * plans.cp * plans.pp)
     given = plans._asdict() | {
         "dp": dp,
         "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
@@ -86,9 +89,9 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     described |= {name: words(columns[name], space.labels[name]) for name in LABELS}
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
-    described |= {name: pa.array(given[name]) for name in UNUSUAL if name in space.named}
-    if "gradient_precision" in space.named:
-        described["gradient_precision"] = words(plans.gradient_precision, PRECISIONS)
+    for name in UNUSUAL:
+        if name in space.named:
+            described[name] = words(given[name], WORDS[name]) if name in WORDS else pa.array(given[name])
     described["fidelity"] = words(plans.fidelity, FIDELITIES)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):

@@ -36,7 +36,7 @@ def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Dis
         on = " AND ".join(f'e."{name}" = s."{name}"' for name in keys)
         plan = ", ".join(f'e."{name}"' for name in keys)
         parts = ", ".join(f"s.{part} - e.{part} AS {part}" for part in PARTS)
-        condition = f"({where})" if where else "true"
+        condition = f"({where}\n)" if where else "true"
         connection.execute(
             "CREATE TEMP TABLE pairs AS WITH ok AS "
             f"(SELECT * FROM results WHERE status = 'ok' AND coalesce({condition}, false)) "

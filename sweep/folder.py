@@ -53,6 +53,11 @@ class Folder:
         return Path(self.root) / self.below if not _URI.match(self.root) else None
 
     @property
+    def absolute(self) -> str:
+        """The same for readers elsewhere: a local path in full."""
+        return str(self) if self.local is None else str(self.local)
+
+    @property
     def is_object_store(self) -> bool:
         """Whether it is on an object store: no rename, no lock."""
         return self.filesystem.type_name in _OBJECT_STORES

@@ -91,6 +91,8 @@ def simai_text(prepared: Prepared, path: Path | None, number: int, ffn: int | No
         raise SpecError("workload.model: a model has no SimAI text; only SimAI texts can be exported")
     if kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts can be exported")
+    if prepared.sweep.workload.modelled:
+        raise SpecError(f"{path}: calibrated by workload.model, which a text does not hold; export it without the model")
     row = row_of(prepared.without_sample(), number) if number < prepared.sweep.space.size else {}
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")

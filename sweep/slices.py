@@ -17,7 +17,7 @@ from sim_core import REASON, SimError, SpecError
 from sweep.evaluation import evaluate, warm_up
 from sweep.folder import Location, folder_at
 from sweep.preparation import Sweep
-from sweep.store import Slice, encoded
+from sweep.slice_file import Slice, encoded
 
 FIRST_ROWS: Final = 4096
 MIN_ROWS: Final = 1024

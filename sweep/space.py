@@ -40,7 +40,16 @@ _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
 """Keys of a hardware given whole; the last two may be missing."""
 _ROUNDS: Final = 4
 
-UNUSUAL: Final = ("layers", "gradient_precision", "straggler_stage", "straggler_factor", "device_speed")
+UNUSUAL: Final = (
+    "cp",
+    "cp_comm_type",
+    "cp_a2a_size",
+    "layers",
+    "gradient_precision",
+    "straggler_stage",
+    "straggler_factor",
+    "device_speed",
+)
 """Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
 
 
@@ -238,7 +247,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     """The simulator's plans from decoded columns; derives `ga` and `all_gpus` where the spec gives `global_batch` or `dp`."""
     rows = len(columns["tp"])
     zeros = np.zeros(rows, np.int64)
-    model_parallel = columns["tp"] * columns["pp"]  # each of 16 bits: LARGEST
+    model_parallel = columns["tp"] * columns["cp"] * columns["pp"]  # each of 16 bits: LARGEST
     all_gpus = columns["all_gpus"] if "all_gpus" in columns else product(columns["dp"], model_parallel)
     dp = np.maximum(all_gpus // model_parallel, 1)
     if "ga" in columns:

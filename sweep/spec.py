@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
+    CP_COMM_TYPES,
     FIDELITIES,
     HARDWARE_KEYS,
     LARGEST,
@@ -33,6 +34,7 @@ ALIASES: Final = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
     "expert_parallel": "ep",
+    "context_parallel": "cp",
     "mbs": "micro_batch",
     "gbs": "global_batch",
 }
@@ -43,6 +45,8 @@ NUMBERS: Final = (
     "pp",
     "vpp",
     "ep",
+    "cp",
+    "cp_a2a_size",
     "dp",
     "all_gpus",
     "micro_batch",
@@ -55,7 +59,7 @@ NUMBERS: Final = (
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS}
+WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS, "cp_comm_type": CP_COMM_TYPES}
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)

@@ -8,60 +8,23 @@ from __future__ import annotations
 
 import bisect
 import fcntl
-import json
 import re
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from sim_core import SpecError
 from sweep.folder import Folder, Location, folder_at
+from sweep.slice_file import Slice, is_whole, opened_text, sealed_text
 
-PROVENANCE: Final = b"sweep.provenance"
 MANIFEST: Final = "sweep.json"
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK: Final = ".lock"
 _READERS: Final = 16
-
-
-@dataclass(frozen=True, order=True)
-class Slice:
-    """Positions [start, stop)."""
-
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        """Number of positions."""
-        return self.stop - self.start
-
-    @property
-    def file_name(self) -> str:
-        """Name of the file that holds it."""
-        return f"part-{self.start:012d}-{self.stop:012d}.parquet"
-
-
-def encoded(batch: pa.RecordBatch, provenance: bytes) -> pa.Buffer:
-    """A slice's rows as a Parquet file."""
-    table = pa.Table.from_batches([batch]).replace_schema_metadata({PROVENANCE: provenance})
-    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-    others = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        use_dictionary=others,
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
-    )
-    return sink.getvalue()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +55,7 @@ class Store:
             if fresh:
                 for part in self._parts():
                     self.folder.delete(part.file_name)
-            text = json.dumps(provenance, indent=1).encode()
+            text = sealed_text(provenance)
             self.folder.write_bytes(MANIFEST, text)
             yield text
 
@@ -112,16 +75,11 @@ class Store:
     def provenance(self) -> dict[str, Any] | None:
         """What the folder's results were made from; None if it holds none. Raises SpecError if it is damaged."""
         try:
-            held = json.loads(self.folder.read_bytes(MANIFEST))
+            return opened_text(self.folder.read_bytes(MANIFEST))
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise SpecError(f"{self.folder / MANIFEST}: is damaged ({error}); start over with `sweep run --fresh`") from None
-        if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
-            raise SpecError(
-                f"{self.folder / MANIFEST}: is damaged (not a sweep's provenance); start over with `sweep run --fresh`"
-            )
-        return held
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
@@ -133,14 +91,54 @@ class Store:
 
     def drop_damaged(self, identity: str) -> list[str]:
         """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
-        parts = self._parts()
-        with ThreadPoolExecutor(_READERS) as readers:  # reading a footer from an object store is slow
-            whole = dict(zip(parts, readers.map(lambda part: _whole(self.folder, part, identity), parts), strict=True))
-        damaged = [part for part in parts if not whole[part]]
+        damaged = self.damaged(identity)
         for part in damaged:
             self.folder.delete(part.file_name)
         self.drop_doubles()
         return [part.file_name for part in damaged]
+
+    def damaged(self, identity: str) -> list[Slice]:
+        """Slices that are unreadable, incomplete or of another sweep."""
+        return self._damaged(self._parts(), identity)
+
+    def _damaged(self, parts: Sequence[Slice], identity: str | None, copies: Path | None = None) -> list[Slice]:
+        """Those of `parts` that are not whole; the others are copied to the folder `copies`, if it is given."""
+
+        def whole(part: Slice) -> bool:
+            try:
+                data = self.folder.read_bytes(part.file_name)
+            except OSError:
+                if self.folder.local is None:
+                    raise  # the store cannot be reached; the file may be fine
+                return False
+            if not is_whole(data, part.rows, identity):
+                return False
+            if copies is not None:
+                (copies / part.file_name).write_bytes(data)
+            return True
+
+        with ThreadPoolExecutor(_READERS) as readers:
+            return [part for part, fine in zip(parts, readers.map(whole, parts), strict=True) if not fine]
+
+    @contextmanager
+    def verified(self) -> Iterator[list[Path]]:
+        """Local files of the finished slices, each checked against its hash; copies of them if the folder is elsewhere.
+
+        Raises SpecError if there are none, or one is damaged.
+        """
+        provenance = self.provenance()
+        parts = self.slices() if provenance is not None else []
+        if provenance is None or not parts:
+            raise SpecError(f"{self.folder}: holds no results of a sweep")
+        local = self.folder.local
+        with tempfile.TemporaryDirectory(prefix="sweep-") if local is None else nullcontext(local) as place:
+            damaged = self._damaged(parts, provenance["sweep"], Path(place) if local is None else None)
+            if damaged:
+                more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+                raise SpecError(
+                    f"{self.folder / damaged[0].file_name}{more}: damaged; the same `sweep run` computes damaged slices again"
+                )
+            yield [Path(place) / part.file_name for part in parts]
 
     def drop_doubles(self) -> None:
         """Delete slices whose rows are in others, so that a reader of all files finds each row once."""
@@ -164,11 +162,15 @@ class Store:
             self.folder.delete(name)
         self.folder.remove_if_empty()
 
-    def missing(self, count: int) -> list[Slice]:
-        """Ranges of [0, count) that no finished slice covers."""
+    def is_whole(self, identity: str, count: int) -> bool:
+        """Whether undamaged slices of this sweep cover [0, count)."""
+        return not self.missing(count) and not self.damaged(identity)
+
+    def missing(self, count: int, without: Collection[Slice] = ()) -> list[Slice]:
+        """Ranges of [0, count) that no finished slice covers, but for those in `without`."""
         gaps: list[Slice] = []
         covered = 0
-        for part in self.slices():
+        for part in _covering([part for part in self._parts() if part not in without]):
             if part.start > covered:
                 gaps.append(Slice(covered, part.start))
             covered = part.stop
@@ -217,19 +219,6 @@ def _covering(parts: Sequence[Slice]) -> list[Slice]:
             chosen.append(ordered[k - 1])
             k = before[k - 1]
     return chosen[::-1]
-
-
-def _whole(folder: Folder, part: Slice, identity: str) -> bool:
-    try:
-        footer = pq.read_metadata(folder.path(part.file_name), filesystem=folder.filesystem)
-        provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
-    except (pa.ArrowException, ValueError):
-        return False
-    except OSError:
-        if folder.local is None:
-            raise  # the store cannot be reached; the file may be fine
-        return False
-    return footer.num_rows == part.rows and isinstance(provenance, dict) and provenance.get("sweep") == identity
 
 
 def _difference(held: dict[str, Any], new: dict[str, Any]) -> str:

@@ -15,9 +15,8 @@ from sim_core import (
     Repeat,
     SpecError,
     Workload,
-    calibrated,
-    parallel_sequence,
     parse_model,
+    read_calibrated,
     read_hardware,
     read_model,
     read_stack,
@@ -156,27 +155,30 @@ def workload_of(given: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, .
         return _of_model(given, base, given.sequence_parallel is not False), ()
     path = base / str(given.path)
     try:
-        recorded, warnings = read_workload(str(path), given.facts())
+        if given.model is None or given.measured_on is None:
+            return read_workload(str(path), given.facts())
+        model, device = _model_of(given, base), read_hardware(given.measured_on, base)
+        stack = read_stack(given.stack or STACK)
+        return read_calibrated(str(path), given.facts(), model, stack, device, sequence_parallel=given.sequence_parallel)
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
-    if given.model is None or given.measured_on is None:
-        return recorded, warnings
-    parallel = parallel_sequence(recorded) if given.sequence_parallel is None else given.sequence_parallel
-    of_model = _of_model(given, base, parallel)
-    try:
-        return calibrated(recorded, of_model, read_hardware(given.measured_on, base)), warnings
-    except SpecError as error:
-        raise SpecError(f"workload.model: {error}: {path}") from None
 
 
 def _of_model(given: WorkloadSpec, base: Path, parallel: bool) -> Workload:
+    return workload_from_model(_model_of(given, base), read_stack(given.stack or STACK), sequence_parallel=parallel)
+
+
+def _model_of(given: WorkloadSpec, base: Path) -> Model:
+    """The model of a section, whose sequence is known. Raises SpecError."""
     try:
         model = model_of(given, base)
-        if model.sequence is None:
-            raise SpecError(f"model {model.name} does not say how long its sequences were (set workload.sequence, in tokens)")
-        return workload_from_model(model, read_stack(given.stack or STACK), sequence_parallel=parallel)
     except (OSError, SpecError) as error:
         raise SpecError(f"workload.model: {getattr(error, 'strerror', None) or error}") from None
+    if model.sequence is None:
+        raise SpecError(
+            f"workload.model: model {model.name} does not say how long its sequences were (set workload.sequence, in tokens)"
+        )
+    return model
 
 
 def model_of(given: WorkloadSpec, base: Path) -> Model:

@@ -15,18 +15,21 @@ from sim_core.costing.case import Blocks, Case, allocate_blocks, case_at, collec
 from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.costing.modelled import cost_model_blocks
+from sim_core.costing.ratios import add_core, fill_ratios
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
-from sim_core.metrics import BACKWARD_S, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
+from sim_core.planning.keys import key_table
 from sim_core.planning.split import Split
+from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
 Ints = npt.NDArray[np.int64]
 
-TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL], np.int64)
+TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
 """The metric of a group's communication, by group. The metric after it is the exposed part."""
 EXPOSED: Final = 1
 
@@ -38,20 +41,26 @@ def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, group
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
     blocks = allocate_blocks(arrays, key, len(first))
-    if workload.modelled:
-        cost_model_blocks(workload, workload.modelled, hardware, plans, groups, rows[first], blocks)
-    else:
-        _cost_rows(arrays, hardware.columns, plans, groups, split, blocks, rows[first])
+    modelled = workload.modelled
+    if modelled and not workload.from_file:
+        cost_model_blocks(workload, modelled, hardware, plans, groups, rows[first], blocks)
+        return blocks
+    if modelled:
+        fill_ratios(arrays, modelled, hardware, plans, rows[first], blocks)
+    _cost_rows(arrays, hardware.columns, plans, groups, split, blocks, rows[first], modelled is not None)
+    if modelled and not arrays.pieces.attention_core.any():
+        add_core(arrays, modelled, hardware, plans, rows[first], blocks)
     return blocks
 
 
 def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     """What the cost of a layer depends on, `[rows, columns]`, as whole numbers."""
     pieces = workload.arrays.pieces
-    sent = np.array([TP, EP]) if workload.modelled else pieces.comm_group[pieces.comm_kind != NO_COMM]
+    all_groups = np.array([TP, EP, CP_A2A, CP_RING])
+    sent = pieces.comm_group[pieces.comm_kind != NO_COMM] if workload.from_file else all_groups
     columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    names = ("tp", "ep", "micro_batch", "hardware", "overlap_tp", "overlap_ep")
-    columns += [getattr(plans, name)[rows] for name in names]
+    names = ("hardware", "overlap_tp", "overlap_ep")
+    columns += [*key_table(plans, rows).T, *(getattr(plans, name)[rows] for name in names)]
     how = plans.checkpointing[rows]
     columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))
     columns.append(plans.device_speed[rows].view(np.int64))
@@ -60,15 +69,22 @@ def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
 
 @inner_kernel
 def _cost_rows(
-    arrays: Arrays, hardware: HardwareColumns, plans: Plans, groups: Groups, split: Split, blocks: Blocks, first: Ints
+    arrays: Arrays,
+    hardware: HardwareColumns,
+    plans: Plans,
+    groups: Groups,
+    split: Split,
+    blocks: Blocks,
+    first: Ints,
+    by_model: bool,
 ) -> None:
     for i in first:
-        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i))
+        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i), by_model)
 
 
 @inner_kernel
-def _cost(case: Case) -> None:
-    """Fill the row of one key: sums over the pieces of each unit.
+def _cost(case: Case, by_model: bool) -> None:
+    """Fill the row of one key: sums over the pieces of each unit. `by_model`: the factors of compute are filled already.
 
     A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
     gradient in the backward (Megatron-LM's asynchronous tensor-parallel all-reduce).
@@ -76,16 +92,18 @@ def _cost(case: Case) -> None:
     plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
     base = case.arrays.base
     rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
-    factor = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
+    if not by_model:
+        blocks.compute[row] = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
     for p in range(pieces.unit.shape[0]):
         unit = pieces.unit[p]
+        forward, backward = blocks.compute[row, unit, 0], blocks.compute[row, unit, 1]
         again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
-        forward_s = pieces.compute_s[p, FORWARD] * factor
-        weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * factor
-        backward_s = pieces.compute_s[p, INPUT_GRADIENT] * factor + weight_s
+        forward_s = pieces.compute_s[p, FORWARD] * forward
+        weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * backward
+        backward_s = pieces.compute_s[p, INPUT_GRADIENT] * backward + weight_s
         blocks.work[row, unit, FORWARD_S] += forward_s
         blocks.work[row, unit, BACKWARD_S] += backward_s
-        again_s = rerun_s(plan, again, forward_s, pieces.rerun_s[p] * factor)
+        again_s = rerun_s(plan, again, forward_s, pieces.rerun_s[p] * forward)
         blocks.again[row, unit, RECOMPUTE_S] += again_s
         blocks.forward_s[row, unit] += forward_s
         blocks.backward_s[row, unit] += backward_s

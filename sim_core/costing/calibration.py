@@ -1,4 +1,4 @@
-"""A recorded file calibrated by a model: its compute times at its own plan, moved to other plans as the model's are."""
+"""A recorded file calibrated by a model: what it records moves along the model's kernels, what it lacks is the model's."""
 
 from __future__ import annotations
 
@@ -8,83 +8,133 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.operators import sum_of, unit_cost
+from sim_core.costing.ratios import LEAST_S, seconds_at_base
+from sim_core.costing.record_values import of_model, untimed_records
 from sim_core.errors import SpecError
 from sim_core.hardware.description import Hardware
-from sim_core.hardware.kernels.device import load_kernels
-from sim_core.models.description import EMBEDDING, LAYER
+from sim_core.models.description import Model
+from sim_core.models.stack import Stack
+from sim_core.workloads.lacking import completed
+from sim_core.workloads.modelled import workload_from_model
+from sim_core.workloads.moving import padded
+from sim_core.workloads.readers.simai_records import MODEL, flat
+from sim_core.workloads.reading import SIMAI, Facts, read_workload
 from sim_core.workloads.workload import ALL_GATHER, FORWARD, REDUCE_SCATTER, TP, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
 
-SIMAI: Final = "simai"
-LEAST_S: Final = 1e-6
-"""No layer of a model takes less."""
+LEAST_LAYER_S: Final = 1e-6
+"""No layer takes less."""
 
 
-def calibrated(recorded: Workload, of_model: Workload, measured_on: Hardware) -> Workload:
-    """The workload of a model whose layers take the recorded seconds at the recorded plan, on the device of the recording.
+def read_calibrated(
+    path: str, facts: Facts, model: Model, stack: Stack, measured_on: Hardware, *, sequence_parallel: bool | None = None
+) -> tuple[Workload, tuple[str, ...]]:
+    """The file(s) at `path` calibrated by a model, and warnings. Raises SimError, OSError.
 
-    Seconds at another plan or device are recorded x modelled there / modelled here. Messages, gradients, optimizer and memory
-    are the model's. So are embedding and head of a SimAI text, whose records of them are no measurements (docs/aicb.md).
-    Raises SpecError if the model is not the recorded one.
+    Records that `facts` want from the model (`model` in place of a value) have its values on the device of the recording; so
+    do all of a text without times.
     """
-    modelled = of_model.modelled
+    given = dict(flat(facts.records or {}))
+    wanted = [name for name, value in given.items() if value == MODEL]
+    given = {name: value for name, value in given.items() if value != MODEL}
+    facts = replace(facts, records=given or None)
+    recorded, warnings = read_workload(path, facts)
+    if recorded.kind == SIMAI:
+        told = _told(recorded, facts, model)
+        if told != facts:
+            facts = told
+            recorded, warnings = read_workload(path, facts)
+        if not _has_times(recorded):
+            wanted = [*wanted, *untimed_records(recorded, {*wanted, *given})]
+    notes: tuple[str, ...] = ()
+    if wanted:
+        values = of_model(wanted, recorded, _by_model(recorded, model, stack, sequence_parallel), measured_on)
+        recorded, warnings = read_workload(path, replace(facts, records={**given, **values}))
+        notes = (f"records that are the model's on {measured_on.name}: {', '.join(wanted)}",)
+    try:
+        found = calibrated(recorded, model, stack, measured_on, sequence_parallel=sequence_parallel)
+    except SpecError as error:
+        raise SpecError(f"workload.model: {error}: {path}") from None
+    return replace(found, notes=(*found.notes, *notes)), warnings
+
+
+def calibrated(
+    recorded: Workload, model: Model, stack: Stack, measured_on: Hardware, *, sequence_parallel: bool | None = None
+) -> Workload:
+    """The recording with its compute moved by the ratios of a model, and with what it lacks derived from the model.
+
+    Seconds of a unit at another plan or device are recorded x modelled there / modelled here. Messages, gradients and
+    once-per-step records move by the rule table (docs/moving.md). Memory is the model's. Raises SpecError if the model is not
+    the recorded one.
+    """
+    by_model = _by_model(recorded, model, stack, sequence_parallel)
+    modelled = by_model.modelled
     if modelled is None:
         raise SpecError("a file can be calibrated by a model only")
-    _check(recorded, modelled)
-    here, there = _recorded_s(recorded), _modelled_s(recorded, modelled, measured_on)
-    kinds = len(modelled.model.layer_units)
-    if not (here[0] > LEAST_S * recorded.layers).all():
+    _check(recorded, model)
+    if not _has_times(recorded):
         raise SpecError("the file has no times of its layers (1 ns stands for none): nothing to calibrate by")
-    layers = (float(here[0, 0] / there[0, 0]), float(here[0, 1] / there[0, 1]))
-    ends = [(1.0, 1.0), (1.0, 1.0)]
-    if recorded.kind != SIMAI:
-        ends = [
-            (float(a[0] / b[0]), float(a[1] / b[1])) if (a > 0).all() and (b > 0).all() else (1.0, 1.0)
-            for a, b in zip(here[1:], there[1:], strict=True)
-        ]
-    told = "embedding, head, " if recorded.kind == SIMAI else ""
+    whole, derived = completed(recorded, by_model, modelled)
+    arrays = whole.arrays
+    if model.experts:
+        arrays = arrays._replace(shares=arrays.shares._replace(whole_experts=not modelled.stack.experts_with_tp))
+    modelled = replace(modelled, dtype=recorded.dtype)
+    modelled = replace(modelled, at_base=seconds_at_base(arrays, modelled, measured_on))
     base = recorded.base
-    note = (
-        f"calibrated: a layer takes {layers[0]:.3g} x the model's forward and {layers[1]:.3g} x its backward on "
-        f"{measured_on.name} at tp {base.tp}, ep {base.ep}, micro-batch {base.micro_batch}; {told}messages, gradients, "
-        "optimizer and memory are the model's"
-    )
+    layers = _layer_s(recorded) / _modelled_layer_s(whole, modelled)
+    notes = [
+        f"calibrated: a layer takes {layers[0]:.3g} x the forward of model {model.name} and {layers[1]:.3g} x its backward on "
+        f"{measured_on.name} at tp {base.tp}, ep {base.ep}, micro-batch {base.micro_batch}; recorded times move by the model's "
+        "ratios, recorded messages and once-per-step records by the rule table",
+        f"of the model: {', '.join((*derived, 'memory', 'FLOPs'))}; stack {stack.name}, "
+        f"{'with' if modelled.sequence_parallel else 'without'} sequence parallelism",
+    ]
     return replace(
-        of_model,
-        modelled=replace(modelled, calibration=(*[layers] * kinds, *ends)),
-        recorded_fields={**of_model.recorded_fields, **base._asdict()},
-        checks=recorded.checks,
-        records=recorded.records,
-        notes=(*of_model.notes, note, *_divided(recorded, modelled)),
+        whole,
+        arrays=arrays,
+        modelled=modelled,
+        memory_of=by_model,
+        sequence=model.sequence,
+        experts=model.experts.count if model.experts else None,
+        notes=(*whole.notes, *notes, *_other_vocabulary(recorded, model)),
     )
 
 
-def parallel_sequence(recorded: Workload) -> bool:
-    """Whether the recording shows sequence parallelism, or no tensor parallelism at all."""
+def _by_model(recorded: Workload, model: Model, stack: Stack, sequence_parallel: bool | None) -> Workload:
+    """The workload of the model alone. AICB divides experts by tp; so do files with tp, as far as their messages tell."""
+    divided = recorded.kind == SIMAI or recorded.base.tp > 1 or stack.experts_with_tp
+    shown = _parallel_sequence(recorded)
+    if None not in (shown, sequence_parallel) and shown != sequence_parallel:
+        found, said = str(sequence_parallel).lower(), "with" if shown else "without"
+        raise SpecError(f"sequence_parallel: found {found}, but the file's records are those {said} sequence parallelism")
+    parallel = next((each for each in (sequence_parallel, shown) if each is not None), True)
+    return workload_from_model(model, stack.model_copy(update={"experts_with_tp": divided}), sequence_parallel=parallel)
+
+
+def _parallel_sequence(recorded: Workload) -> bool | None:
+    """Whether the recording shows sequence parallelism; None: it shows neither."""
     pieces = recorded.arrays.pieces
     on_tp = (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    shows = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
-    return bool(shows.any() or not on_tp.any())
+    if recorded.kind == SIMAI and any(name.startswith("attention") for name in recorded.names):
+        return any(name.endswith("_column") for name in recorded.names)  # AICB's names with it
+    if not on_tp.any():
+        return None
+    return bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())
 
 
-def _divided(recorded: Workload, modelled: Modelled) -> tuple[str, ...]:
-    """A note where the file divides its experts by tp and the stack does not."""
-    pieces = recorded.arrays.pieces
-    of_experts = np.array(["moe" in name for name in recorded.names], np.bool_)
-    if not of_experts.any() or of_experts.all():
-        return ()
-    on_tp = np.where(pieces.comm_group == TP, pieces.comm_bytes, 0.0)
-    divided = on_tp[of_experts].max() >= on_tp[~of_experts].max() > 0
-    if not divided or modelled.stack.experts_with_tp:
-        return ()
-    return (f"the file divides experts by tp, stack {modelled.stack.name} does not (nemo-24 does): set workload.stack",)
+def _told(recorded: Workload, facts: Facts, model: Model) -> Facts:
+    """Facts with those that the model tells and neither the user nor the file does."""
+    return replace(
+        facts,
+        ffn=model.ffn if facts.ffn is None and not recorded.ends_known else facts.ffn,
+        sequence=model.sequence if recorded.sequence is None else facts.sequence,
+        experts=model.experts.count if facts.experts is None and model.experts else facts.experts,
+    )
 
 
-def _check(recorded: Workload, modelled: Modelled) -> None:
+def _check(recorded: Workload, model: Model) -> None:
     """Raise SpecError where the file contradicts the model."""
-    model = modelled.model
     hidden = recorded.implied.hidden if recorded.implied else None
     pairs = (
         ("layers", recorded.layers, model.layers),
@@ -94,31 +144,36 @@ def _check(recorded: Workload, modelled: Modelled) -> None:
     for name, found, expected in pairs:
         if found and found != expected:
             raise SpecError(f"{name}: found {found} in the file, and {expected} in the model {model.name}")
+    if recorded.kind == SIMAI and recorded.has_experts != (model.experts is not None):
+        raise SpecError(
+            f"experts: found {'some' if recorded.has_experts else 'none'} in the file, unlike the model {model.name}"
+        )
 
 
-def _recorded_s(recorded: Workload) -> Floats:
-    """Forward and backward seconds of a micro-batch: all layers, embedding, head, [3, 2]."""
+def _other_vocabulary(recorded: Workload, model: Model) -> list[str]:
+    """A note where the file counts another vocabulary: AICB's default is GPT-2's, whatever the model."""
+    found = recorded.implied.vocabulary if recorded.implied else None
+    if not found or padded(model.vocabulary, recorded.base.tp) == padded(found, recorded.base.tp):
+        return []
+    return [f"vocabulary: {found} in the file, whose gradients count it, and {model.vocabulary} in the model"]
+
+
+def _has_times(recorded: Workload) -> bool:
+    return bool((_layer_s(recorded) > LEAST_LAYER_S).all())
+
+
+def _layer_s(recorded: Workload) -> Floats:
+    """Recorded forward and backward seconds of a layer, the mean of all, [2]."""
     arrays = recorded.arrays
-    seconds = np.zeros((3, 2))
+    seconds = np.zeros(2)
     for unit, times in enumerate(arrays.unit_layers[:, -1]):
         compute = arrays.pieces.compute_s[arrays.pieces.unit == unit].sum(axis=0)
-        both = np.array([compute[FORWARD], compute[FORWARD + 1 :].sum()])
-        seconds[0] += times * both
-        if unit == arrays.first_unit:
-            seconds[1] += both
-        elif unit == arrays.last_unit:
-            seconds[2] += both
-    return seconds
+        seconds += times * np.array([compute[FORWARD], compute[FORWARD + 1 :].sum()])
+    return seconds / recorded.layers
 
 
-def _modelled_s(recorded: Workload, modelled: Modelled, device: Hardware) -> Floats:
-    """The same of the model, under the recorded plan."""
-    base = recorded.base
-    keys = modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
-    seconds = np.zeros((3, 2))
-    for unit in modelled.model.units:
-        at = 0 if unit.kind == LAYER else 1 if unit.kind == EMBEDDING else 2
-        cost = unit_cost(modelled, unit, keys, [load_kernels(device)], np.zeros(1, np.int64))
-        forward = cost.operators.phase == FORWARD
-        seconds[at] += unit.number * np.array([sum_of(cost.seconds, forward)[0], sum_of(cost.seconds, ~forward)[0]])
-    return seconds
+def _modelled_layer_s(recorded: Workload, modelled: Modelled) -> Floats:
+    """The same of the model, at the recorded plan."""
+    times = recorded.arrays.unit_layers[:, -1] / recorded.layers
+    seconds: Floats = times @ np.array(modelled.at_base)[: len(times)]
+    return np.maximum(seconds, LEAST_S)

@@ -25,6 +25,7 @@ class Blocks(NamedTuple):
 
     key: Ints  # [plans] the row of each plan
     scale: Floats  # [rows, rules] factors of the rule table
+    compute: Floats  # [rows, units, 2] factors of recorded compute, forward and backward
     forward_s: Floats  # [rows, units] one pass of a unit, including exposed collectives
     backward_s: Floats  # [rows, units]
     again_s: Floats  # [rows, units] what recompute adds to the backward
@@ -41,7 +42,7 @@ class Case(NamedTuple):
     arrays: Arrays
     plan: Plan
     device: Device
-    dp: int
+    dp: int  # ranks with the same dense parameters: data-parallel and context-parallel ones
     groups: Groups
     group: int
     split: Split
@@ -57,6 +58,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
     return Blocks(
         key=key,
         scale=np.empty((rows, N_RULES)),
+        compute=np.ones((rows, units, 2)),
         forward_s=np.zeros((rows, units)),
         backward_s=np.zeros((rows, units)),
         again_s=np.zeros((rows, units)),

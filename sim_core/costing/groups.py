@@ -12,7 +12,9 @@ from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import Plans
+from sim_core.planning.keys import a2a_ranks
 from sim_core.planning.placement import Placement, placements
+from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.workload import DP, DP_EP, EP, GROUP_NAMES, TP
 
 Ints = npt.NDArray[np.int64]
@@ -36,7 +38,8 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
     """Place the groups of the plans in `rows`, which must be legal."""
     on = plans.hardware[rows]
     gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
-    table = np.stack([plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], gpus_per_node, sockets], axis=1)
+    sizes = [plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], plans.cp[rows], a2a_ranks(plans, rows)]
+    table = np.stack([*sizes, gpus_per_node, sockets], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -44,8 +47,12 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
 
 
 @kernel
-def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_node: int) -> tuple[int, Ints]:
-    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then dp with ep inside, then pp."""
+def _placements(kind: int, tp: int, sizes: Ints, gpus_per_node: int) -> tuple[int, Ints]:
+    """Ranks of a group of this kind, and its placements. Megatron's rank order: tp fastest, then cp, then dp, then pp.
+
+    Gradients are reduced over dp and cp; ep is inside both.
+    """
+    pp, ep, all_gpus, cp, a2a = int(sizes[1]), int(sizes[2]), int(sizes[3]), int(sizes[4]), int(sizes[5])
     stage = all_gpus // pp
     dp = stage // tp
     if kind == TP:
@@ -56,22 +63,30 @@ def _placements(kind: int, tp: int, pp: int, ep: int, all_gpus: int, gpus_per_no
         return dp, placements(dp, tp, tp, stage, pp, gpus_per_node)
     if kind == DP_EP:
         return dp // ep, placements(dp // ep, tp * ep, tp * ep, stage, pp, gpus_per_node)
+    if kind == CP_A2A:
+        return a2a, placements(a2a, tp, tp, tp * a2a, all_gpus // (tp * a2a), gpus_per_node)
+    if kind == CP_RING:
+        return cp // a2a, placements(cp // a2a, tp * a2a, tp * a2a, tp * cp, all_gpus // (tp * cp), gpus_per_node)
     ends = min(pp, 2)  # EMBEDDING: the first and the last stage
     return ends, placements(ends, (pp - 1) * stage, stage, all_gpus, 1, gpus_per_node)
 
 
 @inner_kernel
-def _stride(kind: int, tp: int, pp: int, ep: int, all_gpus: int) -> int:
+def _stride(kind: int, tp: int, sizes: Ints) -> int:
     """GPUs from one rank of a group to the next."""
+    pp, ep, all_gpus, a2a = int(sizes[1]), int(sizes[2]), int(sizes[3]), int(sizes[5])
     if kind == TP:
         return 1
     if kind == DP_EP:
         return tp * ep
-    return tp if kind in (EP, DP) else max(pp - 1, 1) * (all_gpus // pp)
+    if kind == CP_RING:
+        return tp * a2a
+    return tp if kind in (EP, DP, CP_A2A) else max(pp - 1, 1) * (all_gpus // pp)
 
 
 @kernel
 def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
+    """A row of `kinds`: tp, pp, ep, GPUs, cp, ranks of its all-to-all, GPUs of a node, whether nodes have sockets."""
     rows = kinds.shape[0]
     ranks = np.empty((rows, N_GROUPS), np.int64)
     first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
@@ -81,8 +96,8 @@ def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
         for kind in range(N_GROUPS):
             # experts that tp does not divide: ranks of a tensor-parallel group are different ranks of the experts' groups
             tp = 1 if whole_experts and kind in (EP, DP_EP) else kinds[k, 0]
-            ranks[k, kind], found = _placements(kind, tp, kinds[k, 1], kinds[k, 2], kinds[k, 3], kinds[k, 4])
-            stride[k, kind] = _stride(kind, tp, kinds[k, 1], kinds[k, 2], kinds[k, 3]) if kinds[k, 5] else 1
+            ranks[k, kind], found = _placements(kind, tp, kinds[k], kinds[k, 6])
+            stride[k, kind] = _stride(kind, tp, kinds[k]) if kinds[k, 7] else 1
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:

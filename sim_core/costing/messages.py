@@ -14,6 +14,7 @@ from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
 from sim_core.planning.columns import Plans
+from sim_core.terms import CP_RING, SEND_RECEIVE
 from sim_core.workloads.workload import EP, TP, Modelled
 
 Floats = npt.NDArray[np.float64]
@@ -61,6 +62,8 @@ def _message_s(
         for k in range(size.shape[1]):
             if size[row, k] > 0:
                 seconds[row, k] = group_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
+                if kind[k] == SEND_RECEIVE:  # a hop of a ring
+                    seconds[row, k] *= groups.ranks[groups.key[i], group[k]] - 1
     return seconds
 
 
@@ -69,6 +72,11 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
     beside = int(sent.beside[k])
     hidden = np.zeros(len(total))
+    if sent.kind[k] == SEND_RECEIVE:  # each hop beside a step of attention, of which there is one more
+        steps = filled.groups.ranks[filled.groups.key[first], CP_RING]
+        hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside) * (steps - 1) / steps)
+        exposed: Floats = total - hidden * (1 - stack.contention)
+        return exposed
     if beside >= 0 and stack.hides_backward_tp:
         hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside))
     out = total - hidden * (1 - stack.contention)
@@ -76,6 +84,8 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
         compute = _compute_s(filled, cost, ("experts_fc1", "experts_fc2"), int(sent.phase[k])) / 2
         over = total - np.minimum(total, compute) * (1 - stack.contention)
         return np.where(plans.overlap_ep[first] == 1, over, out)
+    if sent.group[k] != TP and sent.group[k] != ETP:
+        return out
     return np.where(plans.overlap_tp[first] == 1, np.minimum(out, stack.overlapped_tp_exposed * total), out)
 
 

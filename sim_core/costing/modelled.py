@@ -10,15 +10,16 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks
 from sim_core.costing.groups import Groups
 from sim_core.costing.messages import Filled, exposed_s, message_s
-from sim_core.costing.operators import UnitCost, sum_of, unit_cost
+from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
-from sim_core.hardware.kernels.device import Kernels, load_kernels
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import BACKWARD_S, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import Messages, messages
 from sim_core.planning.columns import SELECTIVE, Plans
+from sim_core.planning.keys import key_table, keys_of
+from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Modelled, Workload
 
@@ -33,10 +34,10 @@ def cost_model_blocks(
 ) -> None:
     """Fill the rows of `blocks`; row k is that of plan `first[k]`."""
     model, stack = modelled.model, modelled.stack
-    devices, of_variant = _devices(hardware)
-    table = np.stack([plans.tp[first], plans.ep[first], plans.micro_batch[first], of_variant[plans.hardware[first]]], axis=1)
+    devices, of_variant = devices_of(hardware)
+    table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
     shape, picked = distinct_rows(table)
-    keys = modelled.keys(*(np.ascontiguousarray(table[picked, k]) for k in range(3)))
+    keys = keys_of(modelled, table[picked])
     filled = Filled(modelled, hardware, plans, groups, first, shape, 1 / plans.device_speed[first])
     _fill_scales(workload, plans, first, blocks)
     ends = {EMBEDDING: len(model.layer_units)}
@@ -45,43 +46,19 @@ def cost_model_blocks(
         at = ends.get(unit.kind, len(model.layer_units) + 1)
         if unit.kind == LAYER:
             at, number = number, number + 1
-        cost = unit_cost(modelled, unit, keys, devices, table[picked, 3])
+        cost = unit_cost(modelled, unit, keys, devices, table[picked, -1])
         sent = messages(model, unit, keys, stack.kernels)
         times = 1 if unit.kind == LAYER else unit.number
-        cost = cost._replace(seconds=cost.seconds * times * _calibrated(modelled, at, cost))
+        cost = cost._replace(seconds=cost.seconds * times)
         _add_unit(blocks, at, filled, cost, sent, times)
         kept = activation_bytes(model, unit, keys, flash=stack.flash_attention) * times
         blocks.kept[:, at] += kept[shape]
 
 
-def _devices(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
-    """The distinct devices among the variants, and the one of each."""
-    found: dict[object, int] = {}
-    devices: list[Kernels] = []
-    of_variant: list[int] = []
-    for variant in hardware.variants:
-        kernels = load_kernels(variant)
-        key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()))
-        if key not in found:
-            found[key] = len(devices)
-            devices.append(kernels)
-        of_variant.append(found[key])
-    return devices, np.array(of_variant, np.int64)
-
-
-def _calibrated(modelled: Modelled, at: int, cost: UnitCost) -> Floats:
-    """Factor of each operator of a unit, [operators], from a file that was recorded."""
-    if not modelled.calibration:
-        return np.ones(len(cost.operators.names))
-    forward, backward = modelled.calibration[at]
-    factor: Floats = np.where(cost.operators.phase == FORWARD, forward, backward)
-    return factor
-
-
 def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) -> None:
     base = workload.base
     for row, i in enumerate(first):
-        ratios = (plans.micro_batch[i] / base.micro_batch, plans.tp[i] / base.tp, plans.ep[i] / base.ep)
+        ratios = (plans.micro_batch[i] / base.micro_batch / plans.cp[i], plans.tp[i] / base.tp, plans.ep[i] / base.ep)
         rule_scales(*ratios, EXPONENTS, blocks.scale[row])
 
 
@@ -97,26 +74,26 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     exposed = [np.zeros(len(shape)), np.zeros(len(shape))]
     selective = filled.plans.checkpointing[filled.first] == SELECTIVE
     seconds = message_s(filled, sent) * times
-    again_forward = np.zeros(len(shape))
+    again_messages = np.zeros(len(shape))
     for k in range(len(sent.names)):
         total = seconds[:, k]
         if not total.any():
             continue
         out = exposed_s(filled, cost, sent, k, total)
-        metric = EP_TOTAL if sent.group[k] == EP else TP_TOTAL
+        of_context = int(sent.group[k]) in (CP_A2A, CP_RING)
+        metric = CP_TOTAL if of_context else EP_TOTAL if sent.group[k] == EP else TP_TOTAL
         backwards = int(sent.phase[k] != FORWARD)
         blocks.work[:, at, metric] += total
         blocks.work[:, at, metric + EXPOSED] += out
         exposed[backwards] += out
         if not backwards:
-            blocks.again[:, at, metric] += np.where(selective, 0.0, total)
-            blocks.again[:, at, metric + EXPOSED] += np.where(selective, 0.0, out)
-            again_forward += out
-    again = np.where(selective, core, forward + again_forward)
+            left_out = selective & (not of_context)  # selective recompute runs core attention again, and its messages
+            blocks.again[:, at, metric] += np.where(left_out, 0.0, total)
+            blocks.again[:, at, metric + EXPOSED] += np.where(left_out, 0.0, out)
+            again_messages += np.where(left_out, 0.0, out)
+    again = np.where(selective, core, forward) + again_messages
     blocks.again[:, at, RECOMPUTE_S] += np.where(selective, core, forward)
     launched = (stack.launch_forward, stack.launch_backward)
-    if filled.modelled.calibration:
-        launched = (0.0, 0.0)  # recorded times hold the wait for the CPU
     if at >= blocks.forward_s.shape[1] - 2:
         launched = (0.0, 0.0)  # the ends are a few kernels
     blocks.forward_s[:, at] += np.maximum(forward + exposed[0], launched[0])

@@ -13,9 +13,10 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_backward_s,
     unfused_attention_forward_s,
 )
-from sim_core.hardware.kernels.device import Kernels, Timed
+from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels
 from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
 from sim_core.hardware.kernels.memory import memory_s
+from sim_core.hardware.table import HardwareTable
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
@@ -37,6 +38,21 @@ class UnitCost(NamedTuple):
     operators: Operators
     seconds: Floats
     measured: npt.NDArray[np.bool_]
+
+
+def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
+    """The distinct devices among the variants, and the one of each."""
+    found: dict[object, int] = {}
+    devices: list[Kernels] = []
+    of_variant: list[int] = []
+    for variant in hardware.variants:
+        kernels = load_kernels(variant)
+        key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()))
+        if key not in found:
+            found[key] = len(devices)
+            devices.append(kernels)
+        of_variant.append(found[key])
+    return devices, np.array(of_variant, np.int64)
 
 
 def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels], of_shape: Ints) -> UnitCost:
@@ -83,13 +99,14 @@ def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernel
 def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels: Kernels, phase: int) -> Timed:
     if shape is None:
         raise ValueError("attention without a shape")
-    sizes = [shape.sequences[rows], shape.keys[rows], shape.heads[rows], shape.kv_heads[rows]]
+    steps = shape.keys[rows] / shape.queries[rows]  # of context parallelism: each as much work as the causal half of the first
+    sizes = [shape.sequences[rows], shape.queries[rows], shape.heads[rows], shape.kv_heads[rows]]
     dims = [np.full(len(rows), float(dim)) for dim in (shape.head_dim, shape.v_head_dim)]
     cost = attention_forward_s if phase == FORWARD else attention_backward_s
     timed = cost(kernels, modelled.dtype, *sizes, *dims)
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
-    return Timed(timed.seconds * seen * modelled.stack.attention_scale, timed.measured)
+    return Timed(timed.seconds * steps * seen * modelled.stack.attention_scale, timed.measured)
 
 
 def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, op: int) -> Floats:

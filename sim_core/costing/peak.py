@@ -18,6 +18,7 @@ from sim_core.jit import kernel
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, split_plans
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
@@ -53,7 +54,7 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
         return peak
     order = np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))
     rows = rows[order]
-    table = np.stack([plans.tp[rows], plans.ep[rows], plans.micro_batch[rows]], axis=1)
+    table = key_table(plans, rows)
     shape, first = distinct_rows(table)
     kept = _kept(workload, modelled, table[first])
     split = split_plans(workload.arrays, plans, rows)
@@ -67,7 +68,7 @@ def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints
 def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> Floats:
     """Activations of one micro-batch in one pass of each unit, [shapes, units, 3]."""
     model, units = modelled.model, workload.arrays.unit_layers.shape[0]
-    keys = modelled.keys(*(np.ascontiguousarray(shapes[:, k]) for k in range(3)))
+    keys = keys_of(modelled, shapes)
     kept = np.zeros((len(shapes), units, 3))
     number = 0
     for unit in model.units:

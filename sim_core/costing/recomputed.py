@@ -13,6 +13,7 @@ from sim_core.jit import inner_kernel
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.flops import core_flops, forward_flops
 from sim_core.planning.columns import EVERY, FILE, FULL, NONE, SELECTIVE, Plans
+from sim_core.workloads.lacking_messages import unit_shares
 from sim_core.workloads.plausibility import layer_flops
 from sim_core.workloads.workload import Workload
 
@@ -27,26 +28,36 @@ def again_flops(workload: Workload) -> Floats:
     """FLOPs per token of a second forward of one pass of each unit, [units, 3]; NaN where unknown."""
     units = workload.arrays.unit_layers.shape[0]
     flops = np.full((units, 3), np.nan)
-    rerun, unit_of = workload.arrays.pieces.rerun, workload.arrays.pieces.unit
     if workload.modelled is None:
         flops[:, WHOLE] = layer_flops(workload)
-        for at in range(units):
-            times = np.unique(rerun[unit_of == at])
-            if len(times) <= 1:  # all of the unit runs again equally often, or nothing
-                often = float(times.sum())
-                flops[at, RECORDED] = often * flops[at, WHOLE] if often else 0.0
-        for end in (workload.arrays.first_unit, workload.arrays.last_unit):
-            if end >= 0 and flops[end, RECORDED] != 0:
-                flops[end, RECORDED] = np.nan
+        _fill_recorded(workload, flops)
         return flops
     model = workload.modelled.model
-    flops[:] = 0.0
     layers = [unit for unit in model.units if unit.kind == LAYER]
     others = [unit for unit in model.units if unit.kind not in (LAYER, EMBEDDING)]
+    if workload.from_file:
+        kinds = np.array([(forward_flops(model, unit), core_flops(model, unit)) for unit in layers])
+        flops[:, [WHOLE, CORE]] = unit_shares(workload.arrays, workload.modelled) @ kinds
+        _fill_recorded(workload, flops)
+        return flops
+    flops[:] = 0.0
     for at, unit in enumerate(layers):
         flops[at] = forward_flops(model, unit), core_flops(model, unit), forward_flops(model, unit)
     flops[-1, [WHOLE, RECORDED]] = sum(unit.number * forward_flops(model, unit) for unit in others)
     return flops
+
+
+def _fill_recorded(workload: Workload, flops: Floats) -> None:
+    """Fill what the file runs again."""
+    arrays = workload.arrays
+    for at in range(len(flops)):
+        times = np.unique(arrays.pieces.rerun[arrays.pieces.unit == at])
+        if len(times) <= 1:  # all of the unit runs again equally often, or nothing
+            often = float(times.sum())
+            flops[at, RECORDED] = often * flops[at, WHOLE] if often else 0.0
+    for end in (arrays.first_unit, arrays.last_unit):
+        if end >= 0 and flops[end, RECORDED] != 0:
+            flops[end, RECORDED] = np.nan
 
 
 @inner_kernel

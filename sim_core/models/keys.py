@@ -22,6 +22,8 @@ class Keys(NamedTuple):
     etp: Ints  # tensor parallelism of the experts
     sequence_parallel: Ints  # 1 or 0
     micro_batch: Ints  # sequences
+    a2a: Ints  # context-parallel ranks that exchange heads for tokens: cp, a part of it, or 1
+    gathers: Ints  # 1: the other context-parallel ranks gather keys and values; 0: they pass them round a ring
 
 
 def make_keys(
@@ -32,12 +34,14 @@ def make_keys(
     etp: npt.ArrayLike = 1,
     sequence_parallel: npt.ArrayLike = 0,
     micro_batch: npt.ArrayLike = 1,
+    a2a: npt.ArrayLike = 1,
+    gathers: npt.ArrayLike = 0,
 ) -> Keys:
     """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
-    given = [np.atleast_1d(np.asarray(column, np.int64)) for column in (tp, cp, ep, etp, sequence_parallel, micro_batch)]
-    columns = [np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)]
-    columns[4] = np.where(columns[0] > 1, columns[4], 0)
-    return Keys(*columns)
+    columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers)
+    given = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
+    keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)))
+    return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
 
 
 REFUSALS: Final = (
@@ -50,7 +54,9 @@ REFUSALS: Final = (
     "expert_ffn_not_divisible_by_etp",
     "experts_need_sequence_parallel",
     "ep_without_experts",
-    "context_parallel_unknown",
+    "sequence_not_divisible_by_cp",
+    "heads_not_divisible_by_cp",
+    "window_needs_whole_keys",
 )
 """Why a model cannot run with a key; the index is the code. The first that holds is given."""
 
@@ -59,7 +65,8 @@ def refusals(model: Model, keys: Keys, sequence: int) -> Ints:
     """Codes of REFUSALS, [n]; 0: the key can run.
 
     The rules are Megatron-LM's (core 0.20: transformer_config.py and arguments.py; tp above the key-value heads replicates
-    them; experts with tp need sequence parallelism, moe_layer.py). Context parallelism is not described yet.
+    them; experts with tp need sequence parallelism, moe_layer.py; chunks of half a rank's tokens need 2 cp of them), and
+    Transformer Engine's (context_parallel.py: an all-to-all divides heads and key-value heads; a ring knows no windows).
     """
     tp, experts = keys.tp, model.experts
     ffns = [model.ffn] if model.ffn else []
@@ -71,12 +78,14 @@ def refusals(model: Model, keys: Keys, sequence: int) -> Ints:
         model.heads % tp != 0,
         ~kv_fits & (model.mla is None),
         np.any([size % tp != 0 for size in ffns], axis=0) if ffns else np.zeros(len(tp), np.bool_),
-        (keys.sequence_parallel == 1) & (sequence % tp != 0),
+        (keys.sequence_parallel == 1) & (sequence % (tp * keys.cp) != 0),
         has_experts & (count % keys.ep != 0),
         has_experts & (ffn % keys.etp != 0),
         has_experts & (tp > 1) & (keys.sequence_parallel == 0),
         ~has_experts & ((keys.ep > 1) | (keys.etp > 1)),
-        keys.cp > 1,
+        (keys.cp > 1) & (sequence % (2 * keys.cp) != 0),
+        (model.heads // tp % keys.a2a != 0) | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0),
+        (keys.cp > keys.a2a) & (keys.gathers == 0) & any(unit.window for unit in model.layer_units),
     )
     return np.select(conditions, range(1, len(REFUSALS)), 0).astype(np.int64)
 
@@ -90,6 +99,9 @@ class Shape(NamedTuple):
     micro_batch: Floats
     tp: Floats
     cp: Floats
+    a2a: Floats
+    ring: Floats  # context-parallel ranks that pass or gather keys and values: cp / a2a
+    gathers: Floats  # 1: they gather them
     heads: Floats
     kv_heads: Floats  # at least one
     vocabulary: Floats  # padded rows
@@ -121,6 +133,9 @@ def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
         micro_batch=keys.micro_batch.astype(np.float64),
         tp=tp,
         cp=keys.cp.astype(np.float64),
+        a2a=keys.a2a.astype(np.float64),
+        ring=keys.cp / keys.a2a,
+        gathers=keys.gathers.astype(np.float64),
         heads=model.heads / tp,
         kv_heads=np.maximum(model.kv_heads / tp, 1.0),
         vocabulary=padded_vocabulary(model, keys.tp).astype(np.float64),

@@ -20,6 +20,7 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, *, flash: bool
         _projections(rows, model, shape)
     if flash:
         rows.flash(_attention_shape(model, unit, shape))
+        _ring(rows, model, shape)
     else:
         _unfused_attention(rows, model, shape)
     rows.gemm("projection", shape.tokens, model.hidden, shape.heads * model.v_head_dim)
@@ -80,14 +81,30 @@ def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape) -> Non
 def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
     return AttentionShape(
         sequences=shape.micro_batch,
-        queries=shape.sequence / shape.cp,
+        queries=shape.sequence / shape.ring,
         keys=np.full(len(shape.tp), shape.sequence),
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
+        heads=shape.heads / shape.a2a,
+        kv_heads=np.maximum(shape.kv_heads / shape.a2a, 1.0),
         head_dim=model.head_dim,
         v_head_dim=model.v_head_dim,
         window=unit.window,
     )
+
+
+def _ring(rows: Rows, model: Model, shape: Shape) -> None:
+    """What a ring adds to attention: the output of each step is scaled and added to that of the steps before; so are gradients.
+
+    Transformer Engine (context_parallel.py): of the causal half, a step has three quarters of a rank's queries and of the keys
+    that it is given, on average.
+    """
+    further = np.where(shape.gathers == 1, 0.0, shape.ring - 1)
+    if not further.any():
+        return
+    values, queries = shape.heads * model.v_head_dim, shape.heads * model.head_dim
+    keys = shape.kv_heads * (model.head_dim + model.v_head_dim)
+    forward, backward = traffic.RING_STEP
+    rows.memory("attention_sums", FORWARD, forward * further * shape.tokens * values, kernels=further, core=True)
+    rows.memory("attention_sums", INPUT_GRADIENT, backward * further * shape.tokens * (queries + keys), kernels=2 * further)
 
 
 def _unfused_attention(rows: Rows, model: Model, shape: Shape) -> None:

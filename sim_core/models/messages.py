@@ -16,15 +16,18 @@ from sim_core.terms import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    CP_A2A,
+    CP_RING,
     EP,
     FORWARD,
     INPUT_GRADIENT,
     REDUCE_SCATTER,
+    SEND_RECEIVE,
     TP,
     WEIGHT_GRADIENT,
 )
 
-ETP: Final = 5
+ETP: Final = -1
 """Group of the ranks that share an expert, the TP group if etp is tp. The other groups are those of `sim_core.terms`."""
 ELEMENT: Final = 2.0
 """Bytes of an activation, bf16 or fp16."""
@@ -33,18 +36,28 @@ ELEMENT: Final = 2.0
 class Messages(NamedTuple):
     """Collectives of one unit on one micro-batch; a row of messages, [msgs]; bytes per key, [n, msgs].
 
-    `bytes` are those of the whole group's tensor, for ALL_TO_ALL those that one rank sends (as AICB records them); 0 where a
-    key has no such message. `operators[i]` names the operator that the message belongs to. Megatron-LM may send it while
-    phase `beside[i]` of that operator runs; -1: never.
+    `bytes` are those of the whole group's tensor, for ALL_TO_ALL those that one rank sends (as AICB records them), for
+    SEND_RECEIVE those of one hop of a ring, which has one hop less than ranks; 0 where a key has no such message.
+    `operators[i]` names the operator that the message belongs to. It may be sent while phase `beside[i]` of that operator
+    runs; -1: never.
     """
 
     names: tuple[str, ...]
-    kind: Ints  # ALL_REDUCE .. ALL_TO_ALL
-    group: Ints  # TP, EP or ETP
+    kind: Ints  # ALL_REDUCE .. SEND_RECEIVE
+    group: Ints  # TP, EP, ETP, CP_A2A or CP_RING
     phase: Ints  # FORWARD or INPUT_GRADIENT
     operators: tuple[str, ...]
     beside: Ints
     bytes: Floats
+
+
+_WORDS: Final = {
+    ALL_REDUCE: "all_reduce",
+    ALL_GATHER: "all_gather",
+    REDUCE_SCATTER: "reduce_scatter",
+    ALL_TO_ALL: "all_to_all",
+    SEND_RECEIVE: "send_receive",
+}
 
 
 class _Rows:
@@ -54,8 +67,7 @@ class _Rows:
 
     def add(self, kind: int, group: int, phase: int, operator: str, moved: Floats, beside: int = -1) -> None:
         """A message of `operator`."""
-        words = {ALL_REDUCE: "all_reduce", ALL_GATHER: "all_gather", REDUCE_SCATTER: "reduce_scatter", ALL_TO_ALL: "all_to_all"}
-        self._rows.append((f"{operator}_{words[kind]}", kind, group, phase, operator, beside))
+        self._rows.append((f"{operator}_{_WORDS[kind]}", kind, group, phase, operator, beside))
         self._bytes.append(moved)
 
     def stacked(self, keys: int) -> Messages:
@@ -129,6 +141,7 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
         _latents(rows, model, shape, region)
     else:
         _column(rows, "qkv", whole, region)
+    _context(rows, model, shape)
     _row(rows, "projection", whole, region, summed=not model.parallel_residual)  # GPT-NeoX adds both, then reduces once
     if not unit.moe:
         _column(rows, "fc1", whole, region)
@@ -138,6 +151,27 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
     if model.experts and model.experts.shared_ffn:
         _column(rows, "shared_fc1", whole, region)
         _row(rows, "shared_fc2", whole, region)
+
+
+def _context(rows: _Rows, model: Model, shape: Shape) -> None:
+    """Core attention over the tokens of all context-parallel ranks (Transformer Engine, context_parallel.py).
+
+    Ring (Liu et al. 2023, arXiv 2310.01889): keys and values go round beside the attention of each step; in the backward
+    their gradients go with them. All-to-all (DeepSpeed-Ulysses, arXiv 2309.14509, section 3): tokens for heads before, heads
+    for tokens after. Gathered (Llama 3, arXiv 2407.21783, section 3.3.2): keys and values of all ranks before.
+    """
+    if not (shape.cp > 1).any():
+        return
+    keys = ELEMENT * shape.tokens * shape.kv_heads * (model.head_dim + model.v_head_dim)
+    exchanged = (shape.a2a > 1).astype(np.float64)
+    passed, gathered = ((shape.ring > 1) * (shape.gathers == way).astype(np.float64) for way in (0, 1))
+    for phase in (FORWARD, INPUT_GRADIENT):
+        queries, values = (ELEMENT * shape.tokens * shape.heads * dim for dim in (model.head_dim, model.v_head_dim))
+        rows.add(ALL_TO_ALL, CP_A2A, phase, "attention", exchanged * (queries + keys))
+        rows.add(ALL_TO_ALL, CP_A2A, phase, "attention", exchanged * values)
+        rows.add(SEND_RECEIVE, CP_RING, phase, "attention", passed * keys * (1 if phase == FORWARD else 2), phase)
+        rows.add(ALL_GATHER, CP_RING, phase, "attention", gathered * keys * shape.ring)
+    rows.add(REDUCE_SCATTER, CP_RING, INPUT_GRADIENT, "attention", gathered * keys * shape.ring)
 
 
 def _latents(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:

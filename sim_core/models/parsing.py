@@ -80,15 +80,15 @@ def model_document(model: Model) -> dict[str, Any]:
     return document
 
 
-def model_yaml(model: Model) -> str:
-    """The `model:` block of a spec, a number per line; as a file it is read back."""
-    lines = (
-        yaml.safe_dump(
-            {key: value}, sort_keys=False, width=10**6, default_flow_style=None if isinstance(value, dict) else False
-        )
-        for key, value in model_document(model).items()
-    )
-    return "model:\n" + "".join(f"  {line}" for line in lines)
+def model_yaml(model: Model, comments: Mapping[str, str] | None = None) -> str:
+    """The `model:` block of a spec, a number per line, some with a comment; as a file it is read back."""
+    comments = comments or {}
+    lines = []
+    for key, value in model_document(model).items():
+        flow = None if isinstance(value, dict) else False
+        line = yaml.safe_dump({key: value}, sort_keys=False, width=10**6, default_flow_style=flow).rstrip("\n")
+        lines.append(f"  {line}  # {comments[key]}\n" if comments.get(key) else f"  {line}\n")
+    return "model:\n" + "".join(lines)
 
 
 def with_values(model: Model, values: Mapping[str, object]) -> Model:

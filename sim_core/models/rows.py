@@ -124,7 +124,7 @@ class Rows:
         self._add("attention", ATTENTION, FORWARD, True, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (d + v), 0.0, 1.0)
         self._add("attention", ATTENTION, INPUT_GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (3 * d + 2 * v), 0.0, 1.0)
 
-    def memory(self, name: str, phase: int, moved: Number, *, kernels: float = 1.0, core: bool = False) -> None:
+    def memory(self, name: str, phase: int, moved: Number, *, kernels: Number = 1.0, core: bool = False) -> None:
         """A kernel that moves `moved` bytes."""
         self._add(name, MEMORY, phase, core, 0.0, 0.0, 0.0, 0.0, 0.0, moved, kernels)
 

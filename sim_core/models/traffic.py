@@ -24,6 +24,9 @@ ROTARY: Final = (4.0, 4.0)
 """Per element of queries and keys. Count."""
 SOFTMAX: Final = (4.0, 6.0)
 """Fused scale, mask and softmax per score (Megatron-LM's kernel). Count."""
+RING_STEP: Final = (4.5, 4.5)
+"""Per step of a ring after the first and element of the output, or of the gradients of queries, keys and values: reads two,
+writes one, three quarters of them. Count of Transformer Engine's context_parallel.py."""
 CONTEXT_TRANSPOSE: Final = 4.0
 QKV_GRADIENT_CONCAT: Final = 6.0
 """Copies around unfused attention, per element of a x d. Count."""

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.limits import LARGEST
-from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
+from sim_core.limits import LARGEST, gpus_of
+from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -25,10 +25,14 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule": SCHEDULES,
     "fidelity": FIDELITIES,
     "gradient_precision": PRECISIONS,
+    "cp_comm_type": CP_COMM_TYPES,
 }
 """Columns whose values are indices into these words."""
 
 DEFAULTS: Final[Mapping[str, Value]] = {
+    "cp": 1,
+    "cp_comm_type": "p2p",
+    "cp_a2a_size": 1,
     "schedule": "1f1b",
     "layer_split": "even",
     "checkpointing": "file",
@@ -144,13 +148,14 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             coded[name] = np.array([_number(name, value, whole) for value in values], np.int64 if whole else np.float64)
     if "overlap_pp" not in coded:
         coded["overlap_pp"] = (coded["vpp"] > 1).astype(np.int64)
-    for name in ("dp", "tp", "pp", "global_batch", "micro_batch"):
+    for name in ("dp", "tp", "cp", "pp", "global_batch", "micro_batch"):
         if name in coded:
             _check_bounds(name, coded[name], _BOUNDS[name])
     if "dp" in coded:
-        coded["all_gpus"] = coded["dp"] * coded["tp"] * coded["pp"]
+        coded["all_gpus"] = gpus_of(coded["dp"], coded["tp"] * coded["cp"] * coded["pp"])
     if "global_batch" in coded:
-        batch = np.maximum(coded["all_gpus"] // (coded["tp"] * coded["pp"]), 1) * coded["micro_batch"]
+        model_parallel = coded["tp"] * coded["cp"] * coded["pp"]
+        batch = np.maximum(coded["all_gpus"] // model_parallel, 1) * coded["micro_batch"]
         coded["ga"] = np.where(coded["global_batch"] % batch == 0, coded["global_batch"] // batch, 0)
     built = Plans(**{name: coded[name] for name in Plans._fields})
     check_plans(built, variants=int(built.hardware.max()) + 1 if count else 1)

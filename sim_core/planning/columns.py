@@ -23,6 +23,11 @@ SPLITS: Final = ("even", "balanced", "embedding_as_layer", "loss_as_layer", "emb
 EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, LISTED = 0, 1, 2, 3, 4, 5
 """How layers are divided among stages (planning/split.py); `listed`: by the list in `virtual_layers`."""
 
+CP_COMM_TYPES: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
+P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3
+"""How context-parallel ranks compute attention (Megatron's --cp-comm-type): keys and values go round a ring, or are gathered;
+heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring over these groups."""
+
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
 CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
 """What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block."""
@@ -35,6 +40,9 @@ class Plans(NamedTuple):
     pp: Ints
     vpp: Ints
     ep: Ints
+    cp: Ints
+    cp_comm_type: Ints  # index into CP_COMM_TYPES
+    cp_a2a_size: Ints  # of a2a+p2p; else 1
     all_gpus: Ints
     micro_batch: Ints
     ga: Ints  # 0 where dp * micro_batch does not divide the global batch
@@ -80,6 +88,9 @@ class Plan(NamedTuple):
     pp: int
     vpp: int
     ep: int
+    cp: int
+    cp_comm_type: int
+    cp_a2a_size: int
     all_gpus: int
     micro_batch: int
     ga: int
@@ -114,6 +125,9 @@ def plan_at(plans: Plans, i: int) -> Plan:
         pp=plans.pp[i],
         vpp=plans.vpp[i],
         ep=plans.ep[i],
+        cp=plans.cp[i],
+        cp_comm_type=plans.cp_comm_type[i],
+        cp_a2a_size=plans.cp_a2a_size[i],
         all_gpus=plans.all_gpus[i],
         micro_batch=plans.micro_batch[i],
         ga=plans.ga[i],
@@ -139,6 +153,12 @@ def plan_at(plans: Plans, i: int) -> Plan:
         ep_overlap_ratio=plans.ep_overlap_ratio[i],
         pp_overlap_ratio=plans.pp_overlap_ratio[i],
     )
+
+
+def replicas(plans: Plans) -> Ints:
+    """Ranks along data parallelism, dp, at least 1, [n]; gradients are reduced over dp x cp ranks."""
+    found: Ints = np.maximum(plans.all_gpus // (plans.tp * plans.cp * plans.pp), 1)
+    return found
 
 
 def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:

@@ -11,6 +11,7 @@ from sim_core.engine.schedule import ONE_F_ONE_B
 from sim_core.limits import LARGEST
 from sim_core.models.keys import REFUSALS, refusals
 from sim_core.planning.columns import (
+    A2A_P2P,
     BALANCED,
     BLOCK,
     EMBEDDING_AS_LAYER,
@@ -23,7 +24,9 @@ from sim_core.planning.columns import (
     SELECTIVE,
     SPLITS,
     Plans,
+    replicas,
 )
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
@@ -69,6 +72,12 @@ REASONS: Final = (
     "experts_not_divisible_by_ep",
     "expert_ffn_not_divisible_by_etp",
     "experts_need_sequence_parallel",
+    "cp_not_recorded",
+    "cp_a2a_size_unfit",
+    "cp_needs_flash_attention",
+    "sequence_not_divisible_by_cp",
+    "heads_not_divisible_by_cp",
+    "window_needs_whole_keys",
     "result_not_finite",
     "worker_lost",
     "out_of_memory",
@@ -81,10 +90,10 @@ REASON: Final = {name: code for code, name in enumerate(REASONS)}
 
 EXPLANATIONS: Final = {
     "excluded_by_where": "a `where` constraint of the spec is false",
-    "tp_pp_exceeds_gpus": "tp * pp exceeds all_gpus",
-    "gpus_not_divisible": "tp * pp does not divide all_gpus",
+    "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
+    "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
-    "ep_not_dividing_dp": "ep does not divide dp",
+    "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
     "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
     "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
@@ -118,6 +127,12 @@ EXPLANATIONS: Final = {
     "experts_not_divisible_by_ep": "ep does not divide the experts of a layer",
     "expert_ffn_not_divisible_by_etp": "tp does not divide the width of an expert, which this stack splits",
     "experts_need_sequence_parallel": "experts with tp > 1 need sequence parallelism (workload.sequence_parallel: true)",
+    "cp_not_recorded": "cp > 1, but a recorded workload does not tell what context parallelism changes (a model does)",
+    "cp_a2a_size_unfit": "cp_comm_type a2a+p2p needs a cp_a2a_size between 1 and cp that divides it; the other types need 1",
+    "cp_needs_flash_attention": "cp > 1, but this stack computes attention without a flash kernel",
+    "sequence_not_divisible_by_cp": "2 * cp does not divide the sequence: a rank takes two chunks of it",
+    "heads_not_divisible_by_cp": "the all-to-all's ranks (cp, or cp_a2a_size) do not divide heads / tp or key-value heads / tp",
+    "window_needs_whole_keys": "cp > 1 as a ring (p2p), but some layers have sliding windows: use a2a or all_gather",
     "result_not_finite": "the step time, or a part of it, is not a positive finite number",
     "worker_lost": "the process that simulated this plan died, even with this plan alone",
     "out_of_memory": "this plan alone needs more memory than a worker has",
@@ -140,8 +155,10 @@ def check(workload: Workload, plans: Plans) -> Ints:
     """
     event = plans.fidelity == EVENT
     parts = np.where(event, plans.pp * plans.vpp, plans.pp)
-    model_parallel = plans.tp * plans.pp
-    dp = np.maximum(plans.all_gpus // model_parallel, 1)
+    model_parallel = plans.tp * plans.cp * plans.pp
+    dp = replicas(plans)
+    sharing = dp * plans.cp  # ranks with the same dense parameters
+    around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
     chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
     layers = plans.layers
@@ -154,7 +171,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
         "global_batch_not_divisible": plans.ga == 0,
-        "ep_not_dividing_dp": dp % plans.ep != 0,
+        "cp_not_recorded": (plans.cp > 1) & workload.from_file,
+        "cp_a2a_size_unfit": _a2a_size_unfit(plans),
+        "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
         "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
@@ -168,7 +187,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
-        "gradients_unknown": _without_gradients(workload, plans, dp),
+        "gradients_unknown": _without_gradients(workload, plans, sharing, around),
         "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
@@ -186,14 +205,26 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
     modelled = workload.modelled
     if modelled is None or workload.sequence is None:
         return {}
-    codes = refusals(modelled.model, modelled.keys(plans.tp, plans.ep, plans.micro_batch), workload.sequence)
-    return {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
+    keys = keys_of(modelled, key_table(plans, np.arange(len(plans.tp))))
+    codes = refusals(modelled.model, keys, workload.sequence)
+    unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
+    refused = {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
+    return {"cp_needs_flash_attention": unfused, **refused}
 
 
-def _without_gradients(workload: Workload, plans: Plans, dp: Ints) -> npt.NDArray[np.bool_]:
-    """Plans that reduce gradients for which the workload has no messages."""
+def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:
+    """Plans whose `cp_a2a_size` is not one of their `cp_comm_type`."""
+    inner = plans.cp_a2a_size
+    fits = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
+    unfit: npt.NDArray[np.bool_] = np.where(plans.cp_comm_type == A2A_P2P, ~fits, inner != 1)
+    return unfit
+
+
+def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: Ints) -> npt.NDArray[np.bool_]:
+    """Plans that reduce gradients for which the workload has no messages, among ranks that share parameters or experts."""
     dense, of_experts = workload.gradients_known
-    lacks: npt.NDArray[np.bool_] = ((dp > 1) & (not dense)) | ((dp > plans.ep) & (workload.has_experts and not of_experts))
+    lacks: npt.NDArray[np.bool_] = (sharing > 1) & (not dense)
+    lacks |= (around > plans.ep) & (workload.has_experts and not of_experts)
     mixed = bool((workload.arrays.step.comm_rule == ALL_PARAMETERS).any())  # experts in them, nobody knows how many
     lacks |= (plans.ep != workload.base.ep) & (mixed and not of_experts)
     return lacks

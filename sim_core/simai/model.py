@@ -19,6 +19,8 @@ from sim_core.jit import kernel
 from sim_core.metrics import (
     BACKWARD_S,
     BUBBLE,
+    CP_EXPOSED,
+    CP_TOTAL,
     DP_EXPOSED,
     DP_TOTAL,
     EP_EXPOSED,
@@ -328,6 +330,8 @@ def simai_rows(
         metrics[TP_EXPOSED, i] = sums[_TP_OUT] * 1e-9
         metrics[EP_TOTAL, i] = sums[_EP] * 1e-9
         metrics[EP_EXPOSED, i] = sums[_EP_OUT] * 1e-9
+        metrics[CP_TOTAL, i] = 0.0
+        metrics[CP_EXPOSED, i] = 0.0
         metrics[DP_TOTAL, i] = (sums[_DP] + sums[_DP_EP]) * 1e-9
         metrics[DP_EXPOSED, i] = sums[_DP_OUT] * 1e-9
         metrics[PP_TOTAL, i] = sums[_PIPE] * 1e-9

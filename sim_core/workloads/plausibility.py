@@ -62,7 +62,8 @@ def plausibility(workload: Workload) -> Plausibility:
     if workload.modelled:
         flops = model_flops_per_token(workload.modelled.model)
         told = f"{short(flops, 'FLOP')} a token, forward and backward, with the whole square of attention"
-        return Plausibility(flops_per_token=flops, approximate=False, stated=told, missing=(), doubts=())
+        doubts = tuple(_dominant(workload)) if workload.from_file else ()
+        return Plausibility(flops_per_token=flops, approximate=False, stated=told, missing=(), doubts=doubts)
     model = implied_model(workload)
     missing = list(model.missing) if model.active is None else []
     if workload.sequence is None:

@@ -18,6 +18,7 @@ from sim_core.workloads.readers.simai_checks import checks_of
 from sim_core.workloads.readers.simai_evidence import file_of
 from sim_core.workloads.readers.simai_model import model_of
 from sim_core.workloads.readers.simai_records import choices_of, with_records
+from sim_core.workloads.readers.simai_suggested import Suggestion, suggested_model
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
@@ -144,6 +145,22 @@ def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     implied = model_of(file.sizes, text.header, facts.sequence, facts.micro_batch, facts.experts)
     workload = replace(workload, sequence=implied.sequence, experts=facts.experts)
     return replace(workload, checks=checks_of(file, choices), implied=implied, records=given), warnings
+
+
+def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
+    """The model in numbers that a SimAI text suggests. Raises SimError, OSError."""
+    facts = facts or Facts()
+    kind = kind_of(path)
+    if kind != SIMAI:
+        raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts suggest a model")
+    _check(kind, facts)
+    return suggested_model(
+        read_simai_text(path, all_gpus=facts.all_gpus),
+        sequence=facts.sequence,
+        micro_batch=facts.micro_batch,
+        ffn=facts.ffn,
+        experts=facts.experts,
+    )
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:

@@ -148,15 +148,21 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Modelled:
-    """What costs a workload without recorded times: a model whose units are those of the workload, and a stack."""
+    """What costs a workload without recorded times: a model whose units are those of the workload, and a stack.
+
+    `at_base`: of a recorded file, the model's seconds of each unit at the recorded plan on the device of the recording,
+    forward and backward; what was recorded moves by the ratio to these (costing/ratios.py).
+    """
 
     model: Model
     stack: Stack
     sequence_parallel: bool
     dtype: str = "bf16"
-    calibration: tuple[tuple[float, float], ...] = ()  # for each unit recorded / modelled seconds, forward and backward
+    at_base: tuple[tuple[float, float], ...] = ()
 
-    def keys(self, tp: Ints, ep: Ints, micro_batch: Ints) -> Keys:
+    def keys(
+        self, tp: Ints, ep: Ints, micro_batch: Ints, *, cp: Ints | int = 1, a2a: Ints | int = 1, gathers: Ints | int = 0
+    ) -> Keys:
         """The keys of the model for some plans, [n]."""
         split = self.stack.experts_with_tp and self.model.experts is not None
         return make_keys(
@@ -165,6 +171,9 @@ class Modelled:
             etp=tp if split else np.ones_like(tp),
             sequence_parallel=np.full_like(tp, self.sequence_parallel),
             micro_batch=micro_batch,
+            cp=cp,
+            a2a=a2a,
+            gathers=gathers,
         )
 
 
@@ -190,7 +199,8 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
-    modelled: Modelled | None = None  # costed from numbers, not from recorded times
+    modelled: Modelled | None = None  # costed from numbers, or a recording moved by them
+    memory_of: Workload | None = None  # the model's, whose state and activations count where this is a recording
     ends_known: bool = True  # whether the embedding's part of the parameters is known
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
@@ -213,7 +223,7 @@ class Workload:
     @property
     def from_file(self) -> bool:
         """Whether a file was recorded, be it calibrated by a model."""
-        return self.modelled is None or bool(self.modelled.calibration)
+        return self.modelled is None or bool(self.modelled.at_base)
 
     @property
     def has_tp_messages(self) -> bool:
@@ -258,6 +268,8 @@ def _parts(name: str, value: object) -> Iterator[bytes]:
     elif isinstance(value, tuple):
         for key, part in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
             yield from _parts(f"{name}.{key}", part)
+    elif isinstance(value, Workload):
+        yield f"{name} {value.content}".encode()
     elif isinstance(value, Modelled):
         for each in fields(value):
             yield from _parts(f"{name}.{each.name}", getattr(value, each.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TextIO
 
@@ -16,20 +17,19 @@ from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.validation.devices import preset_of
 from sweep.validation.reasons import NotSimulated
 
-app = typer.Typer(no_args_is_help=True, help="Make a hardware file of your own from measurements.")
-
 KNOWN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive")
 MOST_FAR: Final = 8
 
 
-@app.callback()
-def _options() -> None:
-    """Make a hardware file of your own from measurements."""
+class What(StrEnum):
+    """What was measured."""
+
+    nccl = "nccl"
 
 
-@app.command("nccl")
-def nccl(
-    logs: Annotated[list[Path], typer.Argument(help="Output of nccl-tests, text or the JSON of -J; one or several.")],
+def command(
+    what: Annotated[What, typer.Argument(help="What was measured: nccl-tests (text, or the JSON of -J).")],
+    logs: Annotated[list[Path], typer.Argument(help="The output, one file or several.")],
     device: Annotated[
         str | None, typer.Option(help="Preset or YAML to start from. Default: the GPU that the logs name.")
     ] = None,
@@ -38,7 +38,7 @@ def nccl(
     gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where a log does not list its hosts.")] = None,
     nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
-    """Fit bandwidths and latencies of NVLink and NICs to nccl-tests output."""
+    """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
     read: list[tuple[Path, Table]] = []
     for path in logs:
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sim_core import TRACE, SpecError, kind_of, model_names, read_traces, read_workload
+from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
 from sweep.commands.shared import FactSets, MicroBatch, Records, print_warnings, record_sets
 from sweep.one_plan import facts_of
 from sweep.show.inputs import print_workload
@@ -20,6 +21,10 @@ def command(
     micro_batch: MicroBatch = None,
     sets: FactSets = None,
     records: Records = None,
+    suggest: Annotated[
+        bool,
+        typer.Option("--suggest-model", help="Print the model that a SimAI text suggests, as the model: section of a spec."),
+    ] = False,
 ) -> None:
     """Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful."""
     console = own_console()
@@ -28,6 +33,9 @@ def command(
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
         given = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
         facts = facts_of(str(path), given)
+        if suggest:
+            sys.stdout.write(model_yaml(*suggest_model(str(path), facts)))
+            continue
         if kind_of(str(path)) == TRACE:
             job = read_traces(str(path), facts)
             print_warnings(job.warnings, console)

@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 
 from sim_core import cache_dir, is_compiled, short
-from sweep.commands.shared import EXIT_FAILED_PLANS, EXIT_NO_PLAN, RESULTS, prepared_spec, print_warnings
+from sweep.commands.shared import RESULTS, prepared_spec, print_warnings
 from sweep.evaluation import warm_up
 from sweep.execution import Progress, dry_run, run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank

@@ -14,8 +14,6 @@ from sweep.preparation import Prepared, prepare
 from sweep.spec import SweepSpec
 
 RESULTS: Final = Path("results")
-EXIT_FAILED_PLANS: Final = 3
-EXIT_NO_PLAN: Final = 4
 
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 MicroBatch = Annotated[
@@ -23,7 +21,9 @@ MicroBatch = Annotated[
 ]
 Records = Annotated[
     list[str] | None,
-    typer.Option("--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep."),
+    typer.Option(
+        "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
+    ),
 ]
 
 

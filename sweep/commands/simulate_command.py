@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import EXIT_FAILED_PLANS, MicroBatch, Records, print_warnings, record_sets
+from sweep.commands.shared import MicroBatch, Records, print_warnings, record_sets
+from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.show.checks import print_checks, print_plausibility
 from sweep.show.results import print_plan, print_simai_parts

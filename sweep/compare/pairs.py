@@ -11,9 +11,11 @@ import duckdb
 
 from sim_core import HARDWARE_KEYS, PARTS, PLAN_DEFAULTS, SpecError, nearest
 from sweep.folder import Location
-from sweep.query import attach, columns_of
+from sweep.query import columns_of, opened
 from sweep.store import Store
 
+LATER: Final = ("cp_exposed_s",)
+"""Parts of a step that results of earlier versions lack: they are 0 there."""
 SIDES: Final = ("old", "new")
 _NUMBER: Final = "plan"
 _ALWAYS: Final = ("fidelity",)  # to match by if no column varies
@@ -37,9 +39,9 @@ class Pairs:
 @contextmanager
 def paired(old: Location, new: Location) -> Iterator[Pairs]:
     """Open both results. Raises SpecError if one of the folders has no results or cannot be read."""
-    with duckdb.connect() as connection:
+    with opened(old_results=old, new_results=new) as connection:
         try:
-            provenances = tuple(_attached(connection, side, path) for side, path in zip(SIDES, (old, new), strict=True))
+            provenances = tuple(_checked(connection, side, path) for side, path in zip(SIDES, (old, new), strict=True))
             keys = _same_columns(connection, provenances)
             varying, without = _spread(connection, keys)
             _match(connection, [key for key in varying if key not in without])
@@ -52,7 +54,7 @@ def paired(old: Location, new: Location) -> Iterator[Pairs]:
             )
         except duckdb.Error as error:
             text = str(error).splitlines()[0]
-            raise SpecError(f"{old}, {new}: cannot be compared ({text}); `sweep run` recomputes damaged slices") from None
+            raise SpecError(f"{old}, {new}: cannot be compared ({text})") from None
 
 
 def quoted(names: Sequence[str], prefix: str = "") -> str:
@@ -60,10 +62,10 @@ def quoted(names: Sequence[str], prefix: str = "") -> str:
     return ", ".join(f'{prefix}"{name}"' for name in names)
 
 
-def _attached(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
-    attach(connection, f"{side}_results", path)
+def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
+    """The provenance of a side. Raises SpecError if it lacks columns."""
     provenance = Store(directory=path).provenance() or {}
-    if not {"status", "reason", "step_time_s", *PARTS} <= set(columns_of(connection, f"{side}_results")):
+    if not {"status", "reason", "step_time_s", *PARTS} - {*LATER} <= set(columns_of(connection, f"{side}_results")):
         raise SpecError(f"{path}: lacks columns of a result, so there is nothing to compare")
     return provenance
 
@@ -79,6 +81,7 @@ def _same_columns(connection: duckdb.DuckDBPyConnection, provenances: Sequence[d
     keys = list(dict.fromkeys([*columns[0], *columns[1]]))
     for side, own, provenance in zip(SIDES, columns, provenances, strict=True):
         added = [f'{_held(name, provenance)} AS "{name}"' for name in keys if name not in own]
+        added += [f"0.0 AS {part}" for part in LATER if part not in columns_of(connection, f"{side}_results")]
         connection.execute(f"CREATE TEMP VIEW {side}_rows AS SELECT {', '.join(['*', *added])} FROM {side}_results").fetchall()
     return keys
 

@@ -23,8 +23,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from sim_core import SimError
+from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
-from sweep.store import Slice
 
 _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0

@@ -26,8 +26,8 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
+from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
-from sweep.store import Slice
 
 RETRIES, SUSPECT_RETRIES = 3, 1
 """Ray's retries of a slice whose worker or node dies; fewer for a suspect slice, one that was lost before."""

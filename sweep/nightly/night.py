@@ -8,10 +8,10 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sim_core import SimError, SpecError
 from sweep.compare.comparison import compare
@@ -22,11 +22,12 @@ from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.folder import Folder, folder_at
+from sweep.nightly.baseline import baseline_of, make_whole
 from sweep.nightly.lock import locked
-from sweep.nightly.nights import Night, Nights, SweepRecord, expired
-from sweep.nightly.notify import OUTCOMES, deliver, wanted
+from sweep.nightly.nights import Night, Nights, SweepRecord, expired, in_order
+from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
 from sweep.nightly.report import write_reports
-from sweep.nightly.spec import NightlySpec, SweepEntry
+from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
 from sweep.nightly.verdict import regressions
 from sweep.preparation import Prepared, prepare
 from sweep.spec import load_spec
@@ -34,7 +35,6 @@ from sweep.store import Store
 
 EXIT_REGRESSIONS: Final = 1
 EXIT_FAILURES: Final = 2
-PREVIOUS: Final = "previous"
 _MAX_LISTED: Final = 3
 
 Log = Callable[[str], None]
@@ -68,6 +68,7 @@ class _NightlySweep:
     """One sweep of tonight: prepared, or None if that failed; then its record and comparison."""
 
     entry: SweepEntry
+    specs: Path  # the folder of its spec
     prepared: Prepared | None
     record: SweepRecord
     comparison: Comparison | None = field(default=None)
@@ -84,7 +85,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
     for notify in spec.notify:
         _ = notify.target  # an address that is not set is an error now, not after the work
     with locked(nights.root) as still_ours:
-        past = nights.read()
+        past = in_order(nights.read(), runtime.now(), runtime.log)
         _check_root(spec, nights, past)
         sweeps = [_prepared(entry, base) for entry in spec.sweeps]
         inputs = _inputs(spec, sweeps)
@@ -97,7 +98,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
         else:
             if latest is not None and latest.finished is None:
                 runtime.log(f"Night {latest.night} was interrupted and its inputs have changed since: it stays as it is.")
-            night = nights.begin(spec.name, inputs, runtime.now())
+            night = nights.begin(spec.name, inputs, runtime.now(), past)
             runtime.log(f"Night {night.night}: {len(sweeps)} sweep{'s' * (len(sweeps) != 1)}.")
         night.sweeps = [sweep.record for sweep in sweeps]
         nights.write(night)
@@ -136,11 +137,11 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
         prepared = prepare(load_spec(path, entry.set), path.parent)
     except (SimError, OSError) as error:
         record.error = _one_line(error) if str(path) in str(error) else f"{path}: {_one_line(error)}"
-        return _NightlySweep(entry=entry, prepared=None, record=record)
+        return _NightlySweep(entry=entry, specs=path.parent, prepared=None, record=record)
     record.identity = prepared.sweep.identity
     record.results = f"{entry.label}-{record.identity[:8]}"
     record.rows = prepared.sweep.space.count
-    return _NightlySweep(entry=entry, prepared=prepared, record=record)
+    return _NightlySweep(entry=entry, specs=path.parent, prepared=prepared, record=record)
 
 
 def _one_line(error: BaseException) -> str:
@@ -180,9 +181,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
     if record.status == "failed":
         runtime.log(f"{record.name}: failed: {record.error}")
     else:
-        had = any(old.name == record.name and old.status == "done" for night in past for old in night.sweeps)
-        alone = "nothing to compare with: the results of earlier nights are gone" if had else "nothing to compare with yet"
-        against = f"against {record.baseline}" if record.baseline else alone
+        against = f"against {record.baseline}" if record.baseline else "nothing to compare with yet"
         runtime.log(f"{record.name}: {record.rows:,} plans, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
             runtime.log(f"  regression: {text}")
@@ -191,32 +190,33 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
 def _simulate(prepared: Prepared, record: SweepRecord, nights: Nights, runtime: Runtime) -> None:
     for text in prepared.warnings:
         runtime.log(f"{record.name}: warning: {text}")
-    store = Store(directory=nights.results(record.results))
-    complete = store.provenance() is not None and not store.missing(prepared.sweep.space.count)
+    record.computed = _computed(prepared, Store(directory=nights.results(record.results)), runtime)
+
+
+def _computed(prepared: Prepared, store: Store, runtime: Runtime) -> int:
+    """Compute what a result lacks; returns the number of plans."""
+    complete = store.provenance() is not None and store.is_whole(prepared.sweep.identity, prepared.sweep.space.count)
     started: AbstractContextManager[Executor] = nullcontext(InlineExecutor())
     if not complete:
         started = runtime.executor(prepared.provenance["spec"]["store"]["writer"], store.folder)
     with started as executor, runtime.progress() as watch:
         if not complete:
             warm_up(prepared.sweep)
-        progress = run_sweep(prepared, store, executor, watch=watch, log=runtime.log)
-    record.computed = progress.done
+        return run_sweep(prepared, store, executor, watch=watch, log=runtime.log).done
 
 
 def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequence[Night], runtime: Runtime) -> None:
-    """Compare with the baseline; without a baseline, or if it cannot be read, with itself."""
+    """Compare with the baseline, made whole; without one, with itself. Raises SpecError if the baseline cannot be trusted."""
     record = sweep.record
-    base = _baseline(spec, nights, past, record.name)
+    base = baseline_of(spec, past, record.name)
+    if base is not None:
+        why = make_whole(base, nights, sweep.specs, lambda prepared, store: _computed(prepared, store, runtime))
+        if why:
+            runtime.log(f"{record.name}: the baseline, night {base.night}, was computed again: {why}")
     new = nights.results(record.results)
-    try:
-        found = compare(nights.results(base[1]) if base else new, new)
-    except SimError as error:
-        if base is None:
-            raise
-        runtime.log(f"{record.name}: warning: cannot compare with night {base[0]}: {_one_line(error)}")
-        base, found = None, compare(new, new)
+    found = compare(nights.results(base.results) if base else new, new)
     sweep.comparison = found
-    record.baseline = base[0] if base else None
+    record.baseline = base.night if base else None
     record.feasible, record.failed = found.new_feasible, found.new_failed
     record.regressions = regressions(found, spec.thresholds)
     record.changes = [change.text for change in found.inputs if change.moves_results]
@@ -227,17 +227,6 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
         reasons = ", ".join(f"{why} {count:,}" for why, count in found.became_failed.reasons)
         again = f"; delete {new} to simulate them again"
         raise SpecError(f"{broken:,} plan{'s' * (broken != 1)} failed{f' ({reasons})' if reasons else ''}{again}")
-
-
-def _baseline(spec: NightlySpec, nights: Nights, past: Sequence[Night], name: str) -> tuple[str, str] | None:
-    """The night to compare a sweep with, and the name of its result: the named night, or the last with a result."""
-    for night in reversed(past):
-        sweep = night.sweep(name)
-        if sweep is None or sweep.status != "done" or spec.baseline not in (PREVIOUS, night.night):
-            continue
-        if Store(directory=nights.results(sweep.results)).provenance() is not None:
-            return night.night, sweep.results
-    return None
 
 
 def _conclude(night: Night, runtime: Runtime) -> None:
@@ -251,9 +240,12 @@ def _conclude(night: Night, runtime: Runtime) -> None:
             parts.append(f"{len(texts)} {word}{'s' * (len(texts) != 1)}: {_some(texts)}")
     if not parts:
         parts.append("Nothing beyond the thresholds")
-    compared = [sweep for sweep in night.sweeps if sweep.baseline]
-    unchanged = "no input of a compared sweep changed" if compared else "nothing to compare with yet"
-    parts.append(f"changed: {_some(changes)}" if changes else unchanged)
+    if changes:
+        parts.append(f"changed: {_some(changes)}")
+    elif any(sweep.baseline for sweep in night.sweeps):
+        parts.append("no input of a compared sweep changed")
+    elif any(sweep.status == "done" for sweep in night.sweeps):
+        parts.append("nothing to compare with yet")
     night.code = EXIT_FAILURES if failures else EXIT_REGRESSIONS if worse else 0
     night.summary = "; ".join(parts)
     night.finished = runtime.now()
@@ -270,64 +262,42 @@ def _nothing_to_do(spec: NightlySpec, nights: Nights, latest: Night) -> Outcome:
         return _notified(spec, nights, latest)
     code = (latest.code or 0) if spec.baseline != PREVIOUS else 0
     summary = f"Nothing to do: the inputs are those of night {latest.night}, which ended with: {latest.summary}"
-    outcome = Outcome(code=code, summary=summary, night=latest.night, folder=nights.folder(latest.night), did_nothing=True)
-    body = _body(latest, outcome.folder) | {"text": summary, "code": code, "outcome": OUTCOMES[code], "did_nothing": True}
-    failed = [
-        f"{label}: {problem}"
-        for label, notify in spec.notified()
-        if wanted(notify, code) and (problem := deliver(notify, body))
-    ]
-    if failed:
-        return replace(outcome, code=EXIT_FAILURES, summary=f"{summary}; not notified: {'; '.join(failed)}")
-    return outcome
+    folder = nights.folder(latest.night)
+    told = {"text": summary, "code": code, "outcome": OUTCOMES[code], "did_nothing": True}
+    labels = [label for label, notify in spec.notified() if wanted(notify, code)]
+    problems = deliver_all(spec, labels, body_of(latest, folder) | told)
+    if problems:
+        code, summary = EXIT_FAILURES, f"{summary}; not notified: {'; '.join(problems.values())}"
+    return Outcome(code=code, summary=summary, night=latest.night, folder=folder, did_nothing=True)
 
 
 def _notified(spec: NightlySpec, nights: Nights, night: Night) -> Outcome:
     """Send the notifications of a night that are not delivered yet; a failed delivery makes the outcome a failure."""
-    body = _body(night, nights.folder(night.night))
-    problems, left = [], []
-    for label, notify in spec.notified():
-        if label in night.undelivered:
-            problem = deliver(notify, body)
-            if problem:
-                problems.append(f"{label}: {problem}")
-                left.append(label)
+    folder = nights.folder(night.night)
+    problems = deliver_all(spec, night.undelivered, body_of(night, folder))
     if night.undelivered:
-        night.undelivered = left
+        night.undelivered = list(problems)
         nights.write(night)
     code, summary = night.code or 0, night.summary
     if problems:
-        code, summary = EXIT_FAILURES, f"{summary}; not notified: {'; '.join(problems)}"
-    return Outcome(code=code, summary=summary, night=night.night, folder=nights.folder(night.night))
-
-
-def _body(night: Night, folder: Folder) -> dict[str, Any]:
-    """The body for a webhook or command. Its `text` alone is enough for a chat."""
-    code = night.code or 0
-    return {
-        "text": f"{night.nightly}, {night.night}: {night.summary}",
-        "nightly": night.nightly,
-        "night": night.night,
-        "code": code,
-        "outcome": OUTCOMES[code],
-        "did_nothing": False,
-        "report": f"{folder}/report.html",
-        "sweeps": [
-            sweep.model_dump(include={"name", "status", "error", "regressions", "changes", "baseline", "rows", "computed"})
-            for sweep in night.sweeps
-        ],
-    }
+        code, summary = EXIT_FAILURES, f"{summary}; not notified: {'; '.join(problems.values())}"
+    return Outcome(code=code, summary=summary, night=night.night, folder=folder)
 
 
 def _delete_expired(spec: NightlySpec, nights: Nights, known: Sequence[Night], runtime: Runtime) -> None:
-    """Delete nights by the retention rule, but never tonight or a baseline of tonight or of the next night."""
-    protected = {known[-1].night, spec.baseline}
+    """Delete nights by the retention rule, but never tonight or a baseline: of tonight, of the next night, pinned once."""
+    for night in known:
+        if night.night == spec.baseline and not night.pinned:
+            night.pinned = True
+            nights.write(night)
+    protected = {known[-1].night, *(night.night for night in known if night.pinned)}
     finished = [night for night in known if night.finished is not None]
     for name in {sweep.name for night in finished for sweep in night.sweeps}:
         done = [night for night in finished if (sweep := night.sweep(name)) is not None and sweep.status == "done"]
         protected |= {night.night for night in done[-1:]}
     protected |= {sweep.baseline for sweep in known[-1].sweeps if sweep.baseline}
-    gone = expired(known, spec.keep, runtime.now(), protected)
+    now = min([runtime.now(), *(night.started for night in known[-2:-1])])  # so that one wrong clock deletes nothing
+    gone = expired(known, spec.keep, now, protected)
     kept = [night for night in known if night not in gone]
     for night in gone:
         nights.delete(night, kept)

@@ -7,7 +7,7 @@ ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -23,6 +23,7 @@ from sweep.store import Store
 RECORD: Final = "night.json"
 REPORTS: Final = ("report.md", "report.json", "report.html")
 STAMP: Final = "%Y%m%dT%H%M%SZ"
+_CLOCKS_DIFFER: Final = timedelta(minutes=10)
 _NAME = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{8}\Z")
 
 
@@ -54,6 +55,8 @@ class Night(_Record):
 
     nightly: str
     night: str
+    number: int = 0  # of its place in the line of nights, from 1, whatever the clock said; 0: of an earlier version
+    pinned: bool = False  # it was a fixed baseline once
     started: datetime
     inputs: str
     finished: datetime | None = None
@@ -82,9 +85,10 @@ class Nights:
         return self.root / "results" / name
 
     def read(self) -> list[Night]:
-        """All nights, oldest first. Raises SpecError if a record is damaged, OSError."""
+        """All nights, oldest first, by their number. Raises SpecError if a record is damaged, OSError."""
         names = [name for name in (self.root / "nights").subfolders() if _NAME.match(name)]
-        return [night for name in names if (night := self._read(name)) is not None]
+        found = [night for name in names if (night := self._read(name)) is not None]
+        return sorted(found, key=lambda night: night.number)
 
     def _read(self, name: str) -> Night | None:
         try:
@@ -102,12 +106,13 @@ class Nights:
         folder.make()
         folder.write_bytes(RECORD, night.model_dump_json(indent=1).encode())
 
-    def begin(self, nightly: str, inputs: str, now: datetime) -> Night:
-        """A new night, named by its start in UTC and its inputs; if that name is taken, by the next free second."""
+    def begin(self, nightly: str, inputs: str, now: datetime, past: Sequence[Night]) -> Night:
+        """The night after those of `past`, named by its start in UTC and its inputs; if taken, by the next free second."""
+        number = 1 + max((night.number for night in past), default=0)
         taken = set((self.root / "nights").subfolders())
         while (name := f"{now.astimezone(UTC).strftime(STAMP)}-{inputs[:8]}") in taken:
             now += timedelta(seconds=1)
-        return Night(nightly=nightly, night=name, started=now, inputs=inputs)
+        return Night(nightly=nightly, night=name, number=number, started=now, inputs=inputs)
 
     def delete(self, night: Night, kept: Collection[Night]) -> None:
         """Delete a night, and its results unless a kept night has them. Files of others stay, and so do their folders."""
@@ -123,6 +128,15 @@ class Nights:
         folder.remove_if_empty()
 
 
+def in_order(nights: Sequence[Night], now: datetime, log: Callable[[str], None]) -> list[Night]:
+    """The nights, oldest first. One without a number that is dated after `now` had a wrong clock: it goes to the front."""
+    ahead = [night for night in nights if night.started > now + _CLOCKS_DIFFER]
+    for night in ahead:
+        log(f"warning: night {night.night} is dated after now: a clock was or is wrong; nights count by their number")
+    aside = [night for night in ahead if not night.number]
+    return [*aside, *(night for night in nights if night not in aside)]
+
+
 def expired(nights: Sequence[Night], keep: Keep, now: datetime, protected: Collection[str]) -> list[Night]:
     """The nights to delete, of `nights` from the oldest to the newest; never one of `protected`.
 
@@ -131,22 +145,37 @@ def expired(nights: Sequence[Night], keep: Keep, now: datetime, protected: Colle
     if keep.nights is None and keep.days is None:
         return []
     newest = {night.night for night in nights[-keep.nights :]} if keep.nights else set()
-    young = {night.night for night in nights if keep.days and now - night.started < timedelta(days=keep.days)}
+    days = timedelta(days=keep.days or 0)
+    young = {night.night for night in nights if timedelta(0) <= now - night.started < days}
     return [night for night in nights if night.night not in newest | young | set(protected)]
 
 
 def history_of(nights: Sequence[Night], name: str) -> list[Point]:
-    """The history of one sweep for the plots: the nights in which it was done."""
-    found: list[Point] = []
-    for night in nights:
-        sweep = night.sweep(name)
-        if night.finished is not None and sweep is not None and sweep.status == "done":
-            found.append(
-                Point(
-                    label=night.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M"),
-                    feasible=sweep.feasible,
-                    best_step_s=sweep.best_step_s,
-                    champion_rank=sweep.champion_rank,
-                )
-            )
-    return found
+    """The history of one sweep for the plots: the nights in which it was done, each with a label of its own."""
+    done = [
+        (night, sweep)
+        for night in nights
+        if night.finished is not None and (sweep := night.sweep(name)) is not None and sweep.status == "done"
+    ]
+    return [
+        Point(
+            label=label,
+            feasible=sweep.feasible,
+            best_step_s=sweep.best_step_s,
+            champion_rank=sweep.champion_rank,
+        )
+        for label, (_, sweep) in zip(_labels([night for night, _ in done]), done, strict=True)
+    ]
+
+
+def _labels(nights: Sequence[Night]) -> list[str]:
+    """The start of each night to the minute; to the second, then its name, where that would name two nights."""
+    forms: Sequence[Callable[[Night], str]] = (
+        lambda night: night.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M"),
+        lambda night: night.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        lambda night: night.night,
+    )
+    return [
+        next(text for form in forms if (text := form(night)) and [form(other) for other in nights].count(text) == 1)
+        for night in nights
+    ]

@@ -7,13 +7,15 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from email.message import Message
 from http.client import HTTPException
 from typing import IO, Any, Final
 
 from sim_core import SpecError
-from sweep.nightly.spec import Notify
+from sweep.folder import Folder
+from sweep.nightly.nights import Night
+from sweep.nightly.spec import NightlySpec, Notify
 
 FIRST_PAUSE_S: Final = 1.0
 OUTCOMES: Final = ("ok", "regressions", "failures")
@@ -37,6 +39,30 @@ class _Refused(Exception):
 def wanted(notify: Notify, code: int) -> bool:
     """Whether `notify` is for outcomes with this exit code."""
     return code >= _LEAST_CODE[notify.when]
+
+
+def body_of(night: Night, folder: Folder) -> dict[str, Any]:
+    """The body for a webhook or command. Its `text` alone is enough for a chat."""
+    code = night.code or 0
+    return {
+        "text": f"{night.nightly}, {night.night}: {night.summary}",
+        "nightly": night.nightly,
+        "night": night.night,
+        "code": code,
+        "outcome": OUTCOMES[code],
+        "did_nothing": False,
+        "report": f"{folder.absolute}/report.html",
+        "sweeps": [
+            sweep.model_dump(include={"name", "status", "error", "regressions", "changes", "baseline", "rows", "computed"})
+            for sweep in night.sweeps
+        ],
+    }
+
+
+def deliver_all(spec: NightlySpec, labels: Collection[str], body: Mapping[str, Any]) -> dict[str, str]:
+    """Send `body` to the notifications with these labels; returns `label: problem` of those that failed, by label."""
+    chosen = [(label, notify) for label, notify in spec.notified() if label in labels]
+    return {label: f"{label}: {problem}" for label, notify in chosen if (problem := deliver(notify, body))}
 
 
 def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> str | None:

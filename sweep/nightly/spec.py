@@ -14,6 +14,7 @@ from sim_core import SpecError, shown
 from sweep.document import apply_sets, first_error, read_document
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+PREVIOUS: Final = "previous"
 _PERCENT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\Z")
 _SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*s\Z")
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)\Z")
@@ -131,7 +132,7 @@ class NightlySpec(_Model):
     root: str = Field(min_length=1)
     executor: Literal["local", "ray"] = "local"
     workers: int | None = Field(default=None, ge=0)
-    baseline: str = "previous"
+    baseline: str = PREVIOUS
     keep: Keep = Keep()
     thresholds: Thresholds = Thresholds()
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_more)] = ()

@@ -20,6 +20,7 @@ SHORT_PART: Final = {
     "compute_recompute_s": "recomp",
     "tp_exposed_s": "TP",
     "ep_exposed_s": "EP",
+    "cp_exposed_s": "CP",
     "pp_exposed_s": "PP",
     "dp_exposed_s": "DP",
     "bubble_s": "bubble",

@@ -12,10 +12,9 @@ from typing import Final, NoReturn
 from rich.console import Console
 
 from sim_core import SpecError
+from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 WIDE: Final = 250
-EXIT_INTERRUPTED: Final = 130
-EXIT_TERMINATED: Final = 143
 
 
 class Terminated(BaseException):

@@ -119,7 +119,6 @@ def _simulated(row: Row, change: Change) -> Run:
 def _plan(row: Row) -> dict[str, object]:
     """The plan by the names of `sim_core.plans`. Raises NotSimulated for what the simulator does not have."""
     absent = partial(_absent, row)
-    absent("cp", row.count("cp", 1) > 1, f"context parallelism (cp {row.text('cp')})")
     absent("zero", row.text("zero").lower() in SHARDED, f"sharded data parallelism (zero {row.text('zero')})")
     absent("precision", row.text("dtype").lower() not in BFLOAT, f"precision {row.text('dtype')[:24] or 'not stated'}")
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
@@ -130,6 +129,7 @@ def _plan(row: Row) -> dict[str, object]:
     return {
         **batch,
         "tp": row.count("tp", 1),
+        "cp": row.count("cp", 1),
         "pp": row.count("pp", 1),
         "vpp": vpp,
         "ep": row.count("ep", 1),

@@ -419,7 +419,7 @@ class Oracle:
             once["dp_exposed_s"] += spent.gated
             once["bubble_s"] += spent.idle + max(reduced) - reduced[stage] + max(last) - last[stage]
         names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "bubble_s", "optimizer_s")
-        names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "dp", "pp") for what in ("total", "exposed"))
+        names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": max(reduced) + max(last)}
 

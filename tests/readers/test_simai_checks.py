@@ -269,11 +269,11 @@ def test_a_kept_record_is_still_told(tmp_path: Path) -> None:
     [
         ({"embeding_layer": "1 ms"}, "embeding_layer: .* has no such record, nearest valid: embedding_layer"),
         ({"mlp_layer.foward": "1 ms"}, "mlp_layer.foward: unknown phase 'foward', nearest valid: forward"),
-        ({"mlp_layer": {"forward": {"forward": 1}}}, "mlp_layer.forward: found .*, expected keep, a time"),
-        ({"mlp_layer": 3}, "mlp_layer: found '3', expected keep, a time such as"),
-        ({"mlp_layer": "3 GHz"}, "mlp_layer: found '3 GHz', expected keep, a time such as"),
-        ({"mlp_layer": "-3 ms"}, "mlp_layer: found '-3 ms', expected keep, a time such as"),
-        ({"mlp_layer": True}, "mlp_layer: found 'True', expected keep, a time such as"),
+        ({"mlp_layer": {"forward": {"forward": 1}}}, "mlp_layer.forward: found .*, expected keep, model, a time"),
+        ({"mlp_layer": 3}, "mlp_layer: found '3', expected keep, model, a time such as"),
+        ({"mlp_layer": "3 GHz"}, "mlp_layer: found '3 GHz', expected keep, model, a time such as"),
+        ({"mlp_layer": "-3 ms"}, "mlp_layer: found '-3 ms', expected keep, model, a time such as"),
+        ({"mlp_layer": True}, "mlp_layer: found 'True', expected keep, model, a time such as"),
         ({"grad_param_compute": "3 MB"}, "grad_param_compute: found a size, but the record has no message there"),
     ],
 )

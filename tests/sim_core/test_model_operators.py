@@ -417,7 +417,8 @@ def test_keys_that_a_model_cannot_run_with_are_named() -> None:
         (make_keys(tp=4, sequence_parallel=0), "experts_need_sequence_parallel"),
         (make_keys(ep=3), "experts_not_divisible_by_ep"),
         (make_keys(etp=5), "expert_ffn_not_divisible_by_etp"),
-        (make_keys(cp=2), "context_parallel_unknown"),
+        (make_keys(cp=3), "sequence_not_divisible_by_cp"),
+        (make_keys(cp=8, a2a=8), "heads_not_divisible_by_cp"),
     ]
     for keys, reason in cases:
         assert [REFUSALS[code] for code in refusals(model, keys, 4096)] == [reason]

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from sweep.slice_file import Slice
 from sweep.slices import SliceTask
-from sweep.store import Slice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from sim_core import HARDWARE_KEYS, read_hardware
+from sweep.cli import COMMANDS
 from tests.conftest import GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
@@ -19,6 +21,25 @@ def process(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The command as a process of its own."""
     command = [sys.executable, "-m", "sweep", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_list_of_commands_is_told_without_loading_them() -> None:
+    code = (
+        "import sys; from sweep.cli import app; app(['-h'], standalone_mode=False); "
+        "print('loaded', {'numba', 'pyarrow'} & {*sys.modules})"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert "loaded set()" in told
+    for name, purpose in COMMANDS.items():
+        assert import_module(f"sweep.commands.{name}_command").command.__doc__ == purpose
+        assert name in told
+    files = Path(import_module("sweep.commands").__path__[0]).glob("*_command.py")
+    assert {path.stem.removesuffix("_command") for path in files} == {*COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_short_help(name: str) -> None:
+    assert f"Usage: sweep {name}" in sweep(name, "-h").stdout
 
 
 def test_inspect_says_what_a_file_holds() -> None:

@@ -20,6 +20,7 @@ from sweep.compare.result import Comparison
 from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
 from sweep.preparation import prepare
+from sweep.slice_file import sealed_text
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
@@ -272,7 +273,7 @@ def test_a_new_model_is_named_with_its_sources(run: Runner) -> None:
 def test_an_incomplete_result_says_so(run: Runner) -> None:
     old, new = run("old"), run("new", hardware=slower_network())
     manifest = provenance(new) | {"rows": 10_000}
-    (new / "sweep.json").write_text(json.dumps(manifest))
+    (new / "sweep.json").write_bytes(sealed_text(manifest))
     assert compare(old, new).incomplete == (f"{new}: 576 of 10,000 plans are computed",)
 
 
@@ -287,7 +288,7 @@ def test_faults_are_one_line(run: Runner, tmp_path: Path) -> None:
     damaged = run("damaged", hardware="A100-80G-SXM")
     part = next(damaged.glob("part-*"))
     part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(SpecError, match="cannot be compared"):
+    with pytest.raises(SpecError, match="damaged; the same `sweep run` computes damaged slices again"):
         compare(old, damaged)
 
 

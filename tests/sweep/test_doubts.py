@@ -41,7 +41,10 @@ def test_a_plan_is_simulated_with_the_chosen_records() -> None:
     ("given", "message"),
     [
         ("embedding_layr=1 ms", "workload.records: embedding_layr: "),
-        ("embedding_layer=1 parsec", "workload.records: embedding_layer: found '1 parsec', expected keep, a time such as"),
+        (
+            "embedding_layer=1 parsec",
+            "workload.records: embedding_layer: found '1 parsec', expected keep, model, a time such as",
+        ),
         ("embedding_layer", "--record embedding_layer: expected NAME=VALUE, such as embedding_layer='0.05 ms'"),
     ],
 )

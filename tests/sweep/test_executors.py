@@ -25,9 +25,9 @@ from sweep.executors.local import LocalExecutor
 from sweep.executors.ray import RayExecutor
 from sweep.folder import folder_at
 from sweep.preparation import Prepared, prepare
+from sweep.slice_file import Slice
 from sweep.slices import SliceQueue, SliceTask
 from sweep.spec import load_spec
-from sweep.store import Slice
 from tests.sweep.conftest import MODEL, SpecWriter, rows, spec_in
 from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce, Writable
 

@@ -13,7 +13,7 @@ from sweep.executors.choice import Kind, opened
 from sweep.executors.inline import InlineExecutor
 from sweep.folder import folder_at
 from sweep.preparation import Prepared
-from sweep.store import Slice
+from sweep.slice_file import Slice
 from tests.sweep.tasks import Swelling
 from tests.sweep.test_executors import execute
 

@@ -147,7 +147,7 @@ def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
     told = sweep("rank", out)
     assert told.returncode == 1
     assert told.stderr.count("\n") == 1
-    assert "`sweep run` recomputes damaged slices" in told.stderr
+    assert "damaged; the same `sweep run` computes damaged slices again" in told.stderr
 
 
 def test_a_condition_that_fails_on_a_value_is_one_line(results: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sim_core import SpecError
@@ -15,8 +18,9 @@ from sweep.__main__ import main as command_line
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank
+from sweep.slice_file import Slice, encoded
 from sweep.spec import load_spec
-from sweep.store import Slice, Store, encoded, newest
+from sweep.store import Store, newest
 from tests.sweep.conftest import SpecWriter, rows
 
 
@@ -133,8 +137,6 @@ def test_leftovers_of_killed_writers_are_cleared(store: Store, prepared: Prepare
 
 
 def test_a_file_says_by_itself_what_it_was_made_from(store: Store, prepared: Prepared) -> None:
-    import pyarrow.parquet as pq
-
     put(store, prepared, (0, 5))
     told = json.loads(pq.read_metadata(store.files()[0]).metadata[b"sweep.provenance"])
     assert told["spec"]["axes"]["tp"] == [1, 2, 4, 8, 16]
@@ -215,3 +217,77 @@ def test_of_slices_that_overlap_those_are_taken_that_cover_the_most(store: Store
     assert store.drop_damaged(prepared.sweep.identity) == []
     assert store.slices() == kept
     assert len(list(folder(store).glob("part-*"))) == len(kept)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """The same bytes but for one bit."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def same_as_damaged(directory: Path, name: str, bits: list[int], prepared: Prepared) -> list[int]:
+    """Those of the bits whose flip is found neither by `rank` nor by a resumed run, though both read the file."""
+    path = directory / name
+    whole, silent = path.read_bytes(), []
+    for bit in bits:
+        path.write_bytes(flipped(whole, bit))
+        try:
+            rank(directory)
+        except SpecError as error:
+            assert "damaged" in str(error), error
+            assert "\n" not in str(error)
+        else:
+            silent.append(bit)
+        if name != "sweep.json":
+            assert [part.file_name for part in Store(directory=directory).damaged(prepared.sweep.identity)] == [name]
+    path.write_bytes(whole)
+    return silent
+
+
+def check_flips(directory: Path, prepared: Prepared, flips: int, seed: int) -> None:
+    """Flip single bits anywhere in a slice (half of them in its last part: footer and seal) and in the manifest."""
+    store = Store(directory=directory)
+    with store.opened(prepared.provenance) as provenance:
+        batch = evaluate(prepared.sweep, np.arange(40))
+        store.folder.write_bytes(Slice(0, 40).file_name, encoded(batch, provenance))
+    rank(directory)
+    rng = random.Random(seed)
+    for name, share in ((Slice(0, 40).file_name, 0.8), ("sweep.json", 0.2)):
+        size = 8 * (directory / name).stat().st_size
+        bits = [rng.randrange(size if k % 2 else size // 4) for k in range(round(flips * share))]
+        bits = [size - 1 - bit if k % 4 == 0 else bit for k, bit in enumerate(bits)]
+        assert same_as_damaged(directory, name, bits, prepared) == []
+
+
+def test_a_flipped_bit_is_never_read_as_another_number(store: Store, prepared: Prepared) -> None:
+    check_flips(folder(store), prepared, flips=60, seed=1)
+
+
+@pytest.mark.long
+def test_a_thousand_flipped_bits_are_all_found(store: Store, prepared: Prepared) -> None:
+    check_flips(folder(store), prepared, flips=1000, seed=2)
+
+
+def test_what_rank_calls_damaged_the_same_run_computes_again(write_spec: SpecWriter, tmp_path: Path) -> None:
+    """At any offset: also where Parquet itself reads on without an error."""
+    spec, out = write_spec(axes={"tp": [1, 2, 4], "ga": [1, 4]}), tmp_path / "out"
+    assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
+    whole = rows(out)
+    (path,) = Store(directory=out).files()
+    data = path.read_bytes()
+    for bit in range(40, 8 * len(data), 8 * len(data) // 6):
+        path.write_bytes(flipped(data, bit))
+        with pytest.raises(SpecError, match="damaged; the same `sweep run` computes damaged slices again"):
+            rank(out)
+        assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
+        assert rows(out).equals(whole)
+
+
+def test_a_file_without_a_hash_is_read_as_before(store: Store, prepared: Prepared) -> None:
+    """As versions before the hash wrote them; the provenance says whether there should be one."""
+    batch = evaluate(prepared.sweep, np.arange(20))
+    for provenance, whole in ((prepared.provenance, True), ({**prepared.provenance, "checksum": "sha256"}, False)):
+        table = pa.Table.from_batches([batch]).replace_schema_metadata({"sweep.provenance": json.dumps(provenance)})
+        pq.write_table(table, folder(store) / Slice(0, 20).file_name)
+        assert store.drop_damaged(prepared.sweep.identity) == ([] if whole else [Slice(0, 20).file_name])

@@ -14,11 +14,13 @@ from sim_core.workloads.readers.simai_sections import sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
 
 KEEP: Final = "keep"
+MODEL: Final = "model"
+"""The value is that of a model; without one it is an error."""
 PHASES: Final = ("forward", "input_gradient", "weight_gradient")
 PLACEHOLDER_NS: Final = 1
 """AICB writes this time where it measured none."""
 FINAL: Final = "final_"
-_EXPECTED: Final = "keep, a time such as '0.05 ms', or the bytes of its messages such as '1 MB'"
+_EXPECTED: Final = "keep, model, a time such as '0.05 ms', or the bytes of its messages such as '1 MB'"
 
 
 class Choice(NamedTuple):
@@ -33,7 +35,7 @@ class Choice(NamedTuple):
 def choices_of(given: Mapping[str, object]) -> tuple[Choice, ...]:
     """The choices in `{record: value}`, `{record.phase: value}` or `{record: {phase: value}}`. Raises SpecError."""
     choices = []
-    for key, value in _flat(given):
+    for key, value in flat(given):
         record, dot, phase = key.rpartition(".")
         if not dot:
             record, phase = key, ""
@@ -49,7 +51,8 @@ def _plain(name: str) -> str:
     return name if name.isascii() and name.isprintable() and 0 < len(name) <= 60 else shown(name)
 
 
-def _flat(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def flat(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Choices with `record.phase` for those inside a record."""
     for key, value in given.items():
         if isinstance(value, Mapping):
             yield from ((f"{key}.{phase}", inner) for phase, inner in value.items())
@@ -61,6 +64,8 @@ def _value(key: str, value: object) -> tuple[int | None, int | None]:
     """Nanoseconds or bytes; a plain 0 is a time."""
     if value == KEEP:
         return None, None
+    if value == MODEL:
+        raise SpecError(f"workload.records: {_plain(key)}: model: there is none to take the value from (set workload.model)")
     if value == 0 and not isinstance(value, bool):
         return 0, None
     for unit in ("s", "B"):

@@ -362,28 +362,118 @@ def test_a_damaged_record_is_named(sandbox: Sandbox) -> None:
         sandbox.night()
 
 
-def test_a_baseline_whose_result_is_gone_is_no_baseline(sandbox: Sandbox) -> None:
+def damage(sandbox: Sandbox, night: str, how: str) -> None:
+    """Damage the result of sweep `a` in a night."""
+    record = next(found for found in sandbox.nights.read() if found.night == night)
+    store = Store(directory=sandbox.nights.results(record.sweeps[0].results))
+    (part,) = store.slices()
+    if how == "gone":
+        store.discard()
+    elif how == "missing":
+        store.folder.delete(part.file_name)
+    else:
+        data = bytearray(store.folder.read_bytes(part.file_name))
+        data[len(data) // 3] ^= 4
+        store.folder.write_bytes(part.file_name, bytes(data))
+
+
+@pytest.mark.parametrize("how", ["gone", "missing", "flipped"])
+def test_a_baseline_that_is_not_whole_is_a_failure(anywhere: Sandbox, how: str) -> None:
+    """Its preset has changed since, so it cannot be computed again; a regression would not be seen."""
+    first = anywhere.night()
+    damage(anywhere, first.night, how)
+    anywhere.change_network()
+    for _ in range(2):  # a retry hides nothing
+        second = anywhere.night()
+        a, b = anywhere.record(second).sweeps
+        assert (second.code, a.status, b.status) == (2, "failed", "done")
+        assert f"a: the baseline, night {first.night}, cannot be trusted: " in second.summary
+        assert "its inputs are no longer at hand; set `baseline` to another night, or delete " in second.summary
+    for name in first.folder.names():
+        first.folder.delete(name)
+    assert anywhere.night().code == 0, "as the message says"
+
+
+@pytest.mark.parametrize("how", ["missing", "flipped"])
+def test_a_baseline_is_computed_again_where_its_inputs_are_at_hand(anywhere: Sandbox, how: str) -> None:
+    """Only the spec has changed: last night's is in its result, and its files are as they were."""
+    first = anywhere.night()
+    result = anywhere.nights.results(anywhere.record(first).sweeps[0].results)
+    whole = rows(result)
+    damage(anywhere, first.night, how)
+    anywhere.write_sweep("a", hardware={"preset": "h100.yaml", "nic_bandwidth": "10 GB/s"})
+    second = anywhere.night()
+    assert any(f"a: the baseline, night {first.night}, was computed again: " in text for text in anywhere.told)
+    a, _ = anywhere.record(second).sweeps
+    assert (second.code, a.status, a.baseline) == (1, "done", first.night)
+    assert a.regressions
+    assert rows(result).equals(whole)
+
+
+def test_a_clock_that_was_ahead_once(sandbox: Sandbox) -> None:
+    """The night with the wrong date is compared with its neighbours in the line, and costs no real night its place."""
+    sandbox.write(keep={"nights": 3, "days": 3})
+    rates = iter(f"{rate} GB/s" for rate in range(60, 50, -1))
+    outcomes = []
+    for hours in (24.0, 24.0, 24.0 * 400, -24.0 * 399, 24.0, 24.0):
+        sandbox.change_network(next(rates))
+        outcomes.append(sandbox.night(hours=hours))
+        if len(outcomes) == 3:
+            assert len(sandbox.nights.read()) == 3, "a wrong clock deletes nothing"
+    future = outcomes[2].night
+    assert future.startswith("2027")
+    assert f"warning: night {future} is dated after now: a clock was or is wrong; nights count by their number" in sandbox.told
+    kept = [night.night for night in sandbox.nights.read()]
+    assert kept == [outcomes[k].night for k in (1, 3, 4, 5)], "three by number; a wrong date is not young for ever"
+    for k in (4, 5):
+        assert sandbox.record(outcomes[k]).sweeps[0].baseline == outcomes[k - 1].night
+
+
+def test_a_night_of_an_earlier_version_from_the_future_is_set_aside(sandbox: Sandbox) -> None:
     first = sandbox.night()
-    Store(directory=sandbox.nights.results(sandbox.record(first).sweeps[0].results)).discard()
     sandbox.change_network()
+    future = sandbox.night(hours=24.0 * 400)
+    for outcome in (first, future):
+        record = sandbox.record(outcome)
+        record.number = 0
+        sandbox.nights.write(record)
+    sandbox.change_network("20 GB/s")
+    third = sandbox.night(hours=-24.0 * 399)
+    assert sandbox.record(third).sweeps[0].baseline == first.night
+    assert sandbox.record(third).number == 1
+
+
+def test_nights_of_one_minute_have_bars_of_their_own(sandbox: Sandbox) -> None:
+    for rate, hours in (("45 GB/s", 24.0), ("40 GB/s", 20 / 3600), ("35 GB/s", 24.0)):
+        sandbox.change_network(rate)
+        outcome = sandbox.night(hours=hours)
+    page = outcome.folder.read_bytes("report.html").decode()
+    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
+    labels = ["2026-11-22 02:30:00", "2026-11-22 02:30:20", "2026-11-23 02:30"]
+    assert [figure["data"][0]["x"] for figure in figures[:3]] == [labels] * 3
+
+
+def test_a_baseline_pinned_once_stays(sandbox: Sandbox) -> None:
+    first = sandbox.night()
+    sandbox.write(keep={"nights": 1}, baseline=first.night)
+    sandbox.change_network("45 GB/s")
+    sandbox.night()
+    sandbox.write(keep={"nights": 1})
+    for rate in ("40 GB/s", "35 GB/s"):
+        sandbox.change_network(rate)
+        last = sandbox.night()
+    kept = [night.night for night in sandbox.nights.read()]
+    assert (kept[0], kept[-1], len(kept)) == (first.night, last.night, 3)
+
+
+def test_a_night_whose_sweeps_all_failed_says_only_that(sandbox: Sandbox) -> None:
+    sandbox.write(sweeps=["b.yaml"])
+    sandbox.break_workload()
     outcome = sandbox.night()
-    assert [sweep.baseline for sweep in sandbox.record(outcome).sweeps] == [None, first.night]
+    assert outcome.summary.startswith("1 failure: b: ")
+    assert "compare with" not in outcome.summary
 
 
 def test_records_of_a_night() -> None:
     night = Night(nightly="n", night="x", started=datetime(2026, 1, 1, tzinfo=UTC), inputs="", sweeps=[SweepRecord(name="a")])
     assert Night.model_validate_json(night.model_dump_json()) == night
-
-
-def test_a_damaged_baseline_costs_one_comparison_and_no_night(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The result of the last night cannot be read: tonight's is done all the same, and is the next night's baseline."""
-    first = sandbox.night()
-    part = next((tmp_path / "root" / "results").glob("a-*/part-*.parquet"))
-    part.write_bytes(part.read_bytes()[:100])
-    sandbox.change_network("100 GB/s")
-    second = sandbox.night()
-    a, b = sandbox.record(second).sweeps
-    assert (second.code, a.status, a.baseline, b.baseline) == (0, "done", None, first.night)
-    sandbox.change_network("200 GB/s")
-    third = sandbox.night()
-    assert [sweep.baseline for sweep in sandbox.record(third).sweeps] == [second.night, second.night]

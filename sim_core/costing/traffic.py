@@ -1,0 +1,45 @@
+"""Bytes that a rank sends in a step of one plan, by group and kind of collective."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim_core.costing.parameters import stage_factor
+from sim_core.planning.columns import Plans
+from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales
+from sim_core.workloads.summary import COLLECTIVE_NAMES
+from sim_core.workloads.workload import GROUP_NAMES, NO_COMM, Workload
+
+
+def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str, str], float]:
+    """Bytes of the tensors that a rank of the first stage of a recorded workload sends, without recompute.
+
+    By name of group and collective; groups of one rank are left out.
+    """
+    arrays, base = workload.arrays, workload.base
+    pp, tp, ep, ga = (int(getattr(plans, name)[row]) for name in ("pp", "tp", "ep", "ga"))
+    dp = int(plans.all_gpus[row]) // (tp * pp)
+    scale = np.empty(N_RULES)
+    rule_scales(plans.micro_batch[row] / base.micro_batch, tp / base.tp, ep / base.ep, EXPONENTS, scale)
+    passes = arrays.unit_layers[:, -1] / pp
+    for unit, here in ((arrays.first_unit, True), (arrays.last_unit, pp == 1)):
+        if unit >= 0:
+            passes[unit] = float(here)
+    around = dp * tp if arrays.shares.whole_experts else dp
+    ranks = (tp, ep, dp, around // ep, pp, 1, 1)  # cp is not recorded
+    sent: dict[tuple[str, str], float] = {}
+
+    def add(kind: int, group: int, size: float) -> None:
+        if kind != NO_COMM and size > 0 and ranks[group] > 1:
+            key = (GROUP_NAMES[group], COLLECTIVE_NAMES[kind])
+            sent[key] = sent.get(key, 0.0) + size
+
+    pieces, step = arrays.pieces, arrays.step
+    for k, unit in enumerate(pieces.unit):
+        for phase in range(3):
+            size = pieces.comm_bytes[k, phase] * scale[pieces.comm_rule[k, phase]] * passes[unit] * ga
+            add(int(pieces.comm_kind[k, phase]), int(pieces.comm_group[k, phase]), float(size))
+    for k, rule in enumerate(step.comm_rule):
+        factor = stage_factor(arrays, scale, tp, int(rule), workload.layers / pp, 2 if pp == 1 else 1)
+        add(int(step.comm_kind[k]), int(step.comm_group[k]), float(step.comm_bytes[k] * factor))
+    return sent

@@ -1,0 +1,116 @@
+"""Conditions that a user types (`where` of a spec, `--where`), and the only kind of database that they meet.
+
+A condition is one expression on the columns of one plan. Its syntax tree is checked against a closed list: no subquery, no
+aggregate, nothing random, no function that can build a large value or reach a file. The database has no access to files but
+those it is given, no extensions, and a locked configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from sim_core import SpecError, nearest
+
+MOST_CHARACTERS: Final = 10_000
+FUNCTIONS: Final = (
+    "abs", "cbrt", "ceil", "ceiling", "coalesce", "concat", "contains", "ends_with", "exp", "floor", "greatest",
+    "ifnull", "isfinite", "isinf", "isnan", "least", "left", "len", "length", "ln", "log", "log10", "log2", "lower", "ltrim",
+    "mod", "nullif", "position", "pow", "power", "regexp_full_match", "regexp_matches", "right", "round", "rtrim", "sign",
+    "split_part", "sqrt", "starts_with", "strpos", "substr", "substring", "suffix", "prefix", "trim", "trunc", "upper",
+)  # fmt: skip
+_OPERATORS: Final = (
+    "+", "-", "*", "/", "//", "%", "**", "^", "&", "|", "~", "<<", ">>", "||", "~~", "!~~", "~~*", "!~~*", "~~~",
+    "like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape",
+)  # fmt: skip
+_CLASSES: Final = (
+    "CONJUNCTION", "COMPARISON", "FUNCTION", "CONSTANT", "COLUMN_REF", "OPERATOR", "CASE", "CAST", "BETWEEN", "TYPE",
+)  # fmt: skip
+_TYPES: Final = (
+    "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT",
+    "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR",
+)  # fmt: skip
+_SYNTAX: Final = ("type", "select_list", "aggregate_handling")
+_MEMORY: Final = "1GB"
+_CONDITION: Final = "a condition on the columns of one plan"
+
+
+@contextmanager
+def locked_down(files: Sequence[Path] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory that can read `files` and nothing else; with none, it has one thread and little memory."""
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "python_enable_replacements": "false",  # a name in a query is never a variable of this program
+    }
+    if not files:
+        config |= {"threads": "1", "memory_limit": _MEMORY}
+    with duckdb.connect(config=config) as connection:
+        names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in files)
+        connection.execute(f"SET allowed_paths = [{names}]").fetchall()
+        connection.execute("SET enable_external_access = false").fetchall()
+        connection.execute("SET lock_configuration = true").fetchall()
+        yield connection
+
+
+def check_condition(expression: str, columns: Collection[str], later: Collection[str] = ()) -> None:
+    """Raise SpecError unless `expression` is one condition on these columns; `later` are only known after a run."""
+    if len(expression) > MOST_CHARACTERS:
+        raise SpecError(f"found {len(expression):,} characters, expected at most {MOST_CHARACTERS:,}")
+    with locked_down() as connection:
+        for text in (f"SELECT {expression}\n", f"SELECT ({expression}\n)"):  # alone, and where it will stand
+            _check_tree(_tree(connection, text), {name.lower() for name in columns}, columns, later)
+
+
+def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
+    """The syntax tree of the one expression in a SELECT without any other clause."""
+    try:
+        found = json.loads(connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
+    except (duckdb.Error, RecursionError):
+        raise SpecError(f"cannot be read, expected {_CONDITION}") from None
+    if found.get("error"):
+        if found.get("error_type") == "parser":
+            raise SpecError("Parser Error: " + str(found.get("error_message")).splitlines()[0])
+        raise SpecError(f"found a statement, expected {_CONDITION}")
+    nodes = [statement["node"] for statement in found["statements"]]
+    bare = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
+    for key, value in nodes[0].items() if bare else ():
+        empty = not value or value == {"map": []} or (key == "from_table" and value.get("type") == "EMPTY")
+        bare = bare and (key in _SYNTAX or empty)
+    if not bare or nodes[0]["select_list"][0].get("alias"):
+        raise SpecError(f"found more than one expression, expected {_CONDITION}")
+    return nodes[0]["select_list"][0]
+
+
+def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Collection[str]) -> None:
+    """Check every node of a syntax tree against the closed lists."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend(node)
+        if not isinstance(node, dict):
+            continue
+        waiting.extend(value for key, value in node.items() if key != "literal")
+        kind = node.get("class")
+        if kind is None:
+            continue
+        called = str(node.get("function_name", "")).lower()
+        if kind not in _CLASSES:
+            raise SpecError(f"found {'SELECT' if kind == 'SUBQUERY' else str(kind).lower()!r}, expected {_CONDITION}")
+        if kind == "FUNCTION" and called not in FUNCTIONS and called not in _OPERATORS:
+            raise SpecError(f"found the function {called!r}, expected {_CONDITION}; {nearest(called, FUNCTIONS)}")
+        if kind == "COLUMN_REF":
+            name = ".".join(node.get("column_names", []))
+            if name.lower() not in names:
+                hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""
+                raise SpecError(f"unknown column {name!r}{hint}, {nearest(name, columns)}")
+        target = node.get("type_name") or (node.get("cast_type") or {}).get("id")
+        if target and re.sub(r"\W.*", "", str(target)).upper() not in _TYPES:
+            raise SpecError(f"found the type {target}, expected one of {', '.join(_TYPES)}")

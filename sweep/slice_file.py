@@ -1,0 +1,125 @@
+"""A slice of results as a Parquet file that carries the hash of its own bytes, and the manifest that carries one, too.
+
+Parquet's page checksums cover pages only: a flipped bit in a header or the footer can still be read as another number. So
+the footer holds the SHA-256 of the whole file, computed with zeros in its own place. Files of earlier versions have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+PROVENANCE: Final = b"sweep.provenance"
+SEAL: Final = b"sweep.sha256"
+CHECKSUM: Final = "checksum"
+"""Key of the provenance that says by which hash a file or manifest is sealed."""
+_ALGORITHM: Final = "sha256"
+_EMPTY: Final = b"sha256:" + b"0" * 64
+_FOUND = re.compile(rb"sha256:[0-9a-f]{64}")
+_KEY: Final = "seal"
+
+
+@dataclass(frozen=True, order=True)
+class Slice:
+    """Positions [start, stop)."""
+
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """Number of positions."""
+        return self.stop - self.start
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file that holds it."""
+        return f"part-{self.start:012d}-{self.stop:012d}.parquet"
+
+
+def encoded(batch: pa.RecordBatch, provenance: bytes) -> pa.Buffer:
+    """A slice's rows as a sealed Parquet file."""
+    floats = [field.name for field in batch.schema if pa.types.is_floating(field.type)]
+    others = [field.name for field in batch.schema if not pa.types.is_floating(field.type)]
+    sink = BytesIO()
+    with pq.ParquetWriter(
+        sink,
+        batch.schema,
+        compression="zstd",
+        use_dictionary=others,
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(pa.Table.from_batches([batch]))
+        writer.add_key_value_metadata({PROVENANCE: provenance, SEAL: _EMPTY})
+    data = sink.getbuffer()
+    place = _place(data)
+    if place is not None:
+        data[place : place + len(_EMPTY)] = b"sha256:" + _digest(data, place).encode()
+    return pa.py_buffer(data)
+
+
+def is_whole(data: bytes, rows: int, identity: str | None) -> bool:
+    """Whether `data` is the file of a slice with this number of rows, undamaged, and of this sweep (None: of any)."""
+    place = _place(data)
+    if place is not None and data[place : place + len(_EMPTY)] != b"sha256:" + _digest(data, place).encode():
+        return False
+    try:
+        footer = pq.read_metadata(BytesIO(data))
+        provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    if not isinstance(provenance, dict) or footer.num_rows != rows:
+        return False
+    if place is None and CHECKSUM in provenance:
+        return False  # the seal itself is damaged
+    return identity is None or provenance.get("sweep") == identity
+
+
+def _place(data: bytes | memoryview) -> int | None:
+    """Where the seal's value is in a Parquet file; None if there is none, as in files of earlier versions."""
+    if len(data) < 12:
+        return None
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    start = max(len(data) - footer, 0)
+    tail = bytes(data[start:])
+    key = tail.rfind(SEAL)
+    found = _FOUND.search(tail, key) if key >= 0 else None
+    return start + found.start() if found else None
+
+
+def _digest(data: bytes | memoryview, place: int) -> str:
+    """SHA-256 of a file with zeros at its seal."""
+    view = memoryview(data)
+    digest = hashlib.sha256(view[:place])
+    digest.update(_EMPTY)
+    digest.update(view[place + len(_EMPTY) :])
+    return digest.hexdigest()
+
+
+def sealed_text(provenance: dict[str, Any]) -> bytes:
+    """The manifest of a sweep: its provenance with its own hash, as JSON."""
+    plain = {key: value for key, value in provenance.items() if key != _KEY} | {CHECKSUM: _ALGORITHM}
+    return json.dumps(plain | {_KEY: _text_digest(plain)}, indent=1).encode()
+
+
+def opened_text(data: bytes) -> dict[str, Any]:
+    """The provenance in a manifest. Raises ValueError if it is damaged; those of earlier versions have no hash."""
+    held = json.loads(data)
+    if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
+        raise ValueError("not a sweep's provenance")
+    if (CHECKSUM in held or _KEY in held) and held.get(_KEY) != _text_digest(held):
+        raise ValueError("its hash does not match")
+    return held
+
+
+def _text_digest(provenance: dict[str, Any]) -> str:
+    plain = {key: value for key, value in provenance.items() if key != _KEY}
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
