@@ -46,7 +46,7 @@ def command(
         except (SimError, OSError) as error:
             sys.stderr.write(f"refused: {error if isinstance(error, SimError) else f'{path}: {error.strerror}'}\n")
     if not read:
-        raise SpecError(f"calibrate nccl: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
+        raise SpecError(f"calibrate {what}: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
     hardware = _hardware(device, [table for _, table in read], nics, gpus_per_node)
     placed = []
     for path, table in read:
