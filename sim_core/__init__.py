@@ -9,6 +9,7 @@ use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
+from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import (
@@ -51,6 +52,7 @@ from sim_core.models.description import Model
 from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
@@ -145,6 +147,7 @@ __all__ = [
     "PARTS",
     "PLAN_DEFAULTS",
     "PRECISIONS",
+    "PRECISION_NAMES",
     "REASON",
     "REASONS",
     "SCHEDULES",
@@ -197,6 +200,7 @@ __all__ = [
     "gemm_s",
     "load_kernels",
     "measured_kernels",
+    "memory_basis",
     "precisions",
     "nearest",
     "parameters",

@@ -52,6 +52,22 @@ _PARTS: Final = (
 PARTS: Final = tuple(METRICS[part] for part in _PARTS)
 """The parts of a step, in the order of display."""
 
-MEMORY: Final = ("state_bytes", "activation_bytes", "peak_memory_bytes")
-"""Bytes on a rank of the fullest stage: weights, gradients and optimizer; activations at their peak; both."""
-STATE_BYTES, ACTIVATION_BYTES, PEAK_BYTES = range(len(MEMORY))
+MEMORY: Final = (
+    "state_bytes",
+    "activation_bytes",
+    "logits_bytes",
+    "communication_bytes",
+    "allocator_bytes",
+    "reserved_bytes",
+    "peak_memory_bytes",
+)
+"""Bytes on a rank of the fullest stage; the last one, the sum of the others, is what its device must have.
+
+Weights, gradients and optimizer; activations at their peak, without logits; logits and loss; buffers of messages: the first
+four are what a framework reports as allocated. What the allocator loses to fragments; context and communicators.
+"""
+STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES = range(
+    len(MEMORY)
+)
+ALLOCATED: Final = slice(STATE_BYTES, ALLOCATOR_BYTES)
+"""Rows of what tensors take."""

@@ -18,10 +18,10 @@ from sim_core.costing.recomputed import again_flops, flops_again, flops_again_si
 from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
+from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import (
-    ACTIVATION_BYTES,
     BUBBLE,
     DP_EXPOSED,
     MEMORY,
@@ -33,6 +33,7 @@ from sim_core.metrics import (
     STATE_BYTES,
     STEP_TIME,
 )
+from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
@@ -151,14 +152,14 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     held = workload.memory_of or workload
     memory[STATE_BYTES] = model_state_bytes(held, plans)
+    if (plans.precision > 0).any():
+        lacking = np.array([[not has_precision(device, one.linear) for one in PRECISIONS] for device in hardware.variants])
+        reason[(reason == 0) & lacking[plans.hardware, plans.precision]] = REASON["precision_not_on_device"]
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    if held.modelled:
-        peak = peak_memory(held, held.modelled, plans, np.flatnonzero(reason == 0))
-        memory[ACTIVATION_BYTES], memory[PEAK_BYTES] = peak.activations, peak.total
-        stack = held.modelled.stack
-        need = peak.total * stack.fragmentation + stack.reserved
-        reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
-    reason[(reason == 0) & (memory[STATE_BYTES] > device_bytes)] = REASON["model_state_exceeds_memory"]
+    peak = peak_memory(held, plans, np.flatnonzero(reason == 0))
+    memory = np.where(np.isnan(peak), memory, peak)
+    need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
+    reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     return reason, memory
 
 

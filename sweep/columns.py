@@ -19,13 +19,15 @@ Ints = npt.NDArray[np.int64]
 PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
+DEVICE_MEMORY: Final = "device_memory_bytes"
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
-MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, *UTILISATION, *COSTS)
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS)
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     "cp": pa.int64(),
     "cp_comm_type": _WORD,
     "cp_a2a_size": pa.int64(),
+    "precision": _WORD,
     "layers": pa.int64(),
     "gradient_precision": _WORD,
     "straggler_stage": pa.int64(),

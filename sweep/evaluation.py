@@ -23,7 +23,7 @@ from sim_core import (
     slice_plans,
 )
 from sweep.budget import COSTS, costs
-from sweep.columns import describe_rows, result_schema, words
+from sweep.columns import DEVICE_MEMORY, describe_rows, result_schema, words
 from sweep.constraints import satisfied
 from sweep.preparation import Sweep
 from sweep.space import permuted
@@ -62,6 +62,7 @@ def _batch(
     """The result's columns in the order of the schema; unknown values are null. `recomputed`: FLOPs per token, [n]."""
     status = np.where(reason == 0, 0, np.where(reason >= FIRST_FAILURE, 2, 1))
     samples = described["global_batch"].to_numpy().astype(np.float64)
+    values[DEVICE_MEMORY] = sweep.hardware.columns.memory_bytes[plans.hardware]
     values["samples_per_s"] = samples / values["step_time_s"]
     values["tokens_per_s"] = values["samples_per_s"] * (sweep.workload.sequence or np.nan)
     values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples

@@ -17,6 +17,7 @@ from sim_core import (
     SpecError,
     Workload,
     hardware_table,
+    memory_basis,
     plausibility,
     read_hardware,
     short,
@@ -69,7 +70,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     table = hardware_table(variants, measured_on, workload.dtype)
     notes = [
         *workload.notes,
-        _memory_note(workload),
+        f"memory: {memory_basis(workload)}",
     ]
     if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
@@ -117,16 +118,6 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
 
 
-def _memory_note(workload: Workload) -> str:
-    if workload.modelled is None:
-        return "memory: only the model's state is checked (state_bytes); activations are not in the workload"
-    stack = workload.modelled.stack
-    return (
-        f"memory: state and activations of the fullest stage (peak_memory_bytes), x {stack.fragmentation:g} for fragmentation, "
-        f"+ {short(stack.reserved, 'B')} for context and communicators"
-    )
-
-
 def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
     """What results are held against, as plain data: work of a token, peak of each hardware, doubts."""
     found = plausibility(workload)
@@ -139,6 +130,7 @@ def _plausibility(workload: Workload, variants: list[Hardware], space: Space) ->
         "peak_flops": {variant.name: variant.value(peak) for variant in variants},
         "approximate": found.approximate,
         "dtype": workload.dtype,
+        "narrow": "precision" in space.named,
         "stated": found.stated,
         "missing": missing,
         "doubts": list(found.doubts),

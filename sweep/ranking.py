@@ -40,6 +40,7 @@ class Ranking:
     notes: tuple[str, ...]  # of the run, those that concern the ranking
     filtered: int  # ok, but `where` is false
     reasons: dict[str, int]  # not ranked, by reason
+    memory: tuple[float, float, float, float] | None  # least and most that the plans need which do not fit, and have
     varying: tuple[str, ...]  # plan columns with more than one value among the ranked
     held: dict[str, Any]  # plan columns with one value
     plausibility: dict[str, Any]  # what the run stored to hold results against
@@ -77,6 +78,7 @@ def rank(
         chosen = [result_column(name, list(schema)) for name in columns] if list(columns) != [ALL] else _all_columns(schema)
         condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
         total, reasons = _counts(connection, by)
+        memory = _too_large(connection, schema)
         if where:
             _check(connection, where)
             condition += f" AND coalesce(({where}\n), false)"
@@ -110,6 +112,7 @@ def rank(
         notes=_notes(provenance),
         filtered=total - ranked - sum(reasons.values()),
         reasons=reasons,
+        memory=memory,
         varying=tuple(varying),
         held=held,
         plausibility=facts,
@@ -180,6 +183,16 @@ def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[s
         f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
     ).fetchall()
     return _one(connection, "SELECT count(*) FROM results"), {str(why): int(n) for why, n in found}
+
+
+def _too_large(connection: duckdb.DuckDBPyConnection, schema: dict[str, str]) -> tuple[float, float, float, float] | None:
+    """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
+    need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
+    if have not in schema:
+        return None
+    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
+    found = connection.execute(query).fetchall()[0]
+    return None if found[0] is None else (found[0], found[1], found[2], found[3])
 
 
 def _plan_columns(schema: dict[str, str]) -> list[str]:

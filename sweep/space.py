@@ -44,6 +44,7 @@ UNUSUAL: Final = (
     "cp",
     "cp_comm_type",
     "cp_a2a_size",
+    "precision",
     "layers",
     "gradient_precision",
     "straggler_stage",

@@ -14,6 +14,7 @@ from sim_core import (
     FIDELITIES,
     HARDWARE_KEYS,
     LARGEST,
+    PRECISION_NAMES,
     PRECISIONS,
     SCHEDULES,
     SWITCH,
@@ -59,7 +60,13 @@ NUMBERS: Final = (
 SWITCHES: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {"schedule": SCHEDULES, "fidelity": FIDELITIES, "gradient_precision": PRECISIONS, "cp_comm_type": CP_COMM_TYPES}
+WORDS: Final = {
+    "schedule": SCHEDULES,
+    "fidelity": FIDELITIES,
+    "gradient_precision": PRECISIONS,
+    "cp_comm_type": CP_COMM_TYPES,
+    "precision": PRECISION_NAMES,
+}
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)

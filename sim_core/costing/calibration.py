@@ -51,6 +51,8 @@ def read_calibrated(
     if wanted:
         values = of_model(wanted, recorded, _by_model(recorded, model, stack, sequence_parallel), measured_on)
         recorded, warnings = read_workload(path, replace(facts, records={**given, **values}))
+        doubts = tuple(check for check in recorded.checks if not {check.record, check.record.partition(".")[0]} & {*wanted})
+        recorded = replace(recorded, checks=doubts)
         notes = (f"records that are the model's on {measured_on.name}: {', '.join(wanted)}",)
     try:
         found = calibrated(recorded, model, stack, measured_on, sequence_parallel=sequence_parallel)
@@ -104,7 +106,7 @@ def calibrated(
 def _by_model(recorded: Workload, model: Model, stack: Stack, sequence_parallel: bool | None) -> Workload:
     """The workload of the model alone. AICB divides experts by tp; so do files with tp, as far as their messages tell."""
     divided = recorded.kind == SIMAI or recorded.base.tp > 1 or stack.experts_with_tp
-    shown = _parallel_sequence(recorded)
+    shown = parallel_sequence(recorded)
     if None not in (shown, sequence_parallel) and shown != sequence_parallel:
         found, said = str(sequence_parallel).lower(), "with" if shown else "without"
         raise SpecError(f"sequence_parallel: found {found}, but the file's records are those {said} sequence parallelism")
@@ -112,12 +114,13 @@ def _by_model(recorded: Workload, model: Model, stack: Stack, sequence_parallel:
     return workload_from_model(model, stack.model_copy(update={"experts_with_tp": divided}), sequence_parallel=parallel)
 
 
-def _parallel_sequence(recorded: Workload) -> bool | None:
+def parallel_sequence(recorded: Workload) -> bool | None:
     """Whether the recording shows sequence parallelism; None: it shows neither."""
     pieces = recorded.arrays.pieces
     on_tp = (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    if recorded.kind == SIMAI and any(name.startswith("attention") for name in recorded.names):
-        return any(name.endswith("_column") for name in recorded.names)  # AICB's names with it
+    attention = [name for name in recorded.names if name.startswith("attention")]
+    if recorded.kind == SIMAI and attention:
+        return any(name.endswith("_column") for name in attention)  # AICB's names with it
     if not on_tp.any():
         return None
     return bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())

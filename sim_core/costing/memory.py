@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.models.precision import COPIES
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
 from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
@@ -27,7 +28,8 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     unknown = not workload.gradients_known[0] or (workload.has_experts and not workload.gradients_known[1])
     if unknown or not (reduced.any() or arrays.layered_gradients):
         return np.full(len(plans.tp), np.nan)
-    replicated, sharded_width = workload.state_width
+    of_all, sharded_width = workload.state_width
+    replicated = of_all + COPIES[plans.precision]
     sharded = bool((step.role == GATHER_PARAMETERS).any())
     most, at_end = fullest_stages(plans)
     dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)

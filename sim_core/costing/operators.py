@@ -20,6 +20,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
+from sim_core.models.precision import PRECISIONS
 from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Modelled
 
@@ -60,16 +61,22 @@ def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels]
     found = operators(modelled.model, unit, keys, modelled.stack.kernels)
     seconds, measured = np.zeros(found.m.shape), np.zeros(found.m.shape, np.bool_)
     for number, kernels in enumerate(devices):
-        rows = np.flatnonzero(of_shape == number)
-        if len(rows):
-            seconds[rows], measured[rows] = _on_device(modelled, found, rows, kernels)
+        for precision in np.unique(keys.precision):
+            rows = np.flatnonzero((of_shape == number) & (keys.precision == precision))
+            if len(rows):
+                linear = PRECISIONS[precision].linear
+                seconds[rows], measured[rows] = _on_device(modelled, found, rows, kernels, linear)
     return UnitCost(found, seconds, measured)
 
 
-def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Seconds of the operators in some shapes on one device, and which of them rest on its own measured kernels."""
+def _on_device(
+    modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, linear: str
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Seconds of the operators in some shapes on one device, and which of them rest on its own measured kernels.
+
+    `linear`: precision of the GEMMs of linear layers.
+    """
     seconds, measured = np.zeros((len(rows), len(found.names))), np.zeros((len(rows), len(found.names)), np.bool_)
-    dtype = modelled.dtype
     for op, name in enumerate(found.names):
         kind, phase = found.kind[op], found.phase[op]
         m, n, k = found.m[rows, op], found.n[rows, op], found.k[rows, op]
@@ -83,6 +90,7 @@ def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernel
             elif phase == WEIGHT_GRADIENT:
                 m, n, k = k, m, n
             how = PHASES[phase]
+            dtype = linear if found.linear[op] else modelled.dtype
             if kind == GEMM:
                 timed = gemm_s(kernels, dtype, m, n, k, phase=how)
             else:

@@ -1,40 +1,50 @@
-"""Peak memory of a modelled plan: state, activations in flight by the schedule's own order, what recompute works on.
+"""Peak memory of a plan: state, activations in flight by the schedule's own order, what recompute works on, buffers, reserve.
 
-Bytes of tensors on the fullest stage. What an allocator and a context take besides is a matter of the stack
+On the fullest stage. What an allocator and a context take besides the tensors is a matter of the stack
 (`Stack.fragmentation`, `Stack.reserved`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.estimated import estimate_of, estimated_bytes
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
 from sim_core.jit import kernel
-from sim_core.models.activations import activation_bytes
+from sim_core.metrics import (
+    ACTIVATION_BYTES,
+    ALLOCATED,
+    ALLOCATOR_BYTES,
+    COMMUNICATION_BYTES,
+    LOGITS_BYTES,
+    MEMORY,
+    PEAK_BYTES,
+    RESERVED_BYTES,
+    STATE_BYTES,
+)
+from sim_core.models.activations import activation_bytes, buffer_bytes, logits_bytes
 from sim_core.models.description import EMBEDDING, LAYER
-from sim_core.planning.columns import BLOCK, EVERY, FULL, SELECTIVE, Plan, Plans, plan_at
+from sim_core.models.precision import COPIES
+from sim_core.models.stack import read_stack
+from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, split_plans
+from sim_core.units import short
 from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
-from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-WHOLE, WITHOUT_CORE, INPUT_ONLY = 0, 1, 2
-"""Columns of the activations: all, all but core attention, the input of the layer."""
-
-
-class Peak(NamedTuple):
-    """Bytes on the fullest stage, [n]; NaN where not modelled."""
-
-    total: Floats
-    activations: Floats  # of them
+WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS = 0, 1, 2, 3
+"""Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three."""
+ASSUMED_STACK: Final = "megatron-core"
+"""Whose allocator and reserve are taken for files, which do not tell theirs."""
 
 
 class _State(NamedTuple):
@@ -47,37 +57,72 @@ class _State(NamedTuple):
     sharded: bool
 
 
-def peak_memory(workload: Workload, modelled: Modelled, plans: Plans, rows: Ints) -> Peak:
-    """Peak memory of the plans in `rows`, which must be legal."""
-    peak = Peak(np.full(len(plans.tp), np.nan), np.full(len(plans.tp), np.nan))
-    if not len(rows):
-        return peak
+def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
+    """Bytes by MEMORY of the plans in `rows`, which must be legal, [len(MEMORY), n]; NaN where unknown."""
+    memory = np.full((len(MEMORY), len(plans.tp)), np.nan)
+    estimate = None if workload.modelled else estimate_of(workload)
+    if workload.arrays.pieces.rerun.any():  # which activations a file keeps is not known where it runs some forwards again
+        rows = rows[plans.checkpointing[rows] != FILE]
+    if not len(rows) or isinstance(estimate, str):
+        return memory
     order = np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))
     rows = rows[order]
     table = key_table(plans, rows)
     shape, first = distinct_rows(table)
-    kept = _kept(workload, modelled, table[first])
+    if workload.modelled:
+        kept, buffers = _kept(workload, workload.modelled, table[first])
+        stack = workload.modelled.stack
+    elif estimate:
+        kept, buffers = estimated_bytes(workload, estimate, table[first][:, 0], table[first][:, 2])
+        stack = read_stack(ASSUMED_STACK)
     split = split_plans(workload.arrays, plans, rows)
     blocks = int((2 * plans.vpp[rows] * plans.pp[rows] * plans.ga[rows]).max())
     held = int((plans.vpp[rows] * plans.pp[rows]).max())
     scratch = np.empty(blocks, np.int64), np.zeros(held, np.int64)
-    _fill(workload.arrays, plans, split, _state(workload), rows, shape, kept, *scratch, peak.total, peak.activations)
-    return peak
+    tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
+    _fill(workload.arrays, plans, split, _state(workload), rows, shape, kept, *scratch, tensors, activations, logits)
+    memory[STATE_BYTES] = tensors - activations
+    activations -= logits
+    memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
+    memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
+    memory[RESERVED_BYTES, rows] = stack.reserved
+    memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
+    return memory
 
 
-def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> Floats:
-    """Activations of one micro-batch in one pass of each unit, [shapes, units, 3]."""
+def memory_basis(workload: Workload) -> str:
+    """What the peak memory of a workload's plans rests on, in one line."""
+    workload = workload.memory_of or workload
+    found = None if workload.modelled else estimate_of(workload)
+    if isinstance(found, str):
+        return (
+            f"only the model's state is checked (state_bytes); activations are unknown: the file does not tell {found} "
+            "(workload.model would)"
+        )
+    stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
+    told = f"{stack.fragmentation - 1:.0%} for the allocator and {short(stack.reserved, 'B')} for context and communicators"
+    if found is None:
+        return f"peak_memory_bytes holds {told}"
+    return (
+        f"activations are an estimate (hidden {found.hidden}, sequence {found.sequence}, flash attention, dropout"
+        f"{', sequence parallelism' * found.parallel}); peak_memory_bytes holds {told}"
+    )
+
+
+def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[Floats, Floats]:
+    """Activations of one micro-batch in one pass of each unit, [shapes, units, 4], and buffers, [shapes, 2]."""
     model, units = modelled.model, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
-    kept = np.zeros((len(shapes), units, 3))
+    kept = np.zeros((len(shapes), units, 4))
     number = 0
     for unit in model.units:
         at = units - 2 if unit.kind == EMBEDDING else units - 1
         if unit.kind == LAYER:
             at, number = number, number + 1
-        found = activation_bytes(model, unit, keys, flash=modelled.stack.flash_attention)
-        kept[:, at] += found * (1 if unit.kind == LAYER else unit.number)
-    return kept
+        times = 1 if unit.kind == LAYER else unit.number
+        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, flash=modelled.stack.flash_attention) * times
+        kept[:, at, LOGITS] += logits_bytes(model, unit, keys) * times
+    return kept, buffer_bytes(model, keys)
 
 
 def _state(workload: Workload) -> _State:
@@ -86,7 +131,7 @@ def _state(workload: Workload) -> _State:
     dense, experts = (
         float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width for rule in (PARAMETERS, EXPERT_PARAMETERS)
     )
-    return _State(dense, experts, *workload.state_width, workload.arrays.optimizer.sharded)
+    return _State(dense, experts, *workload.state_width, bool((step.role == GATHER_PARAMETERS).any()))
 
 
 @kernel
@@ -102,8 +147,12 @@ def _fill(
     in_flight: Ints,
     total: Floats,
     activations: Floats,
+    logits: Floats,
 ) -> None:
-    """Fill `total` and `activations`; consecutive rows with the same schedule share its order."""
+    """Fill bytes of tensors: `total`, `activations` of these, `logits` of those.
+
+    Consecutive rows with the same schedule share its order.
+    """
     schedule, pp, vpp, ga = -1, -1, -1, -1
     scale = np.empty(N_RULES)
     base = arrays.base
@@ -120,18 +169,30 @@ def _fill(
             layers, ends = float(split.stage_layers[stage_row + stage]), ends_held(stage, pp)
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
-            bytes_ = dense * (state.replicated + state.divided / (dp if state.sharded else 1.0))
+            replicated = state.replicated + COPIES[plan.precision]
+            bytes_ = dense * (replicated + state.divided / (dp if state.sharded else 1.0))
             replicas = expert_replicas(arrays, dp, plan.tp, plan.ep)
-            bytes_ += experts * (state.replicated + state.divided / (replicas if state.sharded else 1.0))
-            of_stage, working = 0.0, 0.0
+            bytes_ += experts * (replicated + state.divided / (replicas if state.sharded else 1.0))
+            of_stage, working, of_logits = 0.0, 0.0, 0.0
             for chunk in range(vpp):
                 held, redone = _chunk(arrays, split, plan, kept, shape[k], row + chunk * pp + stage)
                 of_stage += in_flight[stage * vpp + chunk] * held
+                of_logits += in_flight[stage * vpp + chunk] * _logits(split, kept, shape[k], row + chunk * pp + stage)
                 working = max(working, redone)
             of_stage += working
             if not total[rows[k]] >= bytes_ + of_stage:
                 total[rows[k]] = bytes_ + of_stage
                 activations[rows[k]] = of_stage
+                logits[rows[k]] = of_logits
+
+
+@kernel
+def _logits(split: Split, kept: Floats, shape: int, row: int) -> float:
+    """Bytes of logits that one micro-batch leaves in a virtual stage."""
+    total = 0.0
+    for unit in range(kept.shape[1]):
+        total += (split.passes[row, unit] - split.layers[row, unit]) * kept[shape, unit, LOGITS]
+    return total
 
 
 @kernel

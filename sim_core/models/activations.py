@@ -36,28 +36,49 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool) -> Fl
         ends = ends + 8.0 * shape.local * model.hidden
     core = np.zeros(len(keys.tp)) if flash else _core(model, shape)
     rest = _attention(model, shape) + (_experts(model, shape) if unit.moe else _mlp(model, shape, model.ffn or 0, shape.tp))
-    block_inputs = shape.local * model.hidden * _local_width(model, unit)
+    block_inputs = shape.local * model.hidden * _local_width(model, shape)
     whole = block_inputs + rest + core
     kept = 2.0 * shape.local * model.hidden
     return np.stack([whole + ends, whole - core + ends, kept + ends], axis=1)
 
 
-def _local_width(model: Model, unit: Unit) -> float:
+def logits_bytes(model: Model, unit: Unit, keys: Keys) -> Floats:
+    """Those of logits and loss among them, [n]."""
+    if unit.kind not in (HEAD, MTP):
+        return np.zeros(len(keys.tp))
+    return _logits(shape_of(model, keys, sequence_of(model)))
+
+
+def buffer_bytes(model: Model, keys: Keys) -> Floats:
+    """Bytes of buffers for messages, [n, 2]: an activation that is gathered, and one that a stage receives.
+
+    Megatron-LM keeps one buffer for gathered inputs (`get_global_memory_buffer`), forward and backward.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
+    return np.stack([gathered, 2.0 * shape.local * model.hidden], axis=1)
+
+
+def _local_width(model: Model, shape: Shape) -> Floats:
     """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
     norms = 2.0 * model.norms_per_layer
     masks = 2.0 if model.hidden_dropout else 0.0
-    return norms + 4.0 + masks  # experts: the router's input is the norm's output
+    return norms + 2.0 * shape.stored + masks  # experts: the router's input is the norm's output
 
 
 def _attention(model: Model, shape: Shape) -> Floats:
-    """Queries, keys, values and the output of core attention; with mla the latents before and after their norms."""
+    """Queries, keys, values and the output of core attention; with mla the latents before and after their norms.
+
+    The projection's input is that output, or a narrower copy of it.
+    """
+    copy = np.where(shape.stored < 2.0, shape.stored, 0.0) * shape.tokens * shape.heads * model.v_head_dim
     if model.mla:
         latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
         each = 2 * model.head_dim + 2 * model.v_head_dim
-        return shape.local * latents + 2.0 * shape.tokens * shape.heads * each
+        return shape.local * latents + 2.0 * shape.tokens * shape.heads * each + copy
     width = (2 * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm else 0.0
-    return 2.0 * shape.tokens * (width + normed)
+    return 2.0 * shape.tokens * (width + normed) + copy
 
 
 def _core(model: Model, shape: Shape) -> Floats:
@@ -68,7 +89,7 @@ def _core(model: Model, shape: Shape) -> Floats:
 
 def _mlp(model: Model, shape: Shape, ffn: int, parts: Floats) -> Floats:
     """Output of fc1 (both halves with a gate) and input of fc2."""
-    return 2.0 * shape.tokens * (3 if model.gated else 2) * ffn / parts
+    return shape.tokens * (2.0 * (2 if model.gated else 1) + shape.stored) * ffn / parts
 
 
 def _experts(model: Model, shape: Shape) -> Floats:
@@ -76,11 +97,15 @@ def _experts(model: Model, shape: Shape) -> Floats:
     experts = model.experts
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
-    inner = (3 if model.gated else 2) * experts.ffn / shape.etp
-    routed = shape.routed * (4.0 * model.hidden + 2.0 * inner)
+    inner = (2.0 * (2 if model.gated else 1) + shape.stored) * experts.ffn / shape.etp
+    routed = shape.routed * ((2.0 + shape.stored) * model.hidden + inner)
     return routed + (_mlp(model, shape, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
 
 
 def _head(model: Model, shape: Shape) -> Floats:
     """Inputs of the final norm and of the logits; the logits."""
-    return 4.0 * shape.local * model.hidden + LOGIT * shape.tokens * shape.vocabulary / shape.tp
+    return 4.0 * shape.local * model.hidden + _logits(shape)
+
+
+def _logits(shape: Shape) -> Floats:
+    return LOGIT * shape.tokens * shape.vocabulary / shape.tp

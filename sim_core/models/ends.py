@@ -25,7 +25,7 @@ def add_head(rows: Rows, model: Model, shape: Shape, *, fused_loss: bool) -> Non
     """Final norm, logits over the rank's part of the vocabulary, cross entropy."""
     rows.both("final_norm", traffic.NORM, shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
-    rows.gemm("logits", shape.tokens, columns, model.hidden)
+    rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)
     if model.logit_softcap:
         rows.both("logit_softcap", traffic.SOFTCAP, shape.tokens * columns)
     rows.both("loss", traffic.LOSS_FUSED if fused_loss else traffic.LOSS_UNFUSED, shape.tokens * columns)

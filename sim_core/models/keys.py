@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.models.description import Model
+from sim_core.models.precision import MULTIPLE, STORED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -24,6 +25,7 @@ class Keys(NamedTuple):
     micro_batch: Ints  # sequences
     a2a: Ints  # context-parallel ranks that exchange heads for tokens: cp, a part of it, or 1
     gathers: Ints  # 1: the other context-parallel ranks gather keys and values; 0: they pass them round a ring
+    precision: Ints  # index into PRECISIONS
 
 
 def make_keys(
@@ -36,9 +38,10 @@ def make_keys(
     micro_batch: npt.ArrayLike = 1,
     a2a: npt.ArrayLike = 1,
     gathers: npt.ArrayLike = 0,
+    precision: npt.ArrayLike = 0,
 ) -> Keys:
     """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
-    columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers)
+    columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers, precision)
     given = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
     keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)))
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
@@ -57,6 +60,7 @@ REFUSALS: Final = (
     "sequence_not_divisible_by_cp",
     "heads_not_divisible_by_cp",
     "window_needs_whole_keys",
+    "sizes_unfit_precision",
 )
 """Why a model cannot run with a key; the index is the code. The first that holds is given."""
 
@@ -86,8 +90,18 @@ def refusals(model: Model, keys: Keys, sequence: int) -> Ints:
         (keys.cp > 1) & (sequence % (2 * keys.cp) != 0),
         (model.heads // tp % keys.a2a != 0) | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0),
         (keys.cp > keys.a2a) & (keys.gathers == 0) & any(unit.window for unit in model.layer_units),
+        _unfit(model, keys, ffns, sequence),
     )
     return np.select(conditions, range(1, len(REFUSALS)), 0).astype(np.int64)
+
+
+def _unfit(model: Model, keys: Keys, ffns: list[int], sequence: int) -> npt.NDArray[np.bool_]:
+    """Keys whose linear layers have a size that the scales of their precision do not divide."""
+    parts = [(model.heads * model.v_head_dim, keys.tp), *((ffn, keys.tp) for ffn in ffns)]
+    parts += [(model.experts.ffn, keys.etp)] if model.experts else []
+    sizes = [np.full(len(keys.tp), model.hidden), keys.micro_batch * sequence // keys.cp, *(size // by for size, by in parts)]
+    unfit: npt.NDArray[np.bool_] = np.any([size % MULTIPLE[keys.precision] != 0 for size in sizes], axis=0)
+    return unfit
 
 
 class Shape(NamedTuple):
@@ -110,6 +124,7 @@ class Shape(NamedTuple):
     experts: Floats  # on a rank
     etp: Floats
     ep: Floats
+    stored: Floats  # bytes of an element that a linear layer keeps, or gathers
 
 
 def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
@@ -144,6 +159,7 @@ def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
         experts=(experts.count if experts else 0) / ep,
         etp=etp,
         ep=ep,
+        stored=STORED[keys.precision],
     )
 
 

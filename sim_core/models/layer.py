@@ -148,7 +148,7 @@ def _experts(rows: Rows, model: Model, shape: Shape) -> None:
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
     h, first = model.hidden, 2 if model.gated else 1
-    rows.gemm("router", shape.local, experts.count, h)
+    rows.gemm("router", shape.local, experts.count, h, linear=False)
     scores = traffic.SCORES * shape.local * experts.count
     for phase, kernels in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
         rows.memory("routing", phase, scores, kernels=kernels)

@@ -82,6 +82,7 @@ class _Region(NamedTuple):
 
     plain: npt.NDArray[np.float64]  # 1 where tp > 1 without sequence parallelism
     scattered: npt.NDArray[np.float64]  # 1 where tp > 1 with it
+    narrow: npt.NDArray[np.float64]  # bytes of what a linear layer gathers over those of 16 bits: it is cast before
 
 
 def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages:
@@ -92,7 +93,9 @@ def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages
     """
     shape = shape_of(model, keys, sequence_of(model))
     parallel, sequence = keys.tp > 1, keys.sequence_parallel == 1
-    region = _Region((parallel & ~sequence).astype(np.float64), (parallel & sequence).astype(np.float64))
+    region = _Region(
+        (parallel & ~sequence).astype(np.float64), (parallel & sequence).astype(np.float64), shape.stored / ELEMENT
+    )
     rows = _Rows()
     if unit.kind == EMBEDDING_UNIT:
         _embedding(rows, model, shape, region)
@@ -118,21 +121,22 @@ def pipeline_bytes(model: Model, keys: Keys) -> Floats:
     return ELEMENT * shape_of(model, keys, sequence_of(model)).local * model.hidden
 
 
-def _column(rows: _Rows, name: str, whole: Floats, region: _Region) -> None:
-    """The input of a column-parallel GEMM."""
+def _column(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: bool = True) -> None:
+    """The input of a column-parallel GEMM; `linear` False: it runs in 16 bits in every precision."""
+    gathered = whole * region.scattered * (region.narrow if linear else 1.0)
     rows.add(ALL_REDUCE, TP, INPUT_GRADIENT, name, whole * region.plain, WEIGHT_GRADIENT)
-    rows.add(ALL_GATHER, TP, FORWARD, name, whole * region.scattered)
-    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered, INPUT_GRADIENT)  # its input, for the weights
+    rows.add(ALL_GATHER, TP, FORWARD, name, gathered)
+    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, gathered, INPUT_GRADIENT)  # its input, for the weights
     rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, name, whole * region.scattered, WEIGHT_GRADIENT)
 
 
-def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool = True) -> None:
+def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool = True, linear: bool = True) -> None:
     """The output of a row-parallel GEMM; `summed` False: another region adds it to its own sum."""
     if not summed:
         return
     rows.add(ALL_REDUCE, TP, FORWARD, name, whole * region.plain)
     rows.add(REDUCE_SCATTER, TP, FORWARD, name, whole * region.scattered)
-    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered)
+    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, whole * region.scattered * (region.narrow if linear else 1.0))
 
 
 def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region) -> None:
@@ -208,12 +212,12 @@ def _experts(rows: _Rows, model: Model, shape: Shape) -> None:
 
 def _embedding(rows: _Rows, model: Model, shape: Shape, region: _Region) -> None:
     """Every rank looks up its rows of the vocabulary; the sum is the embedding."""
-    _row(rows, "embedding", ELEMENT * shape.tokens * model.hidden, region)
+    _row(rows, "embedding", ELEMENT * shape.tokens * model.hidden, region, linear=False)
 
 
 def _head(rows: _Rows, model: Model, shape: Shape, region: _Region, kernels: Kernels) -> None:
     """Logits, then the vocabulary-parallel loss: the maximum, the target's logit and the sum, fp32 per token."""
-    _column(rows, "logits", ELEMENT * shape.tokens * model.hidden, region)
+    _column(rows, "logits", ELEMENT * shape.tokens * model.hidden, region, linear=False)
     each = 4.0 * shape.tokens * (region.plain + region.scattered)
     rows.add(ALL_REDUCE, TP, FORWARD, "loss", each)
     for sums in (2.0,) if kernels.fused_loss else (1.0, 1.0):

@@ -8,6 +8,7 @@ from sim_core.models.flops import sequence_of
 from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Keys, shape_of
 from sim_core.models.layer import add_accumulation, add_layer
+from sim_core.models.precision import CAST
 from sim_core.models.rows import Operators, Rows
 from sim_core.models.sharding import held
 
@@ -28,6 +29,7 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
         add_layer(rows, model, unit, shape, flash=kernels.flash_attention)
     else:
         add_mtp(rows, model, unit, shape, flash=kernels.flash_attention, fused_loss=kernels.fused_loss)
+    rows.casts(*(width[keys.precision] for width in CAST))
     mine = held(model, unit, keys)
     add_accumulation(rows, mine.dense + mine.experts, kernels.accumulation_bytes)
     return rows.stacked()

@@ -46,6 +46,7 @@ class Operators(NamedTuple):
     names: tuple[str, ...]
     kind: Ints
     phase: Ints  # FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
+    linear: Bools  # a GEMM in the precision of the key; the others are in 16 bits
     core: Bools  # core attention's forward: selective recompute runs it again; full recompute runs every FORWARD
     m: Floats
     n: Floats
@@ -70,13 +71,13 @@ class Rows:
     def __init__(self, keys: int) -> None:
         self._keys = keys
         self._names: list[str] = []
-        self._columns: list[tuple[int, int, bool]] = []
+        self._columns: list[tuple[int, int, bool, bool]] = []
         self._numbers: list[tuple[Number, ...]] = []
         self._attention: AttentionShape | None = None
 
-    def _add(self, name: str, kind: int, phase: int, core: bool, *numbers: Number) -> None:
+    def _add(self, name: str, kind: int, phase: int, core: bool, *numbers: Number, linear: bool = False) -> None:
         self._names.append(name)
-        self._columns.append((kind, phase, core))
+        self._columns.append((kind, phase, linear, core))
         self._numbers.append(numbers)
 
     def gemm(
@@ -88,11 +89,12 @@ class Rows:
         *,
         batch: Number = 1.0,
         kind: int = GEMM,
+        linear: bool = True,
     ) -> None:
         """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m)."""
         sizes = {FORWARD: (m, n, k), INPUT_GRADIENT: (m, k, n), WEIGHT_GRADIENT: (n, k, m)}
         for phase, size in sizes.items():
-            self.product(name, phase, *size, batch=batch, kind=kind)
+            self.product(name, phase, *size, batch=batch, kind=kind, linear=linear)
 
     def product(
         self,
@@ -105,10 +107,23 @@ class Rows:
         batch: Number = 1.0,
         kind: int = GEMM,
         core: bool = False,
+        linear: bool = False,
     ) -> None:
         """One matrix product."""
         flops = 2.0 * m * n * k * batch
-        self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0)
+        self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0, linear=linear)
+
+    def casts(self, forward: Floats, backward: Floats) -> None:
+        """Kernels that cast the inputs of linear layers, and the gradients of their outputs; bytes per element, [n]."""
+        if not (forward.any() or backward.any()):
+            return
+        for phase, each in ((FORWARD, forward), (INPUT_GRADIENT, backward)):
+            elements, kernels = np.zeros(self._keys), 0
+            for (_, when, linear, _), (m, _, k, batch, *_) in zip(self._columns, self._numbers, strict=True):
+                if linear and when == phase:  # m, k of the forward are m, k of its input gradient's operand, too
+                    elements = elements + np.asarray(m) * k * batch
+                    kernels += 1
+            self.memory("casts", phase, each * elements, kernels=np.where(each > 0, float(kernels), 0.0))
 
     def flash(self, shape: AttentionShape) -> None:
         """Core attention in one kernel, forward and backward.
@@ -141,12 +156,13 @@ class Rows:
         for row, columns in enumerate(self._numbers):
             for column, value in enumerate(columns):
                 numbers[column, :, row] = value
-        kind, phase, core = (np.array(column, np.int64) for column in zip(*self._columns, strict=True))
+        kind, phase, linear, core = (np.array(column, np.int64) for column in zip(*self._columns, strict=True))
         m, n, k, batch, flops, moved, kernels = numbers
         return Operators(
             names=tuple(self._names),
             kind=kind,
             phase=phase,
+            linear=linear == 1,
             core=core == 1,
             m=m,
             n=n,

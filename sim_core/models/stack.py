@@ -25,6 +25,7 @@ class Stack(Checked):
     flash_attention: Flag
     attention_scale: Number  # time of core attention over that of the kernels measured for the device
     fused_loss: Flag
+    fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
     accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
     distributed_optimizer: Flag

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sim_core.engine.schedule import SCHEDULES
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import LARGEST, gpus_of
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
 from sim_core.workloads.workload import Workload
 
@@ -26,6 +27,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "fidelity": FIDELITIES,
     "gradient_precision": PRECISIONS,
     "cp_comm_type": CP_COMM_TYPES,
+    "precision": PRECISION_NAMES,
 }
 """Columns whose values are indices into these words."""
 
@@ -33,6 +35,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "cp": 1,
     "cp_comm_type": "p2p",
     "cp_a2a_size": 1,
+    "precision": PRECISION_NAMES[0],
     "schedule": "1f1b",
     "layer_split": "even",
     "checkpointing": "file",

@@ -43,6 +43,7 @@ class Plans(NamedTuple):
     cp: Ints
     cp_comm_type: Ints  # index into CP_COMM_TYPES
     cp_a2a_size: Ints  # of a2a+p2p; else 1
+    precision: Ints  # of linear layers, index into PRECISION_NAMES of models.precision
     all_gpus: Ints
     micro_batch: Ints
     ga: Ints  # 0 where dp * micro_batch does not divide the global batch
@@ -91,6 +92,7 @@ class Plan(NamedTuple):
     cp: int
     cp_comm_type: int
     cp_a2a_size: int
+    precision: int
     all_gpus: int
     micro_batch: int
     ga: int
@@ -128,6 +130,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         cp=plans.cp[i],
         cp_comm_type=plans.cp_comm_type[i],
         cp_a2a_size=plans.cp_a2a_size[i],
+        precision=plans.precision[i],
         all_gpus=plans.all_gpus[i],
         micro_batch=plans.micro_batch[i],
         ga=plans.ga[i],

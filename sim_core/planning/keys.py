@@ -13,7 +13,7 @@ from sim_core.workloads.workload import Modelled
 
 Ints = npt.NDArray[np.int64]
 
-COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers")
+COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision")
 """Of a key table; they are the arguments of `Modelled.keys`."""
 
 
@@ -22,7 +22,7 @@ def key_table(plans: Plans, rows: Ints) -> Ints:
     gathers = (plans.cp_comm_type[rows] == ALL_GATHER) & (plans.cp[rows] > 1)
     columns = (
         *(plans.tp[rows], plans.ep[rows], plans.micro_batch[rows], plans.cp[rows]),
-        *(a2a_ranks(plans, rows), gathers.astype(np.int64)),
+        *(a2a_ranks(plans, rows), gathers.astype(np.int64), plans.precision[rows]),
     )
     return np.stack(columns, axis=1)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sim_core.engine.schedule import ONE_F_ONE_B
 from sim_core.limits import LARGEST
 from sim_core.models.keys import REFUSALS, refusals
+from sim_core.models.precision import WIDE
 from sim_core.planning.columns import (
     A2A_P2P,
     BALANCED,
@@ -60,7 +61,6 @@ REASONS: Final = (
     "checkpoint_span_exceeds_stage",
     "straggler_beyond_pp",
     "not_in_simai",
-    "model_state_exceeds_memory",
     "memory_exceeds_device",
     "nics_fewer_than_ranks",
     "step_too_large",
@@ -78,6 +78,10 @@ REASONS: Final = (
     "sequence_not_divisible_by_cp",
     "heads_not_divisible_by_cp",
     "window_needs_whole_keys",
+    "precision_not_recorded",
+    "precision_not_in_stack",
+    "precision_not_on_device",
+    "sizes_unfit_precision",
     "result_not_finite",
     "worker_lost",
     "out_of_memory",
@@ -115,8 +119,7 @@ EXPLANATIONS: Final = {
     "straggler_beyond_pp": "straggler_stage is not below pp",
     "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, and no layers, "
     "device_speed, straggler or gradient_precision",
-    "model_state_exceeds_memory": "weights, gradients and optimizer state alone exceed the device's memory",
-    "memory_exceeds_device": "state and activations, with what the stack reserves, exceed the device's memory",
+    "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
     "numbers_too_large": "all_gpus above 2^40, or a global batch above 2^53",
@@ -133,6 +136,10 @@ EXPLANATIONS: Final = {
     "sequence_not_divisible_by_cp": "2 * cp does not divide the sequence: a rank takes two chunks of it",
     "heads_not_divisible_by_cp": "the all-to-all's ranks (cp, or cp_a2a_size) do not divide heads / tp or key-value heads / tp",
     "window_needs_whole_keys": "cp > 1 as a ring (p2p), but some layers have sliding windows: use a2a or all_gather",
+    "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
+    "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
+    "precision_not_on_device": "the device has no tensor cores of this precision",
+    "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
     "result_not_finite": "the step time, or a part of it, is not a positive finite number",
     "worker_lost": "the process that simulated this plan died, even with this plan alone",
     "out_of_memory": "this plan alone needs more memory than a worker has",
@@ -172,6 +179,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
         "global_batch_not_divisible": plans.ga == 0,
         "cp_not_recorded": (plans.cp > 1) & workload.from_file,
+        "precision_not_recorded": (plans.precision > 0) & workload.from_file,
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
@@ -209,7 +217,8 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
     codes = refusals(modelled.model, keys, workload.sequence)
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
     refused = {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
-    return {"cp_needs_flash_attention": unfused, **refused}
+    narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
+    return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
 def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import UP, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
+from sim_core.models.precision import GATHERED
 from sim_core.planning.split import count_layers
 from sim_core.workloads.moving import PARAMETERS
 from sim_core.workloads.workload import ALL_REDUCE, DP, GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
@@ -76,7 +77,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         parameters = max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_BUCKET_PARAMETERS_PER_DP * case.dp)
         bucket = width * parameters
     if role == GATHER_PARAMETERS:
-        bucket *= PARAMETER_BYTES / width  # the same parameters, in fewer bytes
+        bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
     scale = case.blocks.scale[case.block]
     first_s, most, total_s = 0.0, 1.0, 0.0
     for k in range(step.role.shape[0]):
@@ -84,8 +85,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         if step.role[k] != role:
             continue
         sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends)
-        if role == REDUCE_GRADIENTS:
-            sent *= narrower
+        sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent / number)
         buckets.number[size, k] = number

@@ -161,7 +161,15 @@ class Modelled:
     at_base: tuple[tuple[float, float], ...] = ()
 
     def keys(
-        self, tp: Ints, ep: Ints, micro_batch: Ints, *, cp: Ints | int = 1, a2a: Ints | int = 1, gathers: Ints | int = 0
+        self,
+        tp: Ints,
+        ep: Ints,
+        micro_batch: Ints,
+        *,
+        cp: Ints | int = 1,
+        a2a: Ints | int = 1,
+        gathers: Ints | int = 0,
+        precision: Ints | int = 0,
     ) -> Keys:
         """The keys of the model for some plans, [n]."""
         split = self.stack.experts_with_tp and self.model.experts is not None
@@ -174,6 +182,7 @@ class Modelled:
             cp=cp,
             a2a=a2a,
             gathers=gathers,
+            precision=precision,
         )
 
 

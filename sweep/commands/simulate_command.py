@@ -54,7 +54,7 @@ def command(
     print_warnings(prepared.warnings, console)
     print_checks(prepared.sweep.workload.checks, console)
     row = row_of(prepared)
-    if fidelity is Fidelity.simai and row["reason"] in ("", "model_state_exceeds_memory"):  # the tool checks no memory
+    if fidelity is Fidelity.simai and row["reason"] in ("", "memory_exceeds_device"):  # the tool checks no memory
         print_simai_parts(simai_parts(prepared), console)
     print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
     facts = prepared.provenance["plausibility"]

@@ -97,7 +97,8 @@ def print_plausibility(
             "peaks and bandwidth (measured_share)",
             soft_wrap=True,
         )
-    low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > HIGHEST_MFU for value in mfu)
+    highest = 1.0 if facts.get("narrow") else HIGHEST_MFU  # FP8 may pass what 16 bits cannot
+    low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > highest for value in mfu)
     of = f"{{}} of {len(mfu)} plans shown {{}}" if len(mfu) > 1 else "{0:.0s}this plan {1}"
     if low:
         console.print(
@@ -107,7 +108,7 @@ def print_plausibility(
         )
     if high:
         console.print(
-            f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {HIGHEST_MFU:.0%} MFU: "
+            f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {highest:.0%} MFU: "
             "no training reaches this; look for missing compute, or a device unlike the recorded one",
             soft_wrap=True,
         )

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sim_core import EXPLANATIONS, PARTS, short
+from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.fidelity import Disagreement
 from sweep.ranking import Ranking
 from sweep.show.checks import print_plausibility
@@ -61,15 +61,25 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
         console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), soft_wrap=True)
     left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
     if left_out:
-        print_reasons(left_out, console, "Not ranked")
+        more = {}
+        if ranking.memory:
+            need, have = (_span(*ranking.memory[k : k + 2]) for k in (0, 2))
+            more["memory_exceeds_device"] = f"; need {need}, have {have}"
+        print_reasons(left_out, console, "Not ranked", more)
 
 
-def print_reasons(counts: Mapping[str, int], console: Console, title: str) -> None:
-    """Print counts by reason, most frequent first, each with its meaning."""
+def _span(low: float, high: float) -> str:
+    a, b = short(low, "B"), short(high, "B")
+    return a if a == b else f"{a} to {b}"
+
+
+def print_reasons(counts: Mapping[str, int], console: Console, title: str, more: Mapping[str, str] | None = None) -> None:
+    """Print counts by reason, most frequent first, each with its meaning and what `more` says of it."""
     console.print(f"{title}:")
     width = max(len(f"{n:,}") for n in counts.values())
     for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         meaning = EXPLANATIONS.get(reason, "the condition given to `rank` is false" if reason == "where" else "")
+        meaning += (more or {}).get(reason, "")
         console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", soft_wrap=True)
 
 
@@ -103,6 +113,9 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
     console.print("plan: " + ", ".join(f"{name} {cell(name, value)}" for name, value in plan.items()), soft_wrap=True)
     if row["status"] != "ok":
         console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", soft_wrap=True)
+        if row["reason"] == "memory_exceeds_device":
+            need = short(row["peak_memory_bytes"] or row["state_bytes"], "B")
+            console.print(f"needs {need}, the device has {short(row['device_memory_bytes'], 'B')}", soft_wrap=True)
     elif parts:
         console.print(f"step time {short(row['step_time_s'], 's')}, the mean over the stages of")
         for name in PARTS:
@@ -111,8 +124,12 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
                 f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}",
             )
     if row["peak_memory_bytes"] is not None:
-        peak, state, activations = (short(row[name], "B") for name in ("peak_memory_bytes", "state_bytes", "activation_bytes"))
-        console.print(f"memory of the fullest stage {peak}: state {state}, activations {activations}", soft_wrap=True)
+        bytes_of = {name.removesuffix("_bytes"): short(row[name], "B") for name in MEMORY[:-1]}
+        peak, have = (short(row[name], "B") for name in ("peak_memory_bytes", "device_memory_bytes"))
+        console.print(
+            f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}",
+            soft_wrap=True,
+        )
     if row["training_days"] is not None:
         print_costs(row, console)
     for note in notes:

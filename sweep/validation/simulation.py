@@ -22,14 +22,20 @@ from sweep.validation.reasons import NotSimulated
 from sweep.validation.stacks import overlaps, stack_of
 from sweep.validation.table import Row
 
-BFLOAT: Final = ("bf16", "fp16", "amp_bf16", "amp_fp16")
-"""Precisions of 16 bits: one rate of the tensor cores."""
+PRECISIONS: Final = (
+    ("fp16", "fp16"), ("amp_fp16", "fp16"), ("bf16", "bf16"), ("amp_bf16", "bf16"), ("fp8-cs", "fp8_tensorwise"),
+    ("fp8-mx", "mxfp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("fp8 (alt granularity: 32x32 blockwise", "fp8_blockwise"),
+    ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
+)  # fmt: skip
+"""What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"), ("", "none"))
 """What a cell begins with and the plan's `checkpointing`; a recipe that does not state it is taken to have none."""
 READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.05, 2**29)), ("nvidia-smi", (1.11, 2**33)))
 """Words of a `mem_kind`, and what is read: factor on the bytes of tensors, bytes besides. That of nvidia-smi holds context,
 communicators and buffers; it was chosen on the runs of tr11's document. Of other kinds: what the stack reserves."""
+ALLOCATED: Final = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
+"""Bytes of tensors: what the framework reports as allocated."""
 LONGEST_REASON: Final = 100
 BOUNDLESS: Final = "1e6 GB"
 """Memory of the device while a step is timed: whether the plan fits is judged apart."""
@@ -111,16 +117,14 @@ def _simulated(row: Row, change: Change) -> Run:
     found = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
     if found["reason"][0]:
         raise NotSimulated(f"plan: {found['reason'][0]}")
-    peak = float(found["peak_memory_bytes"][0])
-    on_device = peak * stack.fragmentation + stack.reserved
-    return Run(row, float(found["step_time_s"][0]), peak, on_device, fits=on_device <= device_bytes)
+    tensors, on_device = float(sum(found[name][0] for name in ALLOCATED)), float(found["peak_memory_bytes"][0])
+    return Run(row, float(found["step_time_s"][0]), tensors, on_device, fits=on_device <= device_bytes)
 
 
 def _plan(row: Row) -> dict[str, object]:
     """The plan by the names of `sim_core.plans`. Raises NotSimulated for what the simulator does not have."""
     absent = partial(_absent, row)
     absent("zero", row.text("zero").lower() in SHARDED, f"sharded data parallelism (zero {row.text('zero')})")
-    absent("precision", row.text("dtype").lower() not in BFLOAT, f"precision {row.text('dtype')[:24] or 'not stated'}")
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")
     vpp, overlapping = row.count("vpp", 1), overlaps(row)
@@ -133,6 +137,7 @@ def _plan(row: Row) -> dict[str, object]:
         "pp": row.count("pp", 1),
         "vpp": vpp,
         "ep": row.count("ep", 1),
+        "precision": _precision(row),
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": next(word for start, word in RECOMPUTE if recompute.startswith(start)),
@@ -142,6 +147,14 @@ def _plan(row: Row) -> dict[str, object]:
         "overlap_grad": overlapping,
         "overlap_param": overlapping,
     }
+
+
+def _precision(row: Row) -> str:
+    dtype = row.text("dtype").lower()
+    found = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
+    if found is None:
+        raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
+    return found
 
 
 def _absent(row: Row, column: str, asked: bool, what: str) -> None:

@@ -10,12 +10,12 @@ from sweep.validation.table import Row
 
 STACKS: Final = (
     ("megatron-deepspeed", "megatron-deepspeed"),
-    ("megatron-bridge", "megatron-core"),
+    ("megatron-bridge", "nemo"),
     ("megatron-core", "megatron-core"),
-    ("nemo framework", "megatron-core"),
-    ("nemo,", "megatron-core"),
-    ("nemo 25", "megatron-core"),
-    ("nvidia release", "megatron-core"),
+    ("nemo framework", "nemo"),
+    ("nemo,", "nemo"),
+    ("nemo 25", "nemo"),
+    ("nvidia release", "nemo"),
     ("nemo", "nemo-24"),
     ("megatron-lm", "megatron-2022"),
 )

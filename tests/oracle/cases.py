@@ -235,7 +235,7 @@ def random_workload(rng: np.random.Generator) -> Workload:
         gradient_width=float(pick(rng, 2, 4)),
         dtype="bf16" if flip(rng) else "fp32",
         state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
-        shares=random_shares(rng) if flip(rng) else Shares(),
+        shares=(random_shares(rng) if flip(rng) else Shares())._replace(whole_experts=layers % 2 == 0),
     )
 
 
@@ -300,8 +300,9 @@ def legal(workload: Workload, plan: Plan) -> bool:
     shares[-1] -= after
     most = max(plan.virtual_layers if listed and plan.virtual_layers else shares)
     dense, of_experts = workload.gradients_known
+    around = plan.dp * (plan.tp if workload.arrays.shares.whole_experts else 1)
     rules = (
-        plan.dp % plan.ep == 0,
+        around % plan.ep == 0,
         plan.vpp == 1 or (plan.pp > 1 and plan.schedule == 1 and plan.ga % plan.pp == 0 and plan.overlap_pp == 1),
         listed or chunks <= slots,
         plan.layers == workload.layers or workload.arrays.layer_unit >= 0,
@@ -312,7 +313,7 @@ def legal(workload: Workload, plan: Plan) -> bool:
         plan.ep == 1 or (workload.has_experts and plan.ep <= (workload.experts or plan.ep)),
         plan.ep == 1 or workload.has_ep_messages,
         plan.dp == 1 or dense,
-        plan.dp == plan.ep or of_experts or not workload.has_experts,
+        around == plan.ep or of_experts or not workload.has_experts,
         workload.ends_known or (plan.pp, plan.layers) == (workload.base.pp, workload.layers),
         plan.checkpointing != SELECTIVE or workload.has_attention_core,
         plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= most,
@@ -331,6 +332,8 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
         tp, pp, ep = pick(rng, 1, 1, 2, 3, 4, 8), int(rng.integers(1, 7)), pick(rng, 1, 2, 3, 4, 8)
         vpp = pick(rng, 1, 2, 3) if pp > 1 else 1
         dp = ep * int(rng.integers(1, 7))
+        if workload.arrays.shares.whole_experts and flip(rng):
+            dp = int(rng.integers(1, 7))
         layers = workload.layers if rng.random() < 0.7 else max(workload.layers + int(rng.integers(-2, 4)), 1)
         layer_split = pick(rng, EVEN, BALANCED, BALANCED, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS, LISTED)
         cuts = np.sort(rng.integers(0, layers + 1, pp * vpp - 1))

@@ -1,6 +1,7 @@
 """Which ranks communicate: every group of a plan as a list of ranks, and the node of each rank.
 
-Megatron's rank order: tp is the fastest, then dp (with ep inside dp: neighbours in dp share experts), then pp.
+Megatron's rank order: tp is the fastest, then dp (with ep inside dp: neighbours in dp share experts), then pp. Experts that tp
+does not divide have an order of their own, without tp: all neighbours share experts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Grid:
     pp: int
     ep: int
     dp: int
+    whole_experts: bool = False
 
     def rank(self, stage: int, replica: int, shard: int) -> int:
         """Number of a rank by its place in pp, dp and tp."""
@@ -44,6 +46,9 @@ class Grid:
             DP: lambda replica, shard: (shard,),
             DP_EP: lambda replica, shard: (shard, replica % self.ep),
         }
+        if self.whole_experts:
+            same[EP] = lambda replica, shard: ((replica * self.tp + shard) // self.ep,)
+            same[DP_EP] = lambda replica, shard: ((replica * self.tp + shard) % self.ep,)
         members: dict[tuple[int, ...], list[int]] = {}
         for stage in range(self.pp):
             for replica in range(self.dp):

@@ -75,11 +75,6 @@ class Plan:
         """Replicas."""
         return self.all_gpus // (self.tp * self.pp)
 
-    @property
-    def grid(self) -> Grid:
-        """Its ranks."""
-        return Grid(self.tp, self.pp, self.ep, self.dp)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
@@ -115,6 +110,12 @@ class Oracle:
     network: Network
     held: list[list[range]]
 
+    @cached_property
+    def grid(self) -> Grid:
+        """The ranks of the plan."""
+        plan = self.plan
+        return Grid(plan.tp, plan.pp, plan.ep, plan.dp, self.workload.arrays.shares.whole_experts)
+
     # moving and costs
 
     def moved(self, rule: int) -> float:
@@ -133,7 +134,7 @@ class Oracle:
         in_layers = layers * self.workload.base.pp / self.workload.layers
         if rule not in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS):
             return self.moved(rule)
-        experts = self.moved(EXPERT_PARAMETERS) * in_layers
+        experts = self.moved(EXPERT_PARAMETERS) * in_layers * (ratio if shares.whole_experts else 1)
         if rule == EXPERT_PARAMETERS:
             return experts
         here = there = 1.0
@@ -154,7 +155,7 @@ class Oracle:
     @cached_property
     def placements(self) -> dict[int, set[Placement]]:
         """Where the groups of each kind sit, all of them."""
-        grid, node = self.plan.grid, self.network.gpus_per_node
+        grid, node = self.grid, self.network.gpus_per_node
         return {kind: {placement(ranks, node) for ranks in grid.groups(kind)} for kind in PART}
 
     def seconds(self, kind: int, group: int, size: float) -> float:
@@ -262,7 +263,7 @@ class Oracle:
         if plan.pp > 1:
             size = arrays.p2p_bytes * self.moved(arrays.p2p_rule)
             for stage in range(plan.pp):
-                pairs = {sender // node != receiver // node for sender, receiver in plan.grid.sends(stage)}
+                pairs = {sender // node != receiver // node for sender, receiver in self.grid.sends(stage)}
                 cost = max(self.network.send(size, between) for between in pairs)
                 into[FORWARD][(stage + 1) % plan.pp] = cost
                 into[BACKWARD][stage] = cost
@@ -423,22 +424,22 @@ class Oracle:
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": max(reduced) + max(last)}
 
-    def state_bytes(self) -> float:
-        """Bytes of weights, gradients and optimizer on a rank of the fullest stage; NaN where the gradients are not known."""
+    def state_bytes(self) -> list[float]:
+        """Bytes of weights, gradients and optimizer on a rank of each stage; NaN where the gradients are not known."""
         work, arrays = self.workload, self.workload.arrays
         step = arrays.step
         told = work.gradients_known[0] and (work.gradients_known[1] or not work.has_experts)
         if not told or not (arrays.layered_gradients or REDUCE_GRADIENTS in step.role):
-            return math.nan
+            return [math.nan]
         sharded = GATHER_PARAMETERS in step.role
         replicated, shared_out = work.state_width
-        return max(
+        return [
             sum(
                 count * (replicated + shared_out / (copies if sharded else 1))
                 for count, copies in self._parameters(sum(map(len, chunks)), stage in (0, self.plan.pp - 1))
             )
             for stage, chunks in enumerate(self.held)
-        )
+        ]
 
     def _parameters(self, layers: int, end: bool) -> list[tuple[float, float]]:
         """(parameters on a rank that holds that many layers, ranks that hold the same ones), dense and of experts.
@@ -448,7 +449,8 @@ class Oracle:
         """
         plan, arrays, step = self.plan, self.workload.arrays, self.workload.arrays.step
         found = []
-        for rule, copies in ((PARAMETERS, float(plan.dp)), (EXPERT_PARAMETERS, plan.dp / plan.ep)):
+        around = plan.dp * (plan.tp if arrays.shares.whole_experts else 1)
+        for rule, copies in ((PARAMETERS, float(plan.dp)), (EXPERT_PARAMETERS, around / plan.ep)):
             size = sum(
                 float(step.comm_bytes[k]) * self.of_stage(rule, layers, end)
                 for k in range(len(step.role))

@@ -26,6 +26,7 @@ from sim_core import (
 )
 from sim_core.costing.collectives import collective_s, send_s
 from sim_core.hardware.table import device_at
+from sim_core.metrics import PEAK_BYTES
 from sim_core.planning import placement
 from sim_core.workloads.workload import ALL_TO_ALL, EP
 from tests.conftest import EXAMPLES, PLAIN, make_plans
@@ -121,10 +122,13 @@ def agree(workload: Workload, machines: Machines, plans: list[Plan]) -> int:
     fit = 0
     for k, plan in enumerate(plans):
         expected = oracle(workload, machines, plan)
-        state = expected.state_bytes()
-        assert results.state_bytes[k] == pytest.approx(state, rel=RELATIVE, nan_ok=True), plan
-        if state > machines.variants[plan.hardware].value("memory"):
-            assert results.reason[k] == REASON["model_state_exceeds_memory"], plan
+        state, peak = expected.state_bytes(), results.memory[PEAK_BYTES, k]
+        if np.isnan(peak):  # else it is that of the stage with the highest peak, which may hold less state
+            assert results.state_bytes[k] == pytest.approx(max(state), rel=RELATIVE, nan_ok=True), plan
+        else:
+            assert any(math.isclose(results.state_bytes[k], of_stage, rel_tol=RELATIVE) for of_stage in state), plan
+        if max(max(state), peak) > machines.variants[plan.hardware].value("memory"):
+            assert results.reason[k] == REASON["memory_exceeds_device"], plan
             continue
         assert results.reason[k] == 0, plan
         fit += 1

@@ -242,6 +242,8 @@ def test_a_record_takes_the_models_value(tmp_path: Path) -> None:
         assert run(work, **at)[name] == pytest.approx(of_layers + ends, rel=1e-5)
     optimizer = run(work, **at)["optimizer_s"] - STACK.step
     assert optimizer == pytest.approx(run(alone, **at)["optimizer_s"], rel=0.02)
+    assert {"embedding_layer.forward", "grad_param_compute"} <= {check.record for check in own.checks}
+    assert not {check.record.partition(".")[0] for check in work.checks} & {*records}  # nobody doubts the model's
     assert run(work, **at)["tp_total_s"] < run(own, **at)["tp_total_s"]  # `layernorm` reduces all gradients on TP
 
 

@@ -284,7 +284,7 @@ def test_an_illegal_plan_has_its_reason_and_no_result(gpt7b: Workload, h100: Har
 
 def test_state_that_does_not_fit_is_infeasible(llama: Workload, h100: HardwareTable) -> None:
     results = simulate(llama, h100, make_plans(llama, tp=1, pp=1, all_gpus=1024))
-    assert results.reason.tolist() == [REASON["model_state_exceeds_memory"]]
+    assert results.reason.tolist() == [REASON["memory_exceeds_device"]]
 
 
 def test_a_step_that_is_not_finite_is_failed_not_reported(gpt7b: Workload) -> None:

@@ -124,7 +124,7 @@ def test_simulate_in_fidelity_simai_exits_with_3_for_a_plan_that_cannot_run() ->
     assert "total" not in refused.stdout
     small = sweep("simulate", GPT7B, "--fidelity", "simai", "--set", "hardware.memory=1 GB")
     assert small.returncode == 3  # the tool knows no memory: its numbers are printed nevertheless
-    assert "infeasible: model_state_exceeds_memory" in small.stdout
+    assert "infeasible: memory_exceeds_device" in small.stdout
     assert "total" in small.stdout
     others = sweep("simulate", MOE, "--fidelity", "simai")
     assert others.returncode == 3

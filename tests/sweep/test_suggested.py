@@ -42,6 +42,9 @@ def test_what_is_printed_is_pasted_and_runs(tmp_path: Path, name: str) -> None:
     assert row["status"] == "ok"
     assert row["peak_memory_bytes"] > row["state_bytes"] > 0
     assert 0 < row["mfu"] < 1
+    refused = sweep("export", spec, "--plan", 0)
+    assert refused.returncode == 1
+    assert "calibrated by workload.model, which a text does not hold" in refused.stderr
 
 
 def test_other_files_suggest_none() -> None:

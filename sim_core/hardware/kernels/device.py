@@ -21,6 +21,13 @@ class Dtype(NamedTuple):
     table: str  # name of its tables; none for fp32
     peak: str  # number of the hardware
     bytes: float  # of one element
+    own: bool = True  # the tables are of this very precision
+    also: str = ""  # another peak that a device must have
+
+    @property
+    def peaks(self) -> tuple[str, ...]:
+        """Numbers of the hardware that are above 0 where it has this precision."""
+        return (self.also, self.peak) if self.also else (self.peak,)
 
 
 DTYPES: Final = {
@@ -29,9 +36,11 @@ DTYPES: Final = {
     "fp16": Dtype("bf16", "peak_flops_bf16", 2),
     "fp8": Dtype("fp8", "peak_flops_fp8", 1),
     "fp8_block": Dtype("fp8_block", "peak_flops_fp8", 1),
+    "mxfp8": Dtype("fp8", "peak_flops_fp8", 1, own=False, also="peak_flops_fp4"),
     "nvfp4": Dtype("nvfp4", "peak_flops_fp4", 0.5),
 }
-"""fp8 has one scale per tensor, fp8_block one per block. fp16 has the rates of bf16: the same tensor cores."""
+"""fp8 has one scale per tensor, fp8_block one per block. fp16 has the rates of bf16: the same tensor cores. mxfp8 was not
+measured: it takes the rates of fp8; tensor cores that scale its blocks came with those of FP4."""
 
 
 class Timed(NamedTuple):
@@ -53,10 +62,10 @@ class Kernels(NamedTuple):
         """Peak FLOP/s of a precision. Raises SpecError where the device has none, or the precision is unknown."""
         if dtype not in DTYPES:
             raise SpecError(f"precision {dtype!r}: unknown, {nearest(dtype, DTYPES)}")
-        peak = self.numbers[DTYPES[dtype].peak]
-        if not peak > 0:
-            raise SpecError(f"precision {dtype!r}: {self.name} does not have it ({DTYPES[dtype].peak} is 0)")
-        return peak
+        for number in DTYPES[dtype].peaks:
+            if not self.numbers[number] > 0:
+                raise SpecError(f"precision {dtype!r}: {self.name} does not have it ({number} is 0)")
+        return self.numbers[DTYPES[dtype].peak]
 
     @property
     def hbm_bandwidth(self) -> float:
@@ -79,7 +88,12 @@ def load_kernels(hardware: Hardware) -> Kernels:
 
 def precisions(kernels: Kernels) -> list[str]:
     """The precisions that a device has."""
-    return [dtype for dtype, (_, peak, _) in DTYPES.items() if kernels.numbers[peak] > 0]
+    return [name for name, dtype in DTYPES.items() if all(kernels.numbers[peak] > 0 for peak in dtype.peaks)]
+
+
+def has_precision(hardware: Hardware, name: str) -> bool:
+    """Whether a device has tensor cores of a precision."""
+    return all(hardware.value(peak) > 0 for peak in DTYPES[name].peaks)
 
 
 def measured_kernels(kernels: Kernels) -> list[str]:

@@ -68,7 +68,7 @@ def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes,
     if kernels.tables and kernels.tables.multiprocessors:
         rate = rate * wave_efficiency(rows, columns, kernels.tables.multiprocessors)
         rate = np.minimum(rate, kernels.tables.fastest[DTYPES[dtype].table])  # of full waves: between sizes it may be too high
-    return Timed(factor * 2.0 * rows * columns * depth / rate, inside & kernels.own)
+    return Timed(factor * 2.0 * rows * columns * depth / rate, inside & (kernels.own and DTYPES[dtype].own))
 
 
 def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -> Floats:

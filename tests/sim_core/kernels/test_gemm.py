@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError, read_hardware
-from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels
+from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels, precisions
 from sim_core.hardware.kernels.gemm import Phase, gemm_s, grouped_gemm_s
 from sim_core.hardware.kernels.grid import Bools, Floats, Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
@@ -280,9 +280,9 @@ def test_one_group_is_a_gemm() -> None:
 def test_every_precision_has_a_table_or_a_peak() -> None:
     for preset in OWNERS.values():
         kernels = load_kernels(read_hardware(preset))
-        for dtype, (name, peak, _) in DTYPES.items():
-            if kernels.numbers[peak] > 0 and name:
-                assert name in table_names(kernels), (preset, dtype)
+        for name in precisions(kernels):
+            if DTYPES[name].table:
+                assert DTYPES[name].table in table_names(kernels), (preset, name)
 
 
 def test_an_empty_table_of_shapes_is_an_empty_answer() -> None:
