@@ -81,6 +81,7 @@ from sim_core.simulator import (
     simulate,
     trace,
 )
+from sim_core.starting import Start, start_of
 from sim_core.units import (
     SWITCH,
     count,
@@ -178,6 +179,7 @@ __all__ = [
     "SimError",
     "SpecError",
     "Stack",
+    "Start",
     "Summary",
     "Traffic",
     "Workload",
@@ -234,6 +236,7 @@ __all__ = [
     "suggest_model",
     "summarize",
     "stack_names",
+    "start_of",
     "trace",
     "whole_number",
     "workload_from_model",

@@ -23,6 +23,7 @@ LARGEST: Final[Mapping[str, int]] = {
     **dict.fromkeys(("layers", "micro_batch", "checkpoint_layers", "experts"), _LAYERS),
     **dict.fromkeys(("dp", "ga", "global_batch"), _STEP),
     "all_gpus": 2**40,
+    "step": 2**20,
     "bucket_bytes": 2**40,
     **dict.fromkeys(("sequence", "ffn"), 2**31 - 1),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
+from sim_core.costing.recorded import with_recorded
 from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
 from sim_core.errors import SpecError
@@ -124,6 +126,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
+    workload = replace(workload, arrays=with_recorded(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
@@ -212,6 +215,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
+    workload = replace(workload, arrays=with_recorded(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = _tables(workload, hardware, one, rows)
     scratch = _scratch(workload.arrays, one, tables.split, rows)

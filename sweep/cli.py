@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "rank": "Rank the plans of a sweep.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
+    "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",

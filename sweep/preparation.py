@@ -22,6 +22,7 @@ from sim_core import (
     read_hardware,
     short,
     source_hash,
+    start_of,
 )
 from sweep.budget import COSTS, Budget
 from sweep.columns import describe_rows, result_column, result_schema
@@ -74,6 +75,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     ]
     if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if measured_on is None and workload.recorded is not None:
+        notes.append(f"messages are taken as recorded on {variants[0].name}, the first hardware (set workload.measured_on)")
     if spec.sample and spec.sample.n > space.size:
         notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
     changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
@@ -86,6 +89,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
     if spec.budget:
         notes.append(spec.budget.note(variants))
+    start, near = _start(workload, table)
+    notes += near
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -111,11 +116,29 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "rows": space.count,
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
+        "start": start,
         "held": list(space.defaults),
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
     }
     return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+
+
+FAR = 0.03
+"""Error at the recorded plan above which there is a warning."""
+
+
+def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | None, list[str]]:
+    """How near the simulated step at the recorded plan is to the recorded one, as data and as a note."""
+    found = start_of(workload, table)
+    if found is None:
+        return None, []
+    if found.reason:
+        return {"recorded_s": found.recorded_s, "reason": found.reason}, [f"recorded plan: {found.reason}, not compared"]
+    data = {"recorded_s": found.recorded_s, "simulated_s": found.simulated_s, "error": found.error}
+    both = f"simulated {short(found.simulated_s, 's')}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
+    warning = "warning: " if abs(found.error) > FAR else ""
+    return data, [f"{warning}recorded plan: {both}"]
 
 
 def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
@@ -160,6 +183,8 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update(json.dumps([variant.model_dump(mode="json") for variant in variants]).encode())
     for column in table.columns:
         digest.update(column.tobytes())
+    if workload.recorded is not None:  # its messages are held against that hardware
+        digest.update((table.measured_on or variants[0]).model_dump_json().encode())
     if spec.budget:
         digest.update(f"{spec.budget.model_dump_json()} {[spec.budget.watts(variant) for variant in variants]}".encode())
     digest.update(f"{workload.content} {source_hash()}".encode())

@@ -45,7 +45,7 @@ MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
 """Keys of `workload` that need a model."""
 FILE_KEYS: Final = (
     *("micro_batch", "measured_on", "tp", "pp", "vpp", "ep", "all_gpus", "layers", "ffn", "experts"),
-    *("repeat", "bytes_per_element", "records"),
+    *("repeat", "bytes_per_element", "records", "step"),
 )
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
@@ -97,8 +97,9 @@ class WorkloadSpec(Section):
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
     records: dict[str, Any] | None = None
+    step: int | None = None
 
-    @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", mode="before")
+    @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", "step", mode="before")
     @classmethod
     def _within_bounds(cls, given: object, info: ValidationInfo) -> object:
         most = LARGEST[str(info.field_name)]

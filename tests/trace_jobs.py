@@ -43,6 +43,9 @@ class JobSpec:
     optimizer_ms: float = 20.0
     norm_ms: float = 0.3
     tied: bool = True
+    embedding: int = 0  # parameters that the end stages hold besides layers
+    popularity: tuple[float, ...] = ()  # of the experts: tokens go to ranks by it
+    expert_ms: float = 4.0  # of a layer's forward on a rank with the mean of the tokens, and of its backward; with `popularity`
     straggler: int | None = None
     straggler_factor: float = 1.3
     hosts: int = 2
@@ -56,6 +59,18 @@ class JobSpec:
     @property
     def per_stage(self) -> int:
         return self.tp * self.dp
+
+    @property
+    def experts(self) -> int:
+        return len(self.popularity) or (4 * self.ep if self.moe else 0)
+
+    def load(self, replica: int) -> float:
+        """Tokens that a replica's experts get, over the mean."""
+        if not self.popularity:
+            return 1.0
+        held = len(self.popularity) // self.ep
+        own = replica % self.ep
+        return sum(self.popularity[own * held : (own + 1) * held]) * self.ep / sum(self.popularity)
 
     def place(self, rank: int) -> tuple[int, int, int]:
         """Stage, replica, tensor rank."""
@@ -139,7 +154,7 @@ def file_name(spec: JobSpec, rank: int, *, named: bool = True) -> str:
     """wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0_20250818090223.txt; or a name without the layout."""
     if not named:
         return f"trace_{rank:03d}.txt"
-    experts = 4 * spec.ep if spec.moe else 0
+    experts = spec.experts
     stamp = 20250818090223 + rank % 3
     size = f"wd{spec.world}_tp{spec.tp}_pp{spec.pp}_exp{spec.ep}_expNum{experts}"
     return f"{size}_l{spec.layers}_bs1_rank{rank}_{stamp}.txt"
@@ -289,17 +304,24 @@ class _Rank:
         """forward_step or backward_step: work cut by the calls inside it."""
         calls: list[tuple[Segment, str]] = []
         at = f"{name}-{self._next(name)}"
-        if self.spec.moe:
+        spec = self.spec
+        load = spec.load(self.replica)
+        got = _ALL_TO_ALL.replace("[2048,", f"[{round(2048 * load)},")
+        between: list[float] = []  # work of experts before each call
+        if spec.moe:
             for layer in range(2):
                 for half in ("dispatch", "combine"):
-                    calls.append((self._expert_group(f"{at}-{layer}-{half}", 0.15), _ALL_TO_ALL))
+                    calls.append((self._expert_group(f"{at}-{layer}-{half}", 0.15), got if half == "combine" else _ALL_TO_ALL))
+                    between.append(spec.expert_ms * load if spec.popularity and half == "combine" else 0.0)
         if self.spec.tp > 1 or not self.spec.moe:
             for turn in range(2):
                 calls.append((self._tensor_group(f"{at}-{turn}", self._cost(0.2, at)), _ALL_REDUCE))
         each = self._noise(work_ms * self.speed) / (len(calls) + 1)
         segments: list[Segment] = [each]
         parts = []
-        for segment, text in calls:
+        for k, (segment, text) in enumerate(calls):
+            if k < len(between) and between[k]:
+                segments[-1] = each + between[k]
             parts.append(Part(segment=len(segments), text=text))
             segments += [segment, each]
         self._add(Op(rows=(name,), state=state, segments=tuple(segments), gap_ms=self._gap(), parts=parts))
@@ -429,13 +451,20 @@ class _Rank:
     def _finalize(self) -> None:
         spec, s, d, t = self.spec, self.stage, self.replica, self.tensor
         size = 290_013_184 // (spec.pp * spec.tp)
+        dense = size + (spec.embedding if s in (0, spec.pp - 1) else 0)
         if spec.dp > 1:
-            self._reduce("dp_allreduce", "dp", ("dp", s, t), 11.9, size, "All-reduce / reduce-scatter, across (DP) replicas")
+            took_ms = 11.9 * dense / size
+            self._reduce(
+                "dp_allreduce", "dp", ("dp", s, t), took_ms, dense, "All-reduce / reduce-scatter, across (DP) replicas"
+            )
         if spec.moe and spec.dp > spec.ep:
             self._reduce("ep_dp_allreduce", "ep_dp", ("ep_dp", s, t, d % spec.ep), 20.0, 4 * size, "Expert DP gradients")
         if spec.tied and spec.pp > 1 and s in (0, spec.pp - 1):
             self._reduce("ep_allreduce", "ep", ("embedding", d, t), 3.0, 50304 * 1024, "_allreduce_word_embedding_grads")
-        update = spec.optimizer_ms * (1.0 + 0.1 * (self._noise(1.0) - 1.0))  # memory-bound: steadier than the blocks
+        experts = 4 * size if spec.moe else 0
+        update = (
+            spec.optimizer_ms * (dense + experts) / (size + experts) * (1.0 + 0.1 * (self._noise(1.0) - 1.0))
+        )  # memory-bound: steadier than the blocks
         norm: tuple[Segment, ...] = () if spec.moe else ((((("norm", d),), self._cost(spec.norm_ms, "norm"))),)
         self._add(Op(rows=("optimizer_step",), state="finalize", segments=(*norm, update), gap_ms=self._gap()))
 

@@ -24,7 +24,7 @@ from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
 from sim_core.planning.keys import key_table
 from sim_core.planning.split import Split
 from sim_core.terms import CP_A2A, CP_RING
-from sim_core.workloads.moving import COMPUTE, EXPONENTS, rule_scales
+from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
 Ints = npt.NDArray[np.int64]
@@ -92,11 +92,16 @@ def _cost(case: Case, by_model: bool) -> None:
     plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
     base = case.arrays.base
     rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
+    rules, load = case.arrays.compute_rule, case.arrays.expert_load
+    if load.shape[0] > 0:
+        blocks.scale[row, EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
     if not by_model:
         blocks.compute[row] = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
     for p in range(pieces.unit.shape[0]):
         unit = pieces.unit[p]
         forward, backward = blocks.compute[row, unit, 0], blocks.compute[row, unit, 1]
+        if rules.shape[0] > 0 and not by_model:
+            forward = backward = compute_factor(blocks.scale[row, rules[p]], case.device, plan)
         again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
         forward_s = pieces.compute_s[p, FORWARD] * forward
         weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * backward

@@ -19,7 +19,7 @@ from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
 from sim_core.workloads.readers.simai_records import MODEL, flat
 from sim_core.workloads.reading import SIMAI, Facts, read_workload
-from sim_core.workloads.workload import ALL_GATHER, FORWARD, REDUCE_SCATTER, TP, Modelled, Workload
+from sim_core.workloads.workload import ALL_GATHER, FORWARD, NO_LOAD, NO_RULE, REDUCE_SCATTER, TP, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,7 +78,7 @@ def calibrated(
     if not _has_times(recorded):
         raise SpecError("the file has no times of its layers (1 ns stands for none): nothing to calibrate by")
     whole, derived = completed(recorded, by_model, modelled)
-    arrays = whole.arrays
+    arrays = whole.arrays._replace(compute_rule=NO_RULE, expert_load=NO_LOAD)  # the model's ratios move the compute
     if model.experts:
         arrays = arrays._replace(shares=arrays.shares._replace(whole_experts=not modelled.stack.experts_with_tp))
     modelled = replace(modelled, dtype=recorded.dtype)

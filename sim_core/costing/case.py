@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.groups import Groups, group_s
+from sim_core.costing.groups import Groups, between_nodes, group_s
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inner_kernel
 from sim_core.metrics import N_SUMS
@@ -94,4 +94,5 @@ def case_at(
 @inner_kernel
 def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on one of the plan's groups."""
-    return group_s(case.groups, case.group, case.device.links, kind, group, size)
+    seconds = group_s(case.groups, case.group, case.device.links, kind, group, size)
+    return float(seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group])

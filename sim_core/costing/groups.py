@@ -125,6 +125,15 @@ def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints) -> I
 
 
 @inner_kernel
+def between_nodes(groups: Groups, row: int, group: int) -> bool:
+    """Whether some of a plan's groups of one kind have ranks on several nodes."""
+    for k in range(groups.first[row, group], groups.end[row, group]):  # noqa: SIM110 (a generator would allocate)
+        if groups.placed[k, 0] > 1:
+            return True
+    return False
+
+
+@inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: that of the slowest group."""
     placed, ranks, stride = groups.placed, groups.ranks[row, group], groups.stride[row, group]

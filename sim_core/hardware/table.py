@@ -51,6 +51,7 @@ class HardwareTable:
 
     columns: HardwareColumns
     variants: tuple[Hardware, ...]
+    measured_on: Hardware | None = None  # what recorded times are of; None: unknown
 
     def __len__(self) -> int:
         return len(self.variants)
@@ -155,4 +156,4 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         socket_bandwidth_one=column("socket_bandwidth_one"),
         fabric_efficiency=column("fabric_efficiency"),
     )
-    return HardwareTable(columns, tuple(variants))
+    return HardwareTable(columns, tuple(variants), measured_on)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.parameters import ends_held, stage_factor
 from sim_core.engine.events import UP, Program, Times
@@ -20,9 +21,6 @@ from sim_core.workloads.workload import ALL_REDUCE, DP, GATHER_PARAMETERS, REDUC
 Floats = npt.NDArray[np.float64]
 
 PARAMETER_BYTES: Final = 2
-MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
-MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
-"""Default gradient bucket: max(40e6, 1e6 * dp) parameters; Megatron-LM core/distributed/distributed_data_parallel.py."""
 EDGE_BUCKETS: Final = 16.0
 DDP_BUCKET_BYTES: Final = 25 * 2**20
 """Default bucket of gradients that become ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
@@ -74,8 +72,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     narrower = _width_scale(case)
     width = arrays.gradient_width * narrower
     if bucket == 0:
-        parameters = max(MEGATRON_BUCKET_PARAMETERS, MEGATRON_BUCKET_PARAMETERS_PER_DP * case.dp)
-        bucket = width * parameters
+        bucket = default_bucket_bytes(width, case.dp)
     if role == GATHER_PARAMETERS:
         bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
     scale = case.blocks.scale[case.block]

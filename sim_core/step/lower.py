@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
+from sim_core.costing.groups import N_GROUPS
 from sim_core.engine.events import DOWN, UP, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
@@ -52,8 +53,9 @@ def _cost_sends(case: Case, program: Program) -> None:
         program.message_s[:, 0] = 0.0
         return
     size = case.arrays.p2p_bytes * case.blocks.scale[case.block, case.arrays.p2p_rule]
-    inside_s = send_s(size, False, case.device.links)
-    outside_s = send_s(size, True, case.device.links)
+    factor = case.arrays.message_factor
+    inside_s = send_s(size, False, case.device.links) * factor[0, N_GROUPS]
+    outside_s = send_s(size, True, case.device.links) * factor[1, N_GROUPS]
     if case.arrays.framework.gathers_sends:
         gather_s = collective_of(case, ALL_GATHER, TP, size * case.plan.tp)
         inside_s += gather_s

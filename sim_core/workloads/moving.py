@@ -34,7 +34,9 @@ PARAMETERS: Final = 4
 EXPERT_PARAMETERS: Final = 5
 VOCABULARY: Final = 6
 ALL_PARAMETERS: Final = 7
-N_RULES: Final = 8
+EXPERT_LOAD: Final = 8
+EXPERT_WEIGHTS: Final = 9
+N_RULES: Final = 10
 
 RULES: Final = (
     Rule(
@@ -100,6 +102,22 @@ RULES: Final = (
         ep=0,
         by_layers=True,
         why="one message with the dense parameters and those of the experts, each part by its own rule",
+    ),
+    Rule(
+        name="expert_load",
+        micro_batch=1,
+        tp=-1,
+        ep=0,
+        by_layers=False,
+        why="work and traffic of the rank with the most tokens: x its load at the plan's ep over that at the recorded ep",
+    ),
+    Rule(
+        name="expert_weights",
+        micro_batch=0,
+        tp=-1,
+        ep=-1,
+        by_layers=False,
+        why="experts' weights and gradients that a pass reads and writes: a rank holds 1/ep of them",
     ),
 )
 

@@ -22,6 +22,7 @@ from sim_core.workloads.readers.simai_suggested import Suggestion, suggested_mod
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
+from sim_core.workloads.traces.together import check_together
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 
@@ -35,7 +36,7 @@ class Facts:
     `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
     compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP,
     `experts` are those of a layer. `records`: values in place of the file's, `{name: value}` (docs/aicb.md).
-    Raises SpecError for a value that a fact cannot have.
+    `step` is one of several in a trace, counted from 1. Raises SpecError for a value that a fact cannot have.
     """
 
     micro_batch: int | None = None
@@ -52,6 +53,7 @@ class Facts:
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
     records: Mapping[str, object] | None = None
+    step: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -89,7 +91,7 @@ def _fits(name: str, value: object) -> bool:
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
     SIMAI: (*_COMMON, "ffn", "all_gpus", "experts", "records"),
-    TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts"),
+    TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
 """The facts that each kind takes; a SimAI text contains its own plan, one of the first generation all but `all_gpus`."""
@@ -166,7 +168,9 @@ def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
 def read_traces(path: str, facts: Facts | None = None) -> Job:
     """The job with the traces at `path`. Raises SimError, OSError."""
     facts = facts or Facts()
-    return read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+    job = read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+    check_together(job)
+    return job
 
 
 def _check(kind: str, facts: Facts) -> None:

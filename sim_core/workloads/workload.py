@@ -52,6 +52,9 @@ recorded embedding had in its first micro-batch only."""
 
 _ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
+NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
+NO_RULE: Final = np.zeros(0, np.int64)
+NO_LOAD: Final = np.zeros(0)
 MIXED_PRECISION_ADAM: Final = (6.0, 12.0)
 """bf16 weights 2 + fp32 gradients 4; fp32 master weights and two moments (see costing/memory.py)."""
 
@@ -126,6 +129,21 @@ class Framework(NamedTuple):
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
 
 
+class RecordedMessages(NamedTuple):
+    """What the messages of a recorded step took without waiting, one row for each kind: a sum over `number` messages.
+
+    Group `len(GROUP_NAMES)` are pipeline messages; `stage` is where they begin, -1 for any.
+    """
+
+    kind: Ints  # [n]
+    group: Ints  # [n]
+    bytes: Floats  # [n] of one message
+    number: Floats  # [n]
+    seconds: Floats  # [n] of all
+    bucketed: Bools  # [n] sent in buckets where it is simulated
+    stage: Ints  # [n]
+
+
 class Arrays(NamedTuple):
     """The columns of a workload, for the compiled code."""
 
@@ -144,6 +162,9 @@ class Arrays(NamedTuple):
     shares: Shares = Shares()
     optimizer: Optimizer = Optimizer()
     framework: Framework = Framework()
+    message_factor: Floats = NO_FACTOR  # [2, groups + 1] recorded over modelled seconds inside a node, between nodes
+    compute_rule: Ints = NO_RULE  # [pieces] rules of compute; empty: all `compute`
+    expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +229,9 @@ class Workload:
     has_experts: bool
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
+    recorded_step_s: float | None = None  # of the recorded plan, as measured
+    recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
+    expert_weights: tuple[float, float] = (0.0, 0.0)  # bytes that a layer's experts read and write, forward and backward
     modelled: Modelled | None = None  # costed from numbers, or a recording moved by them
     memory_of: Workload | None = None  # the model's, whose state and activations count where this is a recording
     ends_known: bool = True  # whether the embedding's part of the parameters is known

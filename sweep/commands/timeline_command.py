@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sim_core import read_traces, recorded_step, replay, short
-from sweep.commands.shared import FactSets, print_warnings
+from sweep.commands.shared import FactSets, Step, print_warnings
 from sweep.one_plan import facts_of
 from sweep.show.perfetto import chrome_trace
 from sweep.show.terminal import own_console
@@ -17,11 +17,12 @@ from sweep.show.terminal import own_console
 def command(
     trace: Annotated[str, typer.Argument(help="Rank traces: a file, a folder, or a glob in quotes.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("timeline.json"),
+    step: Step = None,
     sets: FactSets = None,
 ) -> None:
     """Write the recorded and the replayed step side by side, for ui.perfetto.dev."""
     console = own_console()
-    job = read_traces(trace, facts_of(trace, sets or []))
+    job = read_traces(trace, facts_of(trace, [*(sets or []), *([f"step={step}"] if step else [])]))
     print_warnings(job.warnings, console)
     found = replay(job, of_ranks=job.whole)
     output.write_text(chrome_trace(recorded_step(job), found), encoding="utf-8")

@@ -9,6 +9,9 @@ from rich.table import Table
 from sim_core import Job, Played, Replay, short, statistics
 from sweep.show.tables import print_table
 
+FAR = 0.03
+"""Error of a replay or of the recorded plan above which there is a warning."""
+
 
 def print_job(path: str, job: Job, console: Console) -> None:
     """Print what the traces of a job hold."""
@@ -51,7 +54,13 @@ def print_replay(path: str, found: Replay, console: Console) -> None:
     how = "each rank with its own times" if found.of_ranks else "each stage with its mean times"
     console.print(f"{path}: replayed, {how}", soft_wrap=True)
     console.print(f"  recorded step  {_ms(found.recorded_s)}")
-    console.print(f"  replayed step  {_ms(found.step_s)}  ({found.error:+.2%})")
+    if found.compared_s == found.step_s:
+        console.print(f"  replayed step  {_ms(found.step_s)}  ({found.error:+.2%})")
+    else:
+        console.print(f"  replayed step  {_ms(found.step_s)}")
+        console.print(f"  recorded stages replayed  {_ms(found.compared_s)}  ({found.error:+.2%})")
+    if abs(found.error) > FAR:
+        console.print(f"  warning: the replay is more than {FAR:.0%} off the recording", soft_wrap=True)
     what = "rank" if found.of_ranks else "stage"
     table = _table(what, "forward", "backward", "other work", "waiting", "end")
     for row in dict.fromkeys(event.row for event in found.events):
@@ -74,6 +83,7 @@ def replay_values(found: Replay) -> dict[str, object]:
     return {
         "recorded_s": found.recorded_s,
         "replayed_s": found.step_s,
+        "compared_s": found.compared_s,
         "error": found.error,
         "of_ranks": found.of_ranks,
         "notes": list(found.notes),

@@ -97,9 +97,9 @@ def test_plan_and_sizes_are_those_of_the_files(dense: tuple[Workload, float]) ->
 )
 def test_step_at_the_own_plan_is_the_replayed_one(spec: JobSpec, hardware: HardwareTable, tmp_path: Path) -> None:
     workload, replayed_s = workload_of(spec, tmp_path)
-    times = 1 if spec.pp == 4 else 4  # a single stage holds all gradients, and reduces them as fast
-    table = faster(hardware, times)
-    assert step_s(workload, table) == pytest.approx(replayed_s, rel=0.015)
+    assert step_s(workload, hardware) == pytest.approx(replayed_s, rel=0.01)
+    elsewhere = hardware_table([read_hardware("H100-SXM")], None)  # the first hardware is taken as that of the recording
+    assert step_s(workload, elsewhere) == pytest.approx(replayed_s, rel=0.01)
 
 
 def test_micro_batches_come_at_the_pace_of_the_slowest_stage(dense: tuple[Workload, float], hardware: HardwareTable) -> None:
@@ -164,7 +164,7 @@ def test_virtual_stages_keep_all_of_the_end_stages_own_work(tmp_path: Path) -> N
     recorded_s = sum(o.compute_s + o.gap_s for rank in job.ranks for o in rank.named("forward_step", "get_batch", "loss_func"))
     pieces = workload.arrays.pieces
     units = workload.arrays.unit_layers
-    runs = units[:, -1] + (np.arange(len(units)) == workload.arrays.last_unit)
+    runs = units[:, -1] + np.isin(np.arange(len(units)), (workload.arrays.first_unit, workload.arrays.last_unit))
     found_s = float((pieces.compute_s[:, 0] * runs[pieces.unit]).sum()) * workload.base.ga
     assert found_s == pytest.approx(recorded_s, rel=0.02)
 

@@ -68,7 +68,7 @@ def test_a_timeline_is_a_chrome_trace_of_both(told: Callable[..., str], tmp_path
     slices = [event for event in events if event["ph"] == "X"]
     ends_ms = {pid: max(e["ts"] + e["dur"] for e in slices if e["pid"] == pid) / 1e3 for pid in (1, 2)}
     assert ends_ms[1] == pytest.approx(718.91, abs=0.01)
-    assert ends_ms[2] == pytest.approx(716.2, abs=0.1)
+    assert ends_ms[2] == pytest.approx(716.66, abs=0.1)
     for thread in {(e["pid"], e["tid"]) for e in slices}:
         here = [e for e in slices if (e["pid"], e["tid"]) == thread]
         own = sorted((e["ts"], e["ts"] + e["dur"]) for e in here if e["name"] != "wait" and " " not in e["name"])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sim_core.errors import FormatError
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, check_facts, job_of_name, layout_of
+from sim_core.workloads.traces.steps import one_step
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -153,9 +154,12 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
     files: list[TraceText] = []
     for name in paths:
         text = read_trace_text(name)
+        if not text.duration_s.any():
+            raise FormatError(name, int(text.line[0]), "all durations are 0", expected="the milliseconds of operations")
         warnings += text.warnings
         if _is_new(text, files, warnings):
             files.append(text)
+    files = one_step(files, facts.get("step"), warnings)
     stages = [_stage_of(file) for file in files]
     layout = layout_of(files, stages, facts)
     placed: dict[tuple[int, int], TraceText] = {}

@@ -72,6 +72,8 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
     pp = facts.get("pp") or _stages(files, stages, vpp, notes)
     if max(stages) >= pp:
         raise FormatError(files[0].path, 1, "stage_id", found=str(max(stages)), expected=f"less than pp {pp}")
+    if given.get("pp") and vpp == 1:
+        _check_pipeline(files, stages, pp, ga)
     tp = facts.get("tp", 0)
     experts = any(group == "exp" for file in files for group in file.sub_group) or any(
         name in ("ep_dp_allreduce", "exp_dp_allreduce") for file in files for name in file.name
@@ -125,6 +127,16 @@ def check_facts(given: Mapping[str, int | None]) -> None:
     for key, value in given.items():
         if value is not None and value < 1:
             raise SpecError(f"workload.{key}: found {value}, expected a whole number above 0")
+
+
+def _check_pipeline(files: Sequence[TraceText], stages: Sequence[int], pp: int, ga: int) -> None:
+    """Raise FormatError where the warm-up is that of another number of stages: with 1F1B as many forwards as stages follow."""
+    for file, stage in zip(files, stages, strict=True):
+        blocks = [name for name in file.name if name in ("forward_step", "backward_step")]
+        ahead = blocks.index("backward_step") if "backward_step" in blocks else ga
+        if ahead not in (min(pp - stage, ga), ga):
+            found = f"{pp}, but {ahead} forwards before the first backward on stage {stage}"
+            raise FormatError(file.path, int(file.line[0]), "pp", found=found, expected=str(stage + ahead))
 
 
 def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Mapping[str, int]) -> tuple[int, int]:

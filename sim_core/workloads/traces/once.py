@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from sim_core.units import short
 from sim_core.workloads import moving
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Operation
+from sim_core.workloads.traces.calls import Costs
+from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job
 from sim_core.workloads.traces.meeting import OPTIMIZER
 from sim_core.workloads.traces.stage import EMBEDDING_REDUCTION, Stages
 from sim_core.workloads.workload import (
@@ -22,49 +23,169 @@ from sim_core.workloads.workload import (
     NO_COMM,
     REDUCE_GRADIENTS,
     TP,
+    Shares,
     StepPieces,
 )
 
 BESIDE_OF: Final = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
 """Groups of the gradient buckets that newer traces record during the backward."""
+REDUCTIONS: Final = {
+    "dp_allreduce": (DP, moving.PARAMETERS),
+    **dict.fromkeys(EXPERT_REDUCTIONS, (DP_EP, moving.EXPERT_PARAMETERS)),
+}
+MORE: Final = 1.001
+"""An end stage holds an embedding if its dense gradients are more than this many times those of an inner one."""
 Row = tuple[int, float, int, int, int, float, int]
 """Role, seconds and their rule; collective, group, bytes and their rule."""
+Message = tuple[int, int, float, float, float, bool, int]
+"""A row of RecordedMessages."""
 
 
-def step_pieces(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces, float]:
-    """The work once per step, and the bytes of a gradient's element."""
+@dataclass(frozen=True, kw_only=True)
+class Once:
+    """Work once per step; `width`: bytes of a gradient's element; `messages`: what the reductions took."""
+
+    step: StepPieces
+    width: float
+    shares: Shares
+    messages: tuple[Message, ...]
+
+
+def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> Once:
+    """The work once per step. What is neither a message nor the optimizer (waits of replicas for each other, gaps) stays as
+    long as on the first stage, which ends a step."""
     rows: list[Row] = []
-    reductions = (
-        ("dp_allreduce", DP, moving.PARAMETERS),
-        *((name, DP_EP, moving.EXPERT_PARAMETERS) for name in EXPERT_REDUCTIONS),
-    )
+    messages: list[Message] = []
     width = 4.0
-    reduced: dict[int, float] = {}
-    for name, group, rule in reductions:
-        found = _of_stages(job, name)
-        sizes = [sum(o.bytes for o in operations) for operations in found]
-        beside = {rank.stage: rank.beside[kind] for rank in job.ranks for kind in BESIDE_OF[group] if kind in rank.beside}
-        if not any(sizes) and group not in reduced:
-            sizes = list(beside.values())
-        if any(sizes):
-            reduced[group] = fmean(s for s in sizes if s)
-            rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, reduced[group], rule))
-            width = next((o.width for operations in found for o in operations if o.width), width)
-        elif found:
-            rows.append(_unsized(name, _seconds(stages, name), notes))
-    embedding = _of_stages(job, EMBEDDING_REDUCTION)
-    sizes = [o.bytes for operations in embedding for o in operations if o.bytes > 0]
-    if sizes:
-        rows.append((AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, median(sizes), moving.VOCABULARY))
-    elif embedding:
-        rows.append(_unsized(EMBEDDING_REDUCTION, _seconds(stages, EMBEDDING_REDUCTION), notes))
-    optimizer_s = _seconds(stages, OPTIMIZER)
-    of_experts = reduced.get(DP_EP, 0.0) / max(sum(reduced.values()), 1.0)
-    for rule, share in ((moving.PARAMETERS, 1 - of_experts), (moving.EXPERT_PARAMETERS, of_experts)):
-        if optimizer_s * share > 0:
-            rows.append((AFTER_GRADIENTS, optimizer_s * share, rule, NO_COMM, TP, 0.0, moving.FIXED))
+    parameters: dict[int, dict[int, float]] = {}  # by group and stage
+    shares = Shares()
+    alone = {DP: job.layout.dp == 1, DP_EP: job.layout.dp == job.layout.ep}  # nobody else holds the same parameters
+    known = [stage.stage for stage in stages.stages if not stage.inferred]
+    rest_s = 0.0
+    for name, (group, rule) in REDUCTIONS.items():
+        found = _reduced(job, name, costs)
+        if found and not any(size for size, _, _ in found.values()):
+            size_of = _beside(job, group)
+            if not size_of:
+                rows.append(_unsized(name, _total_s(stages, name, known[0]), notes))
+                continue
+            found = {}
+        elif not found:
+            size_of = _beside(job, group)
+            if not size_of or group in parameters:
+                continue
+        else:
+            size_of = {stage: size for stage, (size, _, _) in found.items() if size}
+            width = next((w for _, w, _ in found.values() if w), width)
+        parameters[group] = {stage: size / width for stage, size in size_of.items()}
+        size = size_of.get(0, size_of.get(job.layout.pp - 1, fmean(size_of.values())))
+        if group == DP:
+            shares = _shares(job, size_of, width)
+        else:
+            size = fmean(size_of.values())
+        rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, size, rule))
+        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in found.values()]
+        messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
+        total_s = _total_s(stages, name, known[0])
+        if together:
+            pace = sum(seconds for _, seconds in together) / sum(sent for sent, _ in together)  # of all stages alike
+            rest_s += max(total_s - pace * size_of.get(known[0], total_s / pace), 0.0)
+        elif total_s > 0:  # of a group of one: gradients are scaled in memory
+            rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
+    tied, tied_s = _tied(job, stages, notes)
+    rows += tied[0]
+    messages += tied[1]
+    rest_s += tied_s
+    rows += _optimizer(stages, parameters, known, job.layout.pp)
+    if rest_s > 0:
+        rows.append((AFTER_GRADIENTS, rest_s, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED))
+    return Once(step=_columns(rows), width=width, shares=shares, messages=tuple(messages))
+
+
+def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[Row], list[Message]], float]:
+    """The all-reduce of tied embeddings, and the seconds besides it."""
+    sizes = [operation.bytes for rank in job.ranks for operation in rank.named(EMBEDDING_REDUCTION)]
+    steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
+    if not steps:
+        return ([], []), 0.0
+    took_s, gap_s = fmean(step.work_s for step in steps), fmean(step.gap_s for step in steps)
+    if not any(sizes):
+        return ([_unsized(EMBEDDING_REDUCTION, took_s + gap_s, notes)], []), 0.0
+    size = median(size for size in sizes if size > 0)
+    row = (AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, size, moving.VOCABULARY)
+    return ([row], [(ALL_REDUCE, EMBEDDING, size, 1.0, took_s, False, -1)]), gap_s
+
+
+def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
+    """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
+    found: dict[int, tuple[float, float, float]] = {}
+    for stage in sorted({rank.stage for rank in job.ranks}):
+        sizes, seconds, width = [], [], 0.0
+        for number, rank in enumerate(job.ranks):
+            own = [k for k, o in enumerate(rank.operations) if rank.stage == stage and o.name == name]
+            if own:
+                sizes.append(sum(rank.operations[k].bytes for k in own))
+                seconds.append(sum(costs.get((number, k, -1), rank.operations[k].duration_s) for k in own))
+                width = width or rank.operations[own[0]].width
+        if sizes:
+            found[stage] = (fmean(sizes), width, fmean(seconds))
+    return found
+
+
+def _beside(job: Job, group: int) -> dict[int, float]:
+    """Bytes of the buckets that were reduced during the backward, by stage."""
+    return {rank.stage: rank.beside[kind] for rank in job.ranks for kind in BESIDE_OF[group] if kind in rank.beside}
+
+
+def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
+    """What an end stage holds besides layers: its gradients beyond those of an inner stage, or those of tied embeddings."""
+    ends = {s: size for s, size in size_of.items() if s in (0, job.layout.pp - 1)}
+    inner = [size for s, size in size_of.items() if s not in ends]
+    tied = [o.bytes / o.width for rank in job.ranks for o in rank.named(EMBEDDING_REDUCTION) if o.width]
+    if not ends or job.layout.pp == 1:
+        return Shares()
+    size = ends.get(0, fmean(ends.values()))
+    if inner and size > MORE * fmean(inner):
+        share = 1 - fmean(inner) / size
+    elif tied and tied[0] * width < size:
+        share = tied[0] * width / size
+    else:
+        return Shares()
+    return Shares(ends=share)
+
+
+def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[Row]:
+    """The optimizer of an end stage, in proportion to its parameters, at the pace of all known stages."""
+    took = {s: _total_s(stages, OPTIMIZER, s) for s in known}
+    held = {s: sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known}
+    if not sum(took.values()):
+        return []
+    if not all(held.values()):
+        return [(AFTER_GRADIENTS, fmean(took.values()), moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED)]
+    pace = sum(took.values()) / sum(held.values())
+    rows: list[Row] = []
+    for group, rule in ((DP, moving.PARAMETERS), (DP_EP, moving.EXPERT_PARAMETERS)):
+        of_stage = parameters.get(group, {})
+        if of_stage:
+            count = of_stage.get(0, of_stage.get(pp - 1, fmean(of_stage.values()))) if group == DP else fmean(of_stage.values())
+            rows.append((AFTER_GRADIENTS, pace * count, rule, NO_COMM, TP, 0.0, moving.FIXED))
+    return rows
+
+
+def _total_s(stages: Stages, name: str, stage: int) -> float:
+    """Seconds of the operations with this name on a stage, gaps before them included."""
+    return sum(step.work_s + step.gap_s for step in stages.stages[stage].steps if step.name == name)
+
+
+def _unsized(name: str, seconds: float, notes: list[str]) -> Row:
+    """A reduction of which only the time is known: once per step, after the gradients."""
+    notes.append(f"{name} has no size: taken as {short(seconds, 's')} of work after the gradients")
+    return AFTER_GRADIENTS, seconds, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED
+
+
+def _columns(rows: list[Row]) -> StepPieces:
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    step = StepPieces(
+    return StepPieces(
         role=np.array(columns[0], np.int64),
         phase=np.zeros(len(rows), np.int64),
         compute_s=np.array(columns[1], np.float64),
@@ -75,37 +196,9 @@ def step_pieces(job: Job, stages: Stages, notes: list[str]) -> tuple[StepPieces,
         comm_rule=np.array(columns[6], np.int64),
         forward_on_ep=np.zeros(len(rows), np.bool_),
     )
-    return step, width
-
-
-def _unsized(name: str, seconds: float, notes: list[str]) -> Row:
-    """A reduction of which only the time is known: once per step, after the gradients."""
-    notes.append(f"{name} has no size: taken as {short(seconds, 's')} of work after the gradients")
-    return AFTER_GRADIENTS, seconds, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED
 
 
 def gradients_known(step: StepPieces) -> tuple[bool, bool]:
     """Whether the messages of the dense and of the experts' gradients are known."""
     reduces = step.role == REDUCE_GRADIENTS
     return bool((reduces & (step.comm_group == DP)).any()), bool((reduces & (step.comm_group == DP_EP)).any())
-
-
-def _of_stages(job: Job, name: str) -> list[list[Operation]]:
-    """Operations with this name, of the first rank of each stage that has any."""
-    found: dict[int, list[Operation]] = {}
-    for rank in job.ranks:
-        operations = rank.named(name)
-        if operations:
-            found.setdefault(rank.stage, operations)
-    return list(found.values())
-
-
-def _seconds(stages: Stages, name: str) -> float:
-    """Seconds per step of the operations with this name, mean over the recorded stages."""
-    totals: Iterable[float] = (
-        sum(step.work_s + step.gap_s for step in stage.steps if step.name == name)
-        for stage in stages.stages
-        if not stage.inferred
-    )
-    found = [total for total in totals if total > 0]
-    return fmean(found) if found else 0.0

@@ -34,6 +34,9 @@ class RankTimeline:
     def start_s(self, place: Place) -> float:
         return self.events[self.first[place[0]][place[1]]].start_s
 
+    def end_s(self, rank: int) -> float:
+        return self.events[self.first[rank][-1] - 1].end_s
+
     def duration_s(self, rank: int, k: int) -> float:
         """Seconds of an operation in the replay, including its waits."""
         return self.events[self.first[rank][k + 1] - 1].end_s - self.start_s((rank, k))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import Job, Rank
-from sim_core.workloads.traces.meeting import channel, meetings
-from sim_core.workloads.traces.program import Builder, Played, Reference
+from sim_core.workloads.traces.means import play_stages
+from sim_core.workloads.traces.meeting import meetings
+from sim_core.workloads.traces.program import Played
 from sim_core.workloads.traces.ranks import settle
-from sim_core.workloads.traces.stage import Stages, Step
 from sim_core.workloads.traces.stages import stages_of
 from sim_core.workloads.traces.statistics import recorded_waits
 
@@ -21,6 +20,7 @@ class Replay:
     """A replayed step. `of_ranks`: each rank with its own durations; else one rank per stage with the stage's means."""
 
     step_s: float
+    compared_s: float  # end of the stages that have a trace
     recorded_s: float
     of_ranks: bool
     events: tuple[Played, ...]
@@ -28,8 +28,8 @@ class Replay:
 
     @property
     def error(self) -> float:
-        """Error of the predicted step relative to the recorded one."""
-        return self.step_s / self.recorded_s - 1 if self.recorded_s > 0 else 0.0
+        """Error of the recorded stages' end relative to the recorded one."""
+        return self.compared_s / self.recorded_s - 1 if self.recorded_s > 0 else 0.0
 
 
 def replay(job: Job, *, of_ranks: bool = False) -> Replay:
@@ -38,6 +38,7 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
     Raises SpecError.
     """
     notes: tuple[str, ...] = tuple(_unmet(job))
+    recorded = {rank.stage for rank in job.ranks}
     if of_ranks:
         if not job.whole:
             total = job.layout.pp * job.layout.ranks_per_stage
@@ -45,9 +46,10 @@ def replay(job: Job, *, of_ranks: bool = False) -> Replay:
         events = settle(job, meetings(job)).events
     else:
         stages = stages_of(job)
-        events, notes = _stages(job, stages), (*notes, *stages.notes)
+        events, notes = play_stages(job, stages), (*notes, *stages.notes)
     return Replay(
         step_s=max(event.end_s for event in events),
+        compared_s=max(event.end_s for event in events if event.stage in recorded),
         recorded_s=job.span_s,
         of_ranks=of_ranks,
         events=events,
@@ -80,32 +82,3 @@ def recorded_step(job: Job) -> tuple[Played, ...]:
 
 def _played(rank: Rank, name: str, start_s: float, duration_s: float, wait_s: float) -> Played:
     return Played(row=rank.rank, stage=rank.stage, name=name, start_s=start_s, end_s=start_s + duration_s, wait_s=wait_s)
-
-
-def _stages(job: Job, stages: Stages) -> tuple[Played, ...]:
-    """One rank per stage, with the stage's means."""
-    builder = Builder()
-    for stage in stages.stages:
-        counts: Counter[Reference] = Counter()
-        for step in stage.steps:
-            parts: dict[Reference, float] = {}
-            for key, cost_s in _parts(job, stages, stage.stage, step):
-                counts[key] += 1
-                parts[*key, counts[key]] = cost_s
-            builder.add(stage.stage, stage.stage, step.name, step.gap_s, 0.0 if parts else step.work_s, parts)
-        builder.end_of_rank()
-    return builder.run()
-
-
-def _parts(job: Job, stages: Stages, stage: int, step: Step) -> list[tuple[Reference, float]]:
-    if step.parts:
-        found: list[tuple[Reference, float]] = []
-        for part in step.parts:
-            (sender, _), (receiver, _) = channel(job.layout, stage, 0, part)
-            key = (sender, receiver, part.partition("_")[2])
-            found.append((key, stages.message_s.get(key, stages.usual_message_s)))
-        return found
-    if step.meets:
-        costs = [s.work_s for other in stages.stages for s in other.steps if s.name == step.name and not other.inferred]
-        return [((step.name,), sum(costs) / len(costs))]
-    return []

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from sim_core.workloads.traces.job import EXPERT_REDUCTIONS
 from sim_core.workloads.traces.meeting import OPTIMIZER
 
 BLOCKS: Final = ("forward_step", "backward_step")
+Phases = tuple[float, float]
+"""Of a forward and of a backward."""
 EMBEDDING_REDUCTION: Final = "ep_allreduce"
 TIED: Final = (EMBEDDING_REDUCTION, OPTIMIZER)
 """Operations that communicate with ranks of other stages."""
+TOGETHER: Final = ("dp_allreduce", *EXPERT_REDUCTIONS)
+"""Operations that end at the same time on all replicas of a stage, or on those that hold the same experts."""
 
 
 @dataclass(frozen=True, kw_only=True)

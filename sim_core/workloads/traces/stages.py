@@ -5,16 +5,21 @@ Stages with a trace are known; the others are inferred (`missing`).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean, median
 
+from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import Job, Operation, Rank
+from sim_core.workloads.traces.means import play_stages
 from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting, meetings
 from sim_core.workloads.traces.missing import infer
 from sim_core.workloads.traces.ranks import RankTimeline, settle
-from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, TIED, Stage, Stages, Step
+from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, TIED, TOGETHER, Stage, Stages, Step
+
+Turn = tuple[str, int]
+"""An operation's name, and how many of that name came before it on its rank."""
 
 
 def stages_of(job: Job) -> Stages:
@@ -22,20 +27,50 @@ def stages_of(job: Job) -> Stages:
 
     Raises SpecError if the ranks wait for each other in a cycle.
     """
-    at_hand = job
-    job = whole_pipelines(job)
+    used = whole_pipelines(job)
+    several = len({rank.stage for rank in used.ranks}) > 1
+    if not several or any(len({r.stage for r in used.ranks if r.index == rank.index}) == job.layout.pp for rank in used.ranks):
+        return _stages_of(job, used)
+    return _nearest(job, used)
+
+
+def _nearest(job: Job, used: Job) -> Stages:
+    """Ranks of several stages, but of different replicas: the ranks of all these stages, or of one alone.
+
+    Replicas may differ so much that a stage of one and a stage of another make no step. The stages that come nearest to
+    the recorded step are taken.
+    """
+    stages = sorted({rank.stage for rank in used.ranks})
+    found: list[tuple[float, Stages]] = []
+    for kept in (stages, *([stage] for stage in stages)):
+        some = replace(used, ranks=tuple(rank for rank in used.ranks if rank.stage in kept))
+        try:
+            means = _stages_of(job, some)
+            step_s = max(event.end_s for event in play_stages(job, means))
+        except SpecError:
+            if kept == stages:
+                raise
+            continue
+        found.append((abs(step_s - job.span_s), means))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _stages_of(at_hand: Job, job: Job) -> Stages:
     met = meetings(job)
     notes: list[str] = []
     timeline = settle(job, met) if all(len(m.members) == 2 for m in met if m.is_message) else None
     link_s, usual_s = message_costs(met)
     without_waits = call_costs(job, met)
+    slowest = _slowest_replica(job, timeline) if timeline is not None else None
     known = {
-        stage: _mean_stage(job, stage, without_waits, timeline)
+        stage: _mean_stage(job, stage, without_waits, timeline, slowest)
         for stage in range(job.layout.pp)
         if any(rank.stage == stage for rank in job.ranks)
     }
     if len(known) < job.layout.pp:
         stages = infer(job, known, usual_s, notes)
+        if {rank.stage for rank in at_hand.ranks} - known.keys():
+            notes += _left_out(at_hand, job)
     else:
         stages = [known[stage] for stage in range(job.layout.pp)]
         notes += _of_missing(at_hand, job)
@@ -55,6 +90,10 @@ def _of_missing(job: Job, used: Job) -> Iterable[str]:
     """The assumptions about ranks without a trace, if every stage has a rank with one."""
     if not job.whole:
         yield f"{len(job.ranks)} of {job.layout.pp * job.layout.ranks_per_stage} ranks have a trace; others are taken as equal"
+    yield from _left_out(job, used)
+
+
+def _left_out(job: Job, used: Job) -> Iterable[str]:
     kept = {rank.rank for rank in used.ranks}
     left_out = [rank.rank for rank in job.ranks if rank.rank not in kept]
     if left_out:
@@ -106,22 +145,52 @@ def call_costs(job: Job, met: list[Meeting]) -> dict[tuple[int, int, int], float
     return costs
 
 
-def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float], timeline: RankTimeline | None) -> Stage:
-    """Means over the stage's ranks and micro-batches, in the order of the rank with the most operations."""
-    work: dict[tuple[str, int], list[float]] = defaultdict(list)
-    gaps: dict[tuple[str, int], list[float]] = defaultdict(list)
-    template: list[tuple[Operation, int]] = []
+def _slowest_replica(job: Job, timeline: RankTimeline) -> int:
+    """The replica whose rank ends the step: a step ends with its last rank, not with the mean of them."""
+    last = max(range(len(job.ranks)), key=lambda number: timeline.end_s(number))
+    return job.ranks[last].index // job.layout.tp
+
+
+def _tail(rank: Rank) -> int:
+    """The first operation after the last that all replicas of a stage end together."""
+    ends = [k for k, operation in enumerate(rank.operations) if operation.name in TOGETHER]
+    return ends[-1] + 1 if ends else len(rank.operations)
+
+
+def _mean_stage(
+    job: Job,
+    stage: int,
+    costs: Mapping[tuple[int, int, int], float],
+    timeline: RankTimeline | None,
+    slowest: int | None,
+) -> Stage:
+    """Means over the stage's ranks of each operation in turn, in the order of the rank with the most operations.
+
+    With a replay of all ranks (`timeline`), what follows the last reduction among replicas is that of the replica `slowest`.
+    Without it, an operation takes as long as recorded: its waits for ranks of its own stage are the stage's, too.
+    """
+    work: dict[Turn, list[float]] = defaultdict(list)
+    gaps: dict[Turn, list[float]] = defaultdict(list)
+    template: list[tuple[Operation, int, Turn]] = []
     for number, rank in enumerate(job.ranks):
         if rank.stage != stage:
             continue
-        rows = []
+        rows: list[tuple[Operation, int, Turn]] = []
+        tail = _tail(rank)
+        counts: Counter[str] = Counter()
         for k, (operation, chunk) in enumerate(numbered(job, rank)):
-            rows.append((operation, chunk))
-            gaps[operation.name, chunk].append(operation.gap_s)
-            if timeline is not None and not operation.parts and operation.name not in TIED:
-                work[operation.name, chunk].append(timeline.duration_s(number, k))
-            elif not operation.parts:
-                work[operation.name, chunk].append(work_without_waits(operation, number, k, costs))
+            turn = (operation.name, counts[operation.name])
+            counts[operation.name] += 1
+            rows.append((operation, chunk, turn))
+            if slowest not in (None, rank.index // job.layout.tp) and k >= tail:
+                continue
+            gaps[turn].append(operation.gap_s)
+            if operation.parts:
+                continue
+            if operation.name in TIED:
+                work[turn].append(work_without_waits(operation, number, k, costs))
+            else:
+                work[turn].append(operation.duration_s if timeline is None else timeline.duration_s(number, k))
         template = max(template, rows, key=len)
     steps = [
         Step(
@@ -129,11 +198,11 @@ def _mean_stage(job: Job, stage: int, costs: Mapping[tuple[int, int, int], float
             parts=operation.parts,
             chunk=chunk,
             state=operation.state,
-            gap_s=fmean(gaps[operation.name, chunk]),
-            work_s=0.0 if operation.parts else fmean(work[operation.name, chunk]),
+            gap_s=fmean(gaps[turn]),
+            work_s=0.0 if operation.parts else fmean(work[turn]),
             meets=operation.name == EMBEDDING_REDUCTION or (operation.name == OPTIMIZER and not job.has_experts),
         )
-        for operation, chunk in template
+        for operation, chunk, turn in template
     ]
     return Stage(stage=stage, steps=tuple(steps), inferred=False)
 

@@ -159,9 +159,10 @@ def _wait(
     exchange_s: Mapping[tuple[int, int], float],
 ) -> Waits:
     if operation.parts:
-        return Waits(own_s=max(operation.duration_s - exchange_s.get((rank, k), operation.duration_s), 0.0))
+        own_s = max(operation.duration_s - exchange_s.get((rank, k), operation.duration_s), 0.0)
+        return Waits(own_s=own_s, calls_s=(0.0,) * len(operation.calls))
     if (rank, k, -1) in costs:
-        return Waits(own_s=max(operation.duration_s - costs[rank, k, -1], 0.0))
+        return Waits(own_s=max(operation.duration_s - costs[rank, k, -1], 0.0), calls_s=(0.0,) * len(operation.calls))
     calls = enumerate(operation.calls)
     return Waits(calls_s=tuple(max(call.duration_s - costs.get((rank, k, c), call.duration_s), 0.0) for c, call in calls))
 

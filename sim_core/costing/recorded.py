@@ -1,0 +1,119 @@
+"""Recorded seconds of messages beside the cost model: at the recorded plan, on the recorded hardware, they are as recorded.
+
+The cost model says how a message changes with its size, its group and the network; the recording says how fast this cluster
+was. The factor of a group is its recorded seconds over the modelled ones, apart for groups inside a node and between nodes:
+what was recorded over NVLink says nothing about the network.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.buckets import default_bucket_bytes
+from sim_core.costing.collectives import send_s
+from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_plans, group_s
+from sim_core.hardware.description import Hardware
+from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table
+from sim_core.jit import kernel
+from sim_core.planning.building import plans
+from sim_core.planning.placement import crosses_nodes
+from sim_core.workloads.moving import EXPERT_WEIGHTS
+from sim_core.workloads.workload import DP, DP_EP, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, RecordedMessages, Workload
+
+Floats = npt.NDArray[np.float64]
+
+PIPELINE: Final = N_GROUPS
+KIN: Final = {DP: DP_EP, DP_EP: DP}
+"""A group that was not recorded is as fast as this one, where that was: the same collective in the same place."""
+
+
+def recorded_on(hardware: HardwareTable) -> Hardware:
+    """The hardware of recorded times: as given, else the first of the sweep."""
+    return hardware.measured_on or hardware.variants[0]
+
+
+def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
+    """The columns of a workload whose recorded messages and experts' weights are put beside the model of their hardware."""
+    if workload.recorded is None:
+        return workload.arrays
+    device = recorded_on(hardware)
+    columns = hardware_table([device], None).columns
+    own = plans(workload)
+    seconds = np.zeros((2, 2, N_GROUPS + 1))
+    sends_s = np.zeros((2, 2))
+    groups = group_plans(columns, own, np.zeros(1, np.int64))
+    base = workload.base
+    dp = max(base.all_gpus // (base.tp * base.pp), 1)
+    _sum(workload.recorded, groups, columns, dp, base.pp, base.all_gpus, workload.arrays.gradient_width, seconds, sends_s)
+    recorded_s, modelled_s = seconds
+    known = (recorded_s > 0) & (modelled_s > 0)
+    factor = np.where(known, recorded_s / np.where(known, modelled_s, 1.0), 1.0)
+    for place in range(2):
+        for group, kin in KIN.items():
+            if not known[place, group] and known[place, kin]:
+                factor[place, group] = factor[place, kin]
+    if known[0, PIPELINE] != known[1, PIPELINE]:  # a send is started and awaited alike in both places
+        here = int(known[1, PIPELINE])
+        started_s = max(recorded_s[here, PIPELINE] - modelled_s[here, PIPELINE], 0.0)
+        if sends_s[here, 1 - here] > 0:
+            factor[1 - here, PIPELINE] = 1 + started_s / sends_s[here, 1 - here]
+    return _with_weights(workload, device)._replace(message_factor=factor)
+
+
+@kernel
+def _sum(
+    messages: RecordedMessages,
+    groups: Groups,
+    columns: HardwareColumns,
+    dp: int,
+    pp: int,
+    all_gpus: int,
+    width: float,
+    seconds: Floats,
+    sends_s: Floats,
+) -> None:
+    """Add recorded and modelled seconds to `seconds[0]` and `seconds[1]`, by place and group.
+
+    And to `sends_s`, by place of the recording, what its pipeline messages would take in either place.
+    """
+    device = device_at(columns, 0)
+    for k in range(messages.kind.shape[0]):
+        group, size, number = messages.group[k], messages.bytes[k], messages.number[k]
+        if group == N_GROUPS:
+            stage = messages.stage[k]
+            outside = all_gpus > device.gpus_per_node
+            if 0 <= stage < pp - 1:
+                outside = crosses_nodes(stage, all_gpus // pp, device.gpus_per_node)
+            modelled_s = number * send_s(size, outside, device.links)
+            sends_s[int(outside), 0] += number * send_s(size, False, device.links)
+            sends_s[int(outside), 1] += number * send_s(size, True, device.links)
+        else:
+            outside = between_nodes(groups, 0, group)
+            if messages.bucketed[k]:
+                number *= max(np.ceil(size / default_bucket_bytes(width, dp)), 1.0)
+                size *= messages.number[k] / number
+            modelled_s = number * group_s(groups, 0, device.links, messages.kind[k], group, size)
+        seconds[0, int(outside), group] += messages.seconds[k]
+        seconds[1, int(outside), group] += modelled_s
+
+
+def _with_weights(workload: Workload, device: Hardware) -> Arrays:
+    """The columns with the time in which experts' weights and gradients pass through memory in pieces of its own.
+
+    It is part of the recorded compute of the piece before, and is not longer than that.
+    """
+    arrays, forward_bytes = workload.arrays, workload.expert_weights[0]
+    rows = np.flatnonzero(arrays.compute_rule == EXPERT_WEIGHTS)
+    if not len(rows) or not forward_bytes:
+        return arrays
+    bandwidth = device.value("memory_bandwidth")  # streamed by matrix products
+    row, held = int(rows[0]), int(rows[0]) - 1
+    compute_s = arrays.pieces.compute_s.copy()
+    forward_s, backward_s = (size / bandwidth for size in workload.expert_weights)
+    for phase, traffic_s in ((FORWARD, forward_s), (INPUT_GRADIENT, backward_s / 2), (WEIGHT_GRADIENT, backward_s / 2)):
+        compute_s[row, phase] = min(traffic_s, compute_s[held, phase])
+        compute_s[held, phase] -= compute_s[row, phase]
+    return arrays._replace(pieces=arrays.pieces._replace(compute_s=compute_s))

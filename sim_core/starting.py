@@ -1,0 +1,39 @@
+"""How near a simulation of a recording starts: its step at the recorded plan beside the recorded one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim_core.costing.recorded import recorded_on
+from sim_core.hardware.table import HardwareTable, hardware_table
+from sim_core.planning.building import plans
+from sim_core.planning.legality import REASONS
+from sim_core.simulator import simulate
+from sim_core.workloads.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Seconds of a step at the recorded plan on the hardware of the recording. `simulated_s` is NaN if the plan cannot run
+    there, for `reason`."""
+
+    recorded_s: float
+    simulated_s: float
+    reason: str
+
+    @property
+    def error(self) -> float:
+        """Error of the simulated step relative to the recorded one."""
+        return self.simulated_s / self.recorded_s - 1
+
+
+def start_of(workload: Workload, hardware: HardwareTable) -> Start | None:
+    """The start of a workload that has a measured step; else None."""
+    if workload.recorded_step_s is None:
+        return None
+    own = hardware_table([recorded_on(hardware)], hardware.measured_on, workload.dtype)
+    found = simulate(workload, own, plans(workload))
+    step_s = found.named()["step_time_s"][0] if found.reason[0] == 0 else np.nan
+    return Start(recorded_s=workload.recorded_step_s, simulated_s=float(step_s), reason=REASONS[found.reason[0]])

@@ -1,0 +1,136 @@
+"""Trace files that hold several steps, do not belong together, or lack their times: said in one line, or read right."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim_core import (
+    Facts,
+    SimError,
+    hardware_table,
+    read_hardware,
+    read_traces,
+    read_workload,
+    recorded_step,
+    replay,
+    start_of,
+)
+from sweep.commands.replay_command import command as replay_command
+from tests.trace_jobs import JobSpec, file_name, make_job
+
+SPEC = JobSpec(pp=2, dp=1, ga=4, seed=51)
+
+
+def steps(folder: Path, lengths: list[float]) -> Path:
+    """Files of several steps, one after another on each rank's clock; the longest work is in the longest step."""
+    jobs = [make_job(replace(SPEC, forward_ms=ms, seed=number)) for number, ms in enumerate(lengths)]
+    folder.mkdir()
+    for rank in range(SPEC.world):
+        texts = [job.rank_text(rank, start_ms=number * 10_000.0) for number, job in enumerate(jobs)]
+        (folder / file_name(SPEC, rank)).write_text("".join(texts))
+    return folder
+
+
+def test_the_median_of_several_steps_is_taken_and_told(tmp_path: Path) -> None:
+    folder = steps(tmp_path / "job", [12.0, 40.0, 20.0])
+    job = read_traces(str(folder))
+    assert job.layout.ga == SPEC.ga
+    assert any("3 steps of" in warning and "step 3 is taken, the median" in warning for warning in job.warnings)
+    assert replay(job).step_s == pytest.approx(make_job(replace(SPEC, forward_ms=20.0, seed=2)).step_s, rel=0.01)
+    chosen = read_traces(str(folder), Facts(step=2))
+    assert replay(chosen).step_s == pytest.approx(make_job(replace(SPEC, forward_ms=40.0, seed=1)).step_s, rel=0.01)
+    assert not any("median" in warning for warning in chosen.warnings)
+    with pytest.raises(SimError, match=r"workload.step: found 4, expected a whole number from 1 to 3"):
+        read_traces(str(folder), Facts(step=4))
+
+
+def test_another_number_of_steps_is_another_run(tmp_path: Path) -> None:
+    folder = steps(tmp_path / "job", [12.0, 13.0])
+    one = folder / file_name(SPEC, 1)
+    one.write_text(make_job(SPEC).rank_text(1))
+    with pytest.raises(SimError, match=rf"{one.name}:1: number of steps: found 1, expected 2, as in .*rank0"):
+        read_traces(str(folder))
+
+
+def test_messages_of_two_sizes_are_of_two_jobs(tmp_path: Path) -> None:
+    folder = make_job(SPEC).write(tmp_path)
+    other = folder / file_name(SPEC, 1)
+    other.write_text(other.read_text().replace("[1024, 1, 1024]", "[4096, 1, 1024]"))
+    with pytest.raises(SimError, match=r"rank1.*: size of recv_forward.*: found 8.389 MB, expected 2.097 MB, as in .*rank0"):
+        read_traces(str(folder))
+
+
+def test_other_micro_batches_are_of_another_job(tmp_path: Path) -> None:
+    folder = make_job(replace(SPEC, dp=2, pp=1)).write(tmp_path)
+    made = make_job(replace(SPEC, dp=2, pp=1, ga=6))
+    (folder / file_name(made.spec, 1)).write_text(made.rank_text(1))
+    with pytest.raises(SimError, match=r"rank1.*:1: number of forwards: found 6, expected 4, as in .*rank0"):
+        read_traces(str(folder))
+
+
+def test_calls_inside_a_send_are_drawn(tmp_path: Path) -> None:
+    folder = make_job(SPEC).write(tmp_path)
+    call = "trace_src_func=_send,duration=0.05,timestamp=1.0,input__shape=[4],input__dtype=torch.int64,group=pp,comm_func=send"
+    path = folder / file_name(SPEC, 0)
+    text = re.sub(r"(send_forward\(.*sub_operations=)\[\]", rf"\1['{call}']", path.read_text())
+    assert call in text
+    path.write_text(text)
+    events = recorded_step(read_traces(str(folder)))
+    assert any(event.name == "pp send" for event in events)
+
+
+def test_durations_of_zero_are_no_trace(tmp_path: Path) -> None:
+    folder = make_job(SPEC).write(tmp_path)
+    path = folder / file_name(SPEC, 0)
+    path.write_text(re.sub(r"duration=[0-9.]+", "duration=0", path.read_text()))
+    with pytest.raises(SimError, match=rf"{path.name}:1: all durations are 0: expected the milliseconds of operations"):
+        read_traces(str(folder))
+
+
+def test_stamps_of_zero_leave_the_order_of_the_lines(tmp_path: Path) -> None:
+    made = make_job(SPEC)
+    folder = made.write(tmp_path)
+    for path in folder.iterdir():
+        path.write_text(re.sub(r"timestamp=[0-9.]+(?=,sub)", "timestamp=0", path.read_text()))
+    job = read_traces(str(folder))
+    assert replay(job).step_s == pytest.approx(made.step_s, rel=0.02)
+    assert read_workload(str(folder))[0].recorded_step_s is not None
+
+
+def test_stages_that_the_warm_up_contradicts_are_refused(tmp_path: Path) -> None:
+    folder = make_job(JobSpec(pp=4, dp=1, seed=52)).write(tmp_path, ranks=[0])
+    with pytest.raises(SimError, match=r":1: pp: found 2, but 4 forwards before the first backward on stage 0, expected 4"):
+        read_traces(str(folder), Facts(pp=2))
+
+
+def test_a_replay_is_held_against_what_was_recorded(tmp_path: Path) -> None:
+    """One rank of the last stage ends before the first stage does: its own end is compared, the step is that of all."""
+    made = make_job(replace(SPEC, moe=True, tied=False))
+    found = replay(read_traces(str(made.write(tmp_path, ranks=[1]))))
+    assert found.compared_s < found.step_s
+    assert found.error == pytest.approx(found.compared_s / found.recorded_s - 1)
+    assert abs(found.error) < 0.02
+
+
+def test_every_rank_s_own_times_where_all_ranks_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(make_job(SPEC).write(tmp_path))
+    replay_command(trace=folder)
+    assert "each rank with its own times" in capsys.readouterr().out
+
+
+def test_the_start_is_the_recorded_plan(tmp_path: Path) -> None:
+    made = make_job(SPEC)
+    workload, _ = read_workload(str(made.write(tmp_path)))
+    table = hardware_table([read_hardware("A800-80G-SXM")], None)
+    start = start_of(workload, table)
+    assert start is not None
+    assert start.recorded_s == pytest.approx(made.step_s, rel=1e-4)
+    assert start.error == pytest.approx(0.0, abs=0.01)
+    small = hardware_table([read_hardware("A800-80G-SXM").with_values({"memory": "1 GB"})], None)
+    full = start_of(replace(workload, gradients_known=(True, True)), small)
+    assert full is not None and (full.reason == "" or np.isnan(full.simulated_s))

@@ -1,0 +1,118 @@
+"""A job's traces under plans: the recorded one costs what was recorded, from any of its files; others follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim_core import Facts, HardwareTable, Workload, hardware_table, plans, read_hardware, read_workload, simulate
+from tests.trace_jobs import JobSpec, SyntheticJob, make_job
+
+SKEWED = (6.0, 1.0, 2.0, 1.0, 1.5, 0.5, 2.0, 2.0)
+EXPERTS = JobSpec(pp=2, dp=8, ep=4, ga=4, moe=True, tied=False, popularity=SKEWED, layers=4, seed=41)
+"""The first rank of each group gets 1.75 x the mean of the tokens, merged in pairs 1.25 x."""
+
+
+@pytest.fixture(scope="module")
+def hardware() -> HardwareTable:
+    return hardware_table([read_hardware("A800-80G-SXM")], None)
+
+
+def step_s(workload: Workload, hardware: HardwareTable, **plan: int) -> float:
+    results = simulate(workload, hardware, plans(workload, **plan))
+    assert results.reason[0] == 0
+    return float(results.named()["step_time_s"][0])
+
+
+def error(made: SyntheticJob, folder: Path, hardware: HardwareTable, ranks: list[int] | None = None) -> float:
+    """Relative error of the step at the recorded plan, from the files of some ranks."""
+    made.write(folder, ranks=ranks)
+    return step_s(read_workload(str(folder))[0], hardware) / made.step_s - 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        EXPERTS,
+        replace(EXPERTS, popularity=(), straggler=1, straggler_factor=1.1),
+        JobSpec(tp=2, pp=2, dp=1, ga=2, seed=42),
+        JobSpec(pp=4, dp=2, moe=True, embedding=200_000_000, tied=False, seed=43),
+    ],
+    ids=["loaded experts", "straggler among experts", "tensor parallel", "large ends"],
+)
+def test_the_recorded_plan_costs_what_was_recorded(spec: JobSpec, hardware: HardwareTable, tmp_path: Path) -> None:
+    made = make_job(spec)
+    assert error(made, tmp_path / "all", hardware) == pytest.approx(0.0, abs=0.01)
+    assert error(made, tmp_path / "one", hardware, [0]) == pytest.approx(0.0, abs=0.07)  # it cannot know of others
+
+
+def test_more_ranks_are_never_worse_than_the_worst_one(hardware: HardwareTable, tmp_path: Path) -> None:
+    spec = replace(EXPERTS, dp=4, straggler=2, straggler_factor=1.2)
+    made = make_job(spec)
+    alone = [abs(error(made, tmp_path / f"{rank}", hardware, [rank])) for rank in range(spec.world)]
+    node = list(range(spec.world // 2))
+    several = [node, [4, 5, 6, 7], *(list(ranks) for ranks in combinations(range(0, 8, 2), 2)), [0, 3, 5], [1, 2, 4, 5, 7]]
+    for number, ranks in enumerate(several):
+        assert abs(error(made, tmp_path / f"some{number}", hardware, ranks)) <= max(alone), ranks
+
+
+def test_end_stages_keep_their_own_gradients_and_optimizer(tmp_path: Path) -> None:
+    spec = JobSpec(pp=4, dp=2, embedding=200_000_000, tied=False)
+    workload, _ = read_workload(str(make_job(spec).write(tmp_path)))
+    inner = 290_013_184 // 4
+    assert workload.arrays.shares.ends == pytest.approx(200_000_000 / (200_000_000 + inner))
+    assert workload.arrays.step.comm_bytes.max() == 4.0 * (200_000_000 + inner)
+
+
+def test_recorded_load_merges_at_a_lower_ep(hardware: HardwareTable, tmp_path: Path) -> None:
+    """What is recorded at ep 4, summed over pairs of ranks, is the load of the same experts at ep 2."""
+    workload, _ = read_workload(str(make_job(EXPERTS).write(tmp_path / "4")))
+    assert EXPERTS.load(0) == 1.75
+    load = workload.arrays.expert_load
+    assert load[4] == 1.0
+    assert load[2] == pytest.approx(1.25 / 1.75, rel=2e-3)
+    assert load[8] > 1.0  # single experts are spread further than pairs of them
+    assert any(
+        "the fullest rank gets 1.75 x the mean of the tokens at ep 4, as recorded; 1.25 at ep 2" in n for n in workload.notes
+    )
+    row = workload.names.index("experts")
+    assert workload.arrays.pieces.compute_s[row, 0] == pytest.approx(1.75 * EXPERTS.expert_ms / 1e3, rel=0.02)
+    fewer = replace(EXPERTS, ep=2)
+    truth_s = make_job(fewer).step_s
+    workload = replace(workload, expert_weights=(0.0, 0.0))  # the synthetic job has no memory
+    moved_s = step_s(workload, hardware, ep=2)
+    # in the synthetic job they are reduced in 20 ms at any ep, and the optimizer takes as long
+    own = simulate(workload, hardware, plans(workload, ep=2)).named()
+    reduced_s, optimizer_s = own["dp_total_s"][0] - 11.9e-3, own["optimizer_s"][0] - EXPERTS.optimizer_ms / 1e3
+    assert moved_s - reduced_s - optimizer_s + 20e-3 == pytest.approx(truth_s, rel=0.03)
+
+
+def test_tokens_that_are_spread_evenly_are_no_load(tmp_path: Path) -> None:
+    workload, _ = read_workload(str(make_job(replace(EXPERTS, popularity=(1.0,) * 8)).write(tmp_path)))
+    assert len(workload.arrays.expert_load) == 0
+    assert not any("fullest" in note for note in workload.notes)
+
+
+def test_recorded_messages_follow_the_hardware(tmp_path: Path) -> None:
+    """As recorded where they were recorded; on a faster network faster by as much as the model says."""
+    workload, _ = read_workload(str(make_job(JobSpec(pp=2, dp=4, tied=False)).write(tmp_path)), Facts(layers=8))
+    own = read_hardware("A800-80G-SXM")
+    other = own.with_values({"nvlink_bandwidth": "800 GB/s"})
+    table = hardware_table([own, other], own)
+    times = [simulate(workload, table, plans(workload, hardware=k)).named() for k in (0, 1)]
+    assert times[0]["dp_total_s"][0] == pytest.approx(12.1e-3, rel=0.03)
+    assert times[1]["dp_total_s"][0] == pytest.approx(times[0]["dp_total_s"][0] / 4, rel=0.1)
+    assert times[1]["compute_forward_s"] == times[0]["compute_forward_s"]
+
+
+def test_messages_not_recorded_in_a_place_are_the_model_s(hardware: HardwareTable, tmp_path: Path) -> None:
+    """Gradients reduced inside a node say nothing about the network."""
+    workload, _ = read_workload(str(make_job(JobSpec(pp=2, dp=4, tied=False)).write(tmp_path)))
+    slow = replace(workload, recorded=workload.recorded._replace(seconds=10 * workload.recorded.seconds))  # type: ignore[union-attr]
+    steps = [simulate(each, hardware, plans(each, all_gpus=64)).named()["dp_total_s"][0] for each in (workload, slow)]
+    assert steps[0] == steps[1]
+    assert np.diff([step_s(each, hardware) for each in (workload, slow)])[0] > 0.05
