@@ -60,6 +60,7 @@ from sim_core.planning.building import checkpointing_codes, plans, split_codes, 
 from sim_core.planning.columns import (
     CHECKPOINTING,
     CP_COMM_TYPES,
+    DISPATCHERS,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -135,6 +136,7 @@ from sim_core.workloads.workload import (
 __all__ = [
     "CHECKPOINTING",
     "CP_COMM_TYPES",
+    "DISPATCHERS",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",

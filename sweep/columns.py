@@ -28,6 +28,7 @@ _KIND: Final = {
     "cp_comm_type": _WORD,
     "cp_a2a_size": pa.int64(),
     "precision": _WORD,
+    "dispatcher": _WORD,
     "layers": pa.int64(),
     "gradient_precision": _WORD,
     "straggler_stage": pa.int64(),

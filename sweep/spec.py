@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
     CP_COMM_TYPES,
+    DISPATCHERS,
     FIDELITIES,
     HARDWARE_KEYS,
     LARGEST,
@@ -66,6 +67,7 @@ WORDS: Final = {
     "gradient_precision": PRECISIONS,
     "cp_comm_type": CP_COMM_TYPES,
     "precision": PRECISION_NAMES,
+    "dispatcher": DISPATCHERS,
 }
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""

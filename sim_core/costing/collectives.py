@@ -224,6 +224,24 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
 
 
 @inner_kernel
+def dispatch_s(size: float, topk: int, at: Placement, links: Links) -> float:
+    """An all-to-all of `size` bytes of routed copies per rank in which a token goes to each remote node once.
+
+    (DeepSeek-V3, arXiv 2412.19437, section 3.2.2.) There, NVLink hands it on, once to each rank with some of its `topk`
+    experts. Of experts at random, n (1 - (1 - 1/n)^topk) of n nodes, or ranks, have some; `all_to_all_s` sends topk copies.
+    """
+    to_nodes = at.nodes * (1.0 - (1.0 - 1.0 / at.nodes) ** topk) / topk
+    to_ranks = at.ranks * (1.0 - (1.0 - 1.0 / at.ranks) ** topk) / topk
+    slowest = 0.0
+    for here in (at.fewest, at.most):
+        inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
+        outside_s = to_nodes * size * (at.ranks - here) / at.ranks / links.nic_bandwidth
+        slowest = max(slowest, max(inside_s, outside_s))
+    hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
+    return RING_BASE_S[SIMPLE] + hops_s + slowest
+
+
+@inner_kernel
 def send_s(size: float, between_nodes: bool, links: Links) -> float:
     """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once."""
     if size <= 0:
