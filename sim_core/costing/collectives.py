@@ -235,7 +235,7 @@ def dispatch_s(size: float, topk: int, at: Placement, links: Links) -> float:
     slowest = 0.0
     for here in (at.fewest, at.most):
         inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
-        outside_s = to_nodes * size * (at.ranks - here) / at.ranks / links.nic_bandwidth
+        outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
         slowest = max(slowest, max(inside_s, outside_s))
     hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
     return RING_BASE_S[SIMPLE] + hops_s + slowest
