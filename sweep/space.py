@@ -45,6 +45,7 @@ UNUSUAL: Final = (
     "cp_comm_type",
     "cp_a2a_size",
     "precision",
+    "dispatcher",
     "layers",
     "gradient_precision",
     "straggler_stage",

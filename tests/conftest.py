@@ -27,7 +27,8 @@ PLAIN: dict[str, float] = {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
     "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
     "overlap_param": 0, "cp": 1, "cp_comm_type": 0, "cp_a2a_size": 1, "bucket_bytes": 0, "hardware": 0, "fidelity": 0,
-    "precision": 0, "straggler_stage": 0, "gradient_precision": 0, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
+    "precision": 0, "dispatcher": 0,
+    "straggler_stage": 0, "gradient_precision": 0, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
     "dp_overlap_ratio": 0.0, "tp_overlap_ratio": 0.0, "ep_overlap_ratio": 0.0, "pp_overlap_ratio": 1.0,
 }  # fmt: skip
 
