@@ -8,6 +8,7 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.schedule import SCHEDULES
@@ -188,6 +189,7 @@ __all__ = [
     "calibrated",
     "read_calibrated",
     "checkpointing_codes",
+    "collective_seconds",
     "compiling_alone",
     "count",
     "export_simai",

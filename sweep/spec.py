@@ -29,6 +29,7 @@ from sim_core import (
 )
 from sweep.budget import Budget
 from sweep.document import apply_sets, first_error, read_document
+from sweep.failures import Failures
 from sweep.workloads import Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
@@ -135,6 +136,7 @@ class SweepSpec(Section):
     sample: Sample | None = None
     store: StoreSpec = StoreSpec()
     budget: Annotated[Budget | None, from_text("tokens")] = None
+    failures: Failures | None = None
 
     @model_validator(mode="before")
     @classmethod
