@@ -8,6 +8,7 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.engine.codes import SCHEDULES
@@ -59,6 +60,7 @@ from sim_core.planning.building import checkpointing_codes, plans, sends_in_back
 from sim_core.planning.columns import (
     CHECKPOINTING,
     CP_COMM_TYPES,
+    DISPATCHERS,
     FIDELITIES,
     PRECISIONS,
     SPLITS,
@@ -134,6 +136,7 @@ from sim_core.workloads.workload import (
 __all__ = [
     "CHECKPOINTING",
     "CP_COMM_TYPES",
+    "DISPATCHERS",
     "EXPLANATIONS",
     "FIDELITIES",
     "FIRST_FAILURE",
@@ -186,6 +189,7 @@ __all__ = [
     "calibrated",
     "read_calibrated",
     "checkpointing_codes",
+    "collective_seconds",
     "compiling_alone",
     "count",
     "export_simai",

@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "rank": "Rank the plans of a sweep.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
+    "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
@@ -25,6 +26,7 @@ COMMANDS: Final = {
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
+    "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, Plans, SpecError, nearest, quantity
 from sweep.budget import COSTS
+from sweep.failures import GOODPUT
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
 from sweep.spec import LABELS, WORDS
 
@@ -21,13 +22,14 @@ RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
 DEVICE_MEMORY: Final = "device_memory_bytes"
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
-MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS)
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS, *GOODPUT)
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     "cp": pa.int64(),
     "cp_comm_type": _WORD,
     "cp_a2a_size": pa.int64(),
     "precision": _WORD,
+    "dispatcher": _WORD,
     "layers": pa.int64(),
     "microbatch_group_size": pa.int64(),
     "post_validation": pa.bool_(),

@@ -25,6 +25,7 @@ from sim_core import (
 from sweep.budget import COSTS, costs
 from sweep.columns import DEVICE_MEMORY, describe_rows, result_schema, words
 from sweep.constraints import satisfied
+from sweep.failures import GOODPUT, with_failures
 from sweep.preparation import Sweep
 from sweep.space import permuted
 
@@ -71,11 +72,17 @@ def _batch(
     values["tflops_per_gpu"] = flops / 1e12
     values["mfu"] = flops / np.array(sweep.peak_flops)[plans.hardware]
     values["hfu"] = values["mfu"] * (1 + recomputed / (sweep.flops_per_token or np.nan))
+    unknown = np.full(len(samples), np.nan)
+    values |= dict.fromkeys(GOODPUT, unknown)
+    trained = values["tokens_per_s"]
+    if sweep.failures:
+        values |= with_failures(sweep.failures, sweep.checkpoint_bytes, plans.all_gpus, trained)
+        trained = values["effective_tokens_per_s"]
     if sweep.budget:
         watts = np.array([sweep.budget.watts(variant) for variant in sweep.hardware.variants])[plans.hardware]
-        values |= costs(sweep.budget, watts, plans.all_gpus, values["tokens_per_s"])
+        values |= costs(sweep.budget, watts, plans.all_gpus, trained)
     else:
-        values |= dict.fromkeys(COSTS, np.full(len(samples), np.nan))
+        values |= dict.fromkeys(COSTS, unknown)
     arrays = dict(described)
     arrays["status"] = words(status, STATUSES)
     arrays["reason"] = words(reason, REASONS)

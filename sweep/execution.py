@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim_core import SpecError
+import pyarrow as pa
+
+from sim_core import SpecError, short
 from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import Executor
 from sweep.preparation import Prepared, Sweep
-from sweep.slices import SliceQueue, SliceTask
+from sweep.slice_file import encoded
+from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
 
@@ -62,10 +66,17 @@ def run_sweep(
         task = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
         queue = SliceQueue(gaps=deque(missing), workers=executor.workers)
         watch(progress)
-        for receipt in executor.run(task, queue):
-            progress.done += receipt.part.rows
-            watch(progress)
+        try:
+            for receipt in executor.run(task, queue):
+                progress.done += receipt.part.rows
+                watch(progress)
+        except OSError as error:
+            raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
         store.drop_doubles()  # written by workers that outlived a killed driver
+        if queue.left:
+            left = sum(part.rows for part in queue.left)
+            why = str(queue.left_why).rpartition(": ")[2]
+            raise OSError(f"{store.folder}: the store did not take {left:,} plans ({why}); run the same command to add them")
         lost = sum(part.rows for part in store.missing(count))
         if lost:
             raise SpecError(
@@ -75,13 +86,27 @@ def run_sweep(
     return progress
 
 
+def _with_need(error: OSError, sweep: Sweep, left: int) -> OSError:
+    """The error of a full disk with what the rest of the sweep needs; any other as it is."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    need = left * _bytes_per_plan(evaluate(sweep, spread(sweep, FIRST_ROWS)))
+    text = f"{error.strerror}; {left:,} plans are left, about {short(need, 'B')}; then run the same command to resume"
+    return OSError(error.errno, text, error.filename)
+
+
+def _bytes_per_plan(batch: pa.RecordBatch) -> float:
+    return float(encoded(batch, b"{}").size / batch.num_rows)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """Estimate of a sweep from plans spread over its space: rows by reason, seconds per plan on one worker."""
+    """Estimate of a sweep from plans spread over its space: rows by reason, seconds and bytes per plan on one worker."""
 
     probed: int
     reasons: dict[str, int]
     seconds_per_plan: float
+    bytes_per_plan: float
 
 
 def dry_run(sweep: Sweep) -> DryRun:
@@ -92,4 +117,9 @@ def dry_run(sweep: Sweep) -> DryRun:
     batch = evaluate(sweep, positions)
     seconds = time.perf_counter() - begun
     reasons = Counter(batch.column("reason").to_pylist())
-    return DryRun(probed=len(positions), reasons=dict(reasons), seconds_per_plan=seconds / len(positions))
+    return DryRun(
+        probed=len(positions),
+        reasons=dict(reasons),
+        seconds_per_plan=seconds / len(positions),
+        bytes_per_plan=_bytes_per_plan(batch),
+    )

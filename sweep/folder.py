@@ -6,23 +6,27 @@ no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
 
-from sim_core import SpecError
+from sim_core import SpecError, short
+from sweep.patience import StoreUnavailable, patiently
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SECRET = re.compile(r"(?<=://)[^/@]*@|(?<=[?&]secret_key=)[^&]*|(?<=[?&]access_key=)[^&]*")
+Result = TypeVar("Result")
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
 
 
@@ -32,7 +36,8 @@ class Folder:
 
     A local path is made absolute at once, so that it names the same folder in a process with another working directory.
     Options of a file system go into the URI's query (`s3://bucket/x?endpoint_override=host:9000&scheme=http`) or its usual
-    environment variables. Every method raises OSError with the folder in its message.
+    environment variables. Every method raises OSError with the folder in its message: StoreUnavailable if an object store
+    failed at every attempt, in a way that may pass.
     """
 
     given: str
@@ -80,13 +85,16 @@ class Folder:
 
     def is_file(self) -> bool:
         """Whether the path is a file."""
-        with self._naming_errors():
-            return bool(self.filesystem.get_file_info(self.path()).type == fs.FileType.File)
+        return bool(self._info("").type == fs.FileType.File)
 
     def read_bytes(self, name: str) -> bytes:
         """The bytes of the file `name`. Raises FileNotFoundError."""
-        with self._naming_errors(name), self.filesystem.open_input_stream(self.path(name), compression=None) as stream:
-            return bytes(stream.read())
+
+        def read() -> bytes:
+            with self.filesystem.open_input_stream(self.path(name), compression=None) as stream:
+                return bytes(stream.read())
+
+        return self._done(read, name)
 
     def write_bytes(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write the file `name`, or replace it, atomically."""
@@ -94,10 +102,10 @@ class Folder:
         if local is not None:
             _write_local(local, name, data)
             return
+        if self.is_object_store:
+            self._done(lambda: self._put(self.path(name), data), name)
+            return
         with self._naming_errors(name):
-            if self.is_object_store:
-                self._put(self.path(name), data)
-                return
             temporary = self.path(_temporary(name))
             try:
                 self._put(temporary, data)
@@ -122,25 +130,43 @@ class Folder:
 
     def written_s(self, name: str) -> float | None:
         """When the file `name` was last written, in seconds since 1970; None if it does not exist."""
-        with self._naming_errors(name):
-            info = self.filesystem.get_file_info(self.path(name))
+        info = self._info(name)
         return None if info.type != fs.FileType.File else float(info.mtime_ns) * 1e-9
 
     def delete(self, name: str) -> None:
         """Delete the file `name`. Raises FileNotFoundError."""
-        with self._naming_errors(name):
-            self.filesystem.delete_file(self.path(name))
+        self._done(lambda: self.filesystem.delete_file(self.path(name)), name)
 
     def remove_if_empty(self) -> None:
         """Delete the folder, or its marker on an object store, if nothing is in it."""
-        with self._naming_errors():
-            exists = self.filesystem.get_file_info(self.path()).type == fs.FileType.Directory
-            if exists and not self._infos():
-                self.filesystem.delete_dir(self.path())
+        if self._info("").type == fs.FileType.Directory and not self._infos():
+            self._done(lambda: self.filesystem.delete_dir(self.path()))
+
+    def probe(self) -> None:
+        """Raise OSError unless an object store returns what is written to it; the trial object is deleted."""
+        if not self.is_object_store:
+            return
+        name, data = f".probe-{uuid.uuid4().hex[:12]}", os.urandom(4096)
+        self.write_bytes(name, data)
+        found = self.read_bytes(name)
+        self.delete(name)
+        if found != data:
+            raise OSError(
+                f"{self}: the store returns {len(found):,} other bytes than the {len(data):,} written; set "
+                "AWS_REQUEST_CHECKSUM_CALCULATION=when_required (some S3-compatible servers store the checksum with the object)"
+            )
+
+    def _info(self, name: str) -> Any:
+        return self._done(lambda: self.filesystem.get_file_info(self.path(name)), name)
 
     def _infos(self) -> Sequence[Any]:
-        with self._naming_errors():
-            return list(self.filesystem.get_file_info(fs.FileSelector(self.path(), allow_not_found=True)))
+        selector = fs.FileSelector(self.path(), allow_not_found=True)
+        return list(self._done(lambda: self.filesystem.get_file_info(selector)))
+
+    def _done(self, action: Callable[[], Result], name: str = "") -> Result:
+        """The result of an action on the file `name`; an object store may fail for a while."""
+        with self._naming_errors(name):
+            return patiently(action) if self.is_object_store else action()
 
     @contextmanager
     def _naming_errors(self, name: str = "") -> Iterator[None]:
@@ -151,7 +177,10 @@ class Folder:
             where = str(self / name) if name else str(self)
             number = getattr(error, "errno", None)
             text = os.strerror(number) if number else " ".join(str(error).split())
-            raise type(error)(number, text, where) if number else OSError(f"{where}: {text}") from None
+            if number:
+                raise type(error)(number, text, where) from None
+            kind = StoreUnavailable if isinstance(error, StoreUnavailable) else OSError
+            raise kind(f"{where}: {text}") from None
 
 
 Location = Folder | Path | str
@@ -180,6 +209,8 @@ def _opened(root: str) -> tuple[fs.FileSystem, str]:
     """The file system of a root, and the path on it; opened once per process for all folders below the root."""
     if not _URI.match(root):
         return fs.LocalFileSystem(), root
+    if root.startswith("s3://"):  # one PUT for an object, instead of the three requests of an upload in parts
+        root += ("&" if "?" in root else "?") + "allow_delayed_open=true"
     filesystem, path = fs.FileSystem.from_uri(root)
     return filesystem, path
 
@@ -197,5 +228,11 @@ def _write_local(folder: Path, name: str, data: bytes | pa.Buffer) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(folder / name)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free = shutil.disk_usage(folder).free
+        text = f"{os.strerror(error.errno)}: the file needs {short(len(data), 'B')}, {short(free, 'B')} are free"
+        raise OSError(error.errno, text, str(folder / name)) from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ from sim_core import (
 from sweep.budget import COSTS, Budget
 from sweep.columns import describe_rows, result_column, result_schema
 from sweep.constraints import check_constraints
+from sweep.failures import GOODPUT, Failures, checkpoint_bytes
 from sweep.fingerprint import fingerprint_of
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
@@ -45,6 +46,8 @@ class Sweep:
     flops_per_token: float | None = None  # of the model, None if unknown
     peak_flops: tuple[float, ...] = ()  # of each hardware variant, in the precision of the computation
     budget: Budget | None = None
+    failures: Failures | None = None
+    checkpoint_bytes: float | None = None  # of the whole model, None if unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,9 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
     if spec.budget:
         notes.append(spec.budget.note(variants))
+    saved = checkpoint_bytes(workload) if spec.failures and "layers" not in space.named else None
+    if spec.failures:
+        notes.append(spec.failures.note(saved))
     start, near = _start(workload, table)
     notes += near
     facts = _plausibility(workload, variants, space)
@@ -102,6 +108,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         flops_per_token=facts["flops_per_token"],
         peak_flops=tuple(variant.value(f"peak_flops_{workload.dtype}") for variant in variants),
         budget=spec.budget,
+        failures=spec.failures,
+        checkpoint_bytes=saved,
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -187,6 +195,8 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update((table.measured_on or variants[0]).model_dump_json().encode())
     if spec.budget:
         digest.update(f"{spec.budget.model_dump_json()} {[spec.budget.watts(variant) for variant in variants]}".encode())
+    if spec.failures:
+        digest.update(spec.failures.model_dump_json().encode())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
 
@@ -199,8 +209,13 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
                 found = result_column(name, result_schema(sweep.space).names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
-            if found in ("tokens_per_s", *COSTS) and sweep.workload.sequence is None:
+            if found in ("tokens_per_s", *COSTS, *GOODPUT) and sweep.workload.sequence is None:
                 raise SpecError(f"{key}: {found} needs workload.sequence, the tokens per sample")
+            if found in GOODPUT and (sweep.failures is None or sweep.checkpoint_bytes is None):
+                lacking = (
+                    "failures (failures: {} takes Llama 3's rate)" if sweep.failures is None else "the parameters of the model"
+                )
+                raise SpecError(f"{key}: {found} needs {lacking}")
             if found in COSTS and sweep.budget is None:
                 raise SpecError(f"{key}: {found} needs a budget, such as budget: {{tokens: 1T, usd_per_gpu_hour: 2.5}}")
             if found in COSTS and sweep.budget and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants))):

@@ -12,12 +12,13 @@ import pyarrow as pa
 from sim_core import PARTS, SpecError
 from sweep.budget import COSTS
 from sweep.columns import UTILISATION, result_column
+from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", *UTILISATION)
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "goodput", "effective_tokens_per_s", *UTILISATION)
 MFU: Final = "mfu"
 HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
@@ -85,8 +86,9 @@ def rank(
         ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
         plan_columns = _plan_columns(schema)
         varying, held = _spread(connection, plan_columns, condition)
-        of_budget = COSTS if provenance.get("spec", {}).get("budget") else ()
-        select = chosen or [*varying, *_result_columns(by, schema, of_budget)]
+        asked = provenance.get("spec", {})
+        more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
+        select = chosen or [*varying, *_result_columns(by, schema, more_columns)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
         facts = provenance.get("plausibility", {})
         over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
@@ -100,7 +102,7 @@ def rank(
         ).to_arrow_table()
     utilisation = _utilisation(rows)
     if not chosen:
-        select = [name for name in select if name not in (MFU, *COSTS) or rows[name].null_count < len(rows)]
+        select = [name for name in select if name not in (MFU, *COSTS, *GOODPUT) or rows[name].null_count < len(rows)]
     return Ranking(
         rows=rows.select(["rank", *select]),
         by=by,
@@ -126,7 +128,7 @@ def rank(
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     """Notes of the run that concern the ranking."""
-    notes = [note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:"))]
+    notes = [note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:"))]
     checks = len(provenance.get("checks", ()))
     if checks:
         notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")

@@ -7,7 +7,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from sim_core import REASON, SimError, SpecError
 from sweep.evaluation import evaluate, warm_up
 from sweep.folder import Location, folder_at
+from sweep.patience import StoreUnavailable
 from sweep.preparation import Sweep
 from sweep.slice_file import Slice, encoded
 
@@ -23,9 +25,13 @@ FIRST_ROWS: Final = 4096
 MIN_ROWS: Final = 1024
 MAX_ROWS: Final = 65_536
 TARGET_S: Final = 1.0
-"""A slice should take about this long: handing it out costs little, and little is lost with a worker."""
+"""A slice should take about this long to compute: handing it out costs little, and little is lost with a worker."""
+SLOWEST_S: Final = 10.0
+"""Where storing is slow, a slice takes twice as long to compute as to store, up to this."""
 LIMIT_S: Final = 120.0
 """Default time limit: a slice that takes longer counts as hanging. Its process is ended and the plan at fault is found."""
+MOST_LEFT: Final = 4
+"""So many slices in a row, or two for each worker, that the store does not take end the run."""
 START_S: Final = 300.0
 """Time for a worker to start, and to compile the engine if no process has yet."""
 
@@ -35,7 +41,8 @@ class Receipt:
     """Report of a finished slice, whose rows are in the store."""
 
     part: Slice
-    seconds: float
+    seconds: float  # of computing
+    stored_s: float = 0.0  # of storing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +63,19 @@ class SliceTask:
 
     def __call__(self, part: Slice) -> Receipt:
         """Raises OSError if the store cannot be written."""
+        return self.kept(*self.computed(part))
+
+    def computed(self, part: Slice) -> tuple[Receipt, pa.Buffer]:
+        """Simulate a slice; returns its receipt and its file, which is still to be stored."""
         begun = time.perf_counter()
-        self.store(part, self.encode(part))
-        return Receipt(part=part, seconds=time.perf_counter() - begun)
+        data = self.encode(part)
+        return Receipt(part=part, seconds=time.perf_counter() - begun), data
+
+    def kept(self, receipt: Receipt, data: pa.Buffer) -> Receipt:
+        """The receipt, once the file is in the store. Raises OSError."""
+        begun = time.perf_counter()
+        self.store(receipt.part, data)
+        return replace(receipt, stored_s=time.perf_counter() - begun)
 
     def warm_up(self) -> None:
         """Load the engine into this process, so that no slice's time includes it."""
@@ -91,8 +108,10 @@ def attempt(action: Callable[[], Done]) -> Done | Loss | OSError | SimError:
     """
     try:
         return action()
+    except StoreUnavailable as error:
+        return StoreUnavailable(str(error))
     except OSError as error:
-        return OSError(error.errno, error.strerror or str(error), error.filename)
+        return OSError(error.errno, error.strerror, error.filename) if error.errno else OSError(str(error))
     except SimError as error:
         return SpecError(str(error))
     except MemoryError:
@@ -109,6 +128,10 @@ class SliceQueue:
     workers: int
     returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices, each with its number of losses
     rows_per_s: float | None = None
+    stored_s: float = 0.0
+    left: list[Slice] = field(default_factory=list)  # computed, but not stored: for the next run
+    left_in_a_row: int = 0
+    left_why: OSError | None = None
 
     def take(self) -> tuple[Slice, int] | None:
         """The next slice and the number of its losses so far; None when all are handed out."""
@@ -124,7 +147,8 @@ class SliceQueue:
         return Slice(gap.start, gap.start + rows), 0
 
     def _rows(self) -> int:
-        rows = FIRST_ROWS if self.rows_per_s is None else int(self.rows_per_s * TARGET_S)
+        target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
+        rows = FIRST_ROWS if self.rows_per_s is None else int(self.rows_per_s * target_s)
         left = sum(gap.rows for gap in self.gaps) // (
             2 * self.workers
         )  # smaller towards the end, so that all workers finish together
@@ -132,8 +156,18 @@ class SliceQueue:
 
     def finished(self, receipt: Receipt) -> None:
         """Update the speed of a worker, smoothed over slices."""
+        self.left_in_a_row = 0
+        self.stored_s = 0.5 * self.stored_s + 0.5 * receipt.stored_s
         rate = receipt.part.rows / max(receipt.seconds, 1e-6)
         self.rows_per_s = rate if self.rows_per_s is None else 0.5 * self.rows_per_s + 0.5 * rate
+
+    def unstored(self, part: Slice, why: OSError) -> None:
+        """Leave a slice to the next run, since the store does not take it. Raises `why` if it takes none any more."""
+        self.left.append(part)
+        self.left_why = why
+        self.left_in_a_row += 1
+        if self.left_in_a_row >= max(MOST_LEFT, 2 * self.workers):
+            raise why
 
     def lost(self, part: Slice, losses: int) -> bool:
         """Take back a slice that was lost. False if it is one plan, lost for the second time: give it up.
@@ -163,10 +197,14 @@ def resolve(answer: object, taken: tuple[Slice, int], task: SliceTask, queue: Sl
     if isinstance(answer, Receipt):
         queue.finished(answer)
         return answer
+    if isinstance(answer, StoreUnavailable):
+        queue.unstored(part, answer)
+        return None
     if isinstance(answer, OSError | SimError):
         raise answer
     loss = answer if isinstance(answer, Loss) else Loss(reason="worker_lost")
     if loss.text:
         sys.stderr.write(f"positions {part.start} to {part.stop - 1}: {loss.text}\n")
-    again = queue.lost(part, losses if loss.reason == "worker_lost" else max(losses, 1))
-    return None if again else task.give_up(part, loss.reason)
+    if queue.lost(part, losses if loss.reason == "worker_lost" else max(losses, 1)):
+        return None
+    return resolve(attempt(partial(task.give_up, part, loss.reason)), taken, task, queue)

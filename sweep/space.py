@@ -46,6 +46,7 @@ UNUSUAL: Final = (
     "cp_comm_type",
     "cp_a2a_size",
     "precision",
+    "dispatcher",
     "layers",
     "microbatch_group_size",
     "post_validation",

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
     CP_COMM_TYPES,
+    DISPATCHERS,
     FIDELITIES,
     HARDWARE_KEYS,
     LARGEST,
@@ -28,6 +29,7 @@ from sim_core import (
 )
 from sweep.budget import Budget
 from sweep.document import apply_sets, first_error, read_document
+from sweep.failures import Failures
 from sweep.workloads import Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
@@ -67,6 +69,7 @@ WORDS: Final = {
     "gradient_precision": PRECISIONS,
     "cp_comm_type": CP_COMM_TYPES,
     "precision": PRECISION_NAMES,
+    "dispatcher": DISPATCHERS,
 }
 LABELS: Final = ("layer_split", "checkpointing")
 """Fields whose values are texts with numbers in them."""
@@ -134,6 +137,7 @@ class SweepSpec(Section):
     sample: Sample | None = None
     store: StoreSpec = StoreSpec()
     budget: Annotated[Budget | None, from_text("tokens")] = None
+    failures: Failures | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -68,6 +68,7 @@ class Store:
             raise SpecError(
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
+        self.folder.probe()
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")

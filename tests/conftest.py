@@ -28,7 +28,8 @@ PLAIN: dict[str, float] = {
     "microbatch_group_size": 0, "post_validation": 0,
     "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
     "overlap_param": 0, "cp": 1, "cp_comm_type": 0, "cp_a2a_size": 1, "bucket_bytes": 0, "hardware": 0, "fidelity": 0,
-    "precision": 0, "straggler_stage": 0, "gradient_precision": 0, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
+    "precision": 0, "dispatcher": 0,
+    "straggler_stage": 0, "gradient_precision": 0, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
     "dp_overlap_ratio": 0.0, "tp_overlap_ratio": 0.0, "ep_overlap_ratio": 0.0, "pp_overlap_ratio": 1.0,
 }  # fmt: skip
 

@@ -70,7 +70,7 @@ def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     all_groups = np.array([TP, EP, CP_A2A, CP_RING])
     sent = pieces.comm_group[pieces.comm_kind != NO_COMM] if workload.from_file else all_groups
     columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    names = ("hardware", "overlap_tp", "overlap_ep")
+    names = ("hardware", "overlap_tp", "overlap_ep", "dispatcher")
     columns += [*key_table(plans, rows).T, *(getattr(plans, name)[rows] for name in names)]
     how = plans.checkpointing[rows]
     columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.collectives import collective_s
+from sim_core.costing.collectives import collective_s, dispatch_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel
@@ -141,4 +141,15 @@ def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size:
     for k in range(groups.first[row, group], groups.end[row, group]):
         at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2], stride=stride)
         slowest = max(slowest, collective_s(kind, size, at, links))
+    return slowest
+
+
+@inner_kernel
+def dispatch_group_s(groups: Groups, row: int, links: Links, topk: int, size: float) -> float:
+    """Seconds of a dispatch to experts that sends a token to each remote node once, on the slowest EP group of a plan."""
+    placed, ranks, stride = groups.placed, groups.ranks[row, EP], groups.stride[row, EP]
+    slowest = 0.0
+    for k in range(groups.first[row, EP], groups.end[row, EP]):
+        at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2], stride=stride)
+        slowest = max(slowest, dispatch_s(size, topk, at, links))
     return slowest

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.groups import Groups, group_s
+from sim_core.costing.groups import Groups, dispatch_group_s, group_s
 from sim_core.costing.one_node import one_node_factor
 from sim_core.costing.operators import UnitCost, sum_of
 from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
-from sim_core.planning.columns import Plans
-from sim_core.terms import CP_RING, SEND_RECEIVE
+from sim_core.planning.columns import FLEX, Plans
+from sim_core.terms import ALL_TO_ALL, CP_RING, SEND_RECEIVE
 from sim_core.workloads.workload import EP, TP, WEIGHT_GRADIENT, Modelled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+_OF_EXPERTS: Final = ("experts_fc1", "experts_fc2", "shared_fc1", "shared_fc2")
 
 
 class Filled(NamedTuple):
@@ -39,7 +42,9 @@ def message_s(filled: Filled, sent: Messages) -> Floats:
     plans, groups, first, hardware = filled.plans, filled.groups, filled.first, filled.hardware
     size = np.ascontiguousarray(sent.bytes[filled.shape])
     group = np.where(sent.group == ETP, TP, sent.group)
-    seconds = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size)
+    experts = filled.modelled.model.experts
+    topk = experts.topk if experts else 1
+    seconds = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, topk)
     place = groups.key[first]
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
@@ -53,7 +58,7 @@ def message_s(filled: Filled, sent: Messages) -> Floats:
 
 @kernel
 def _message_s(
-    hardware: HardwareColumns, plans: Plans, groups: Groups, first: Ints, kind: Ints, group: Ints, size: Floats
+    hardware: HardwareColumns, plans: Plans, groups: Groups, first: Ints, kind: Ints, group: Ints, size: Floats, topk: int
 ) -> Floats:
     """Seconds of each message for each row, [rows, messages]."""
     seconds = np.zeros(size.shape)
@@ -61,7 +66,9 @@ def _message_s(
         i = first[row]
         links = device_at(hardware, plans.hardware[i]).links
         for k in range(size.shape[1]):
-            if size[row, k] > 0:
+            if size[row, k] > 0 and plans.dispatcher[i] == FLEX and kind[k] == ALL_TO_ALL and group[k] == EP:
+                seconds[row, k] = dispatch_group_s(groups, groups.key[i], links, topk, size[row, k])
+            elif size[row, k] > 0:
                 seconds[row, k] = group_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
                 if kind[k] == SEND_RECEIVE:  # a hop of a ring
                     seconds[row, k] *= groups.ranks[groups.key[i], group[k]] - 1
@@ -83,8 +90,8 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
         if beside == WEIGHT_GRADIENT:
             hidden = np.where(APART[plans.schedule[first]], 0.0, hidden)
     out = total - hidden * (1 - stack.contention)
-    if sent.group[k] == EP:  # dispatch and combine share the compute of the experts
-        compute = _compute_s(filled, cost, ("experts_fc1", "experts_fc2"), int(sent.phase[k])) / 2
+    if sent.group[k] == EP:  # dispatch and combine share the compute of the experts, shared ones included
+        compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2
         over = total - np.minimum(total, compute) * (1 - stack.contention)
         return np.where(plans.overlap_ep[first] == 1, over, out)
     if sent.group[k] != TP and sent.group[k] != ETP:

@@ -37,7 +37,7 @@ from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan,
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
 from sim_core.units import short
-from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
+from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -130,9 +130,11 @@ def _kept(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[Floats,
 def _state(workload: Workload) -> _State:
     step, width = workload.arrays.step, workload.arrays.gradient_width
     reduced = step.role == REDUCE_GRADIENTS
-    dense, experts = (
-        float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width for rule in (PARAMETERS, EXPERT_PARAMETERS)
+    dense, experts, mixed = (
+        float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width
+        for rule in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS)
     )
+    dense += mixed * (1 - workload.arrays.shares.experts)  # its experts have messages of their own
     return _State(dense, experts, *workload.state_width, bool((step.role == GATHER_PARAMETERS).any()))
 
 

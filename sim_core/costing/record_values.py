@@ -14,7 +14,7 @@ from sim_core.errors import SpecError
 from sim_core.hardware.description import Hardware
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.models.description import EMBEDDING, LAYER, Unit
-from sim_core.workloads.lacking import rank_of
+from sim_core.workloads.lacking import optimizer_of
 from sim_core.workloads.readers.simai_records import FINAL, PHASES
 from sim_core.workloads.workload import Modelled, Workload
 
@@ -123,12 +123,11 @@ def _lines(name: str, recorded: Workload, attention: bool) -> int:
 
 def _optimizer_s(recorded: Workload, by_model: Workload, device: Hardware) -> float:
     """Seconds of the optimizer of the recorded rank."""
-    base, optimizer = recorded.base, by_model.arrays.optimizer
-    rank, whole = rank_of(by_model, base), rank_of(by_model, by_model.base)
+    base = recorded.base
+    optimizer = optimizer_of(by_model, base)
     dp = base.all_gpus // (base.tp * base.pp)
     replicas = dp / base.ep * (base.tp if by_model.arrays.shares.whole_experts else 1)
-    dense = optimizer.dense_bytes * rank.dense / whole.dense
-    experts = optimizer.expert_bytes * rank.experts / whole.experts if whole.experts else 0.0
+    dense, experts = optimizer.dense_bytes, optimizer.expert_bytes
     moved = (dense / dp + experts / replicas) if optimizer.sharded else dense + experts
     moved += (dense + experts) * optimizer.clear
     return moved / (device.value("memory_bandwidth") * device.value("hbm_efficiency")) + optimizer.step_s

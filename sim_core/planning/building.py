@@ -17,7 +17,17 @@ from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import LARGEST, gpus_of
 from sim_core.models.precision import PRECISION_NAMES
-from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, FIDELITIES, FLOATS, LISTED, PRECISIONS, SPLITS, Plans
+from sim_core.planning.columns import (
+    CHECKPOINTING,
+    CP_COMM_TYPES,
+    DISPATCHERS,
+    FIDELITIES,
+    FLOATS,
+    LISTED,
+    PRECISIONS,
+    SPLITS,
+    Plans,
+)
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
@@ -29,6 +39,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "gradient_precision": PRECISIONS,
     "cp_comm_type": CP_COMM_TYPES,
     "precision": PRECISION_NAMES,
+    "dispatcher": DISPATCHERS,
 }
 """Columns whose values are indices into these words."""
 
@@ -37,6 +48,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "cp_comm_type": "p2p",
     "cp_a2a_size": 1,
     "precision": PRECISION_NAMES[0],
+    "dispatcher": "alltoall",
     "schedule": "1f1b",
     "microbatch_group_size": 0,
     "layer_split": "even",

@@ -28,6 +28,11 @@ P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3
 """How context-parallel ranks compute attention (Megatron's --cp-comm-type): keys and values go round a ring, or are gathered;
 heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring over these groups."""
 
+DISPATCHERS: Final = ("alltoall", "flex")
+FLEX: Final = 1
+"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert, or one to each remote node,
+as DeepEP and HybridEP do behind `flex`."""
+
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
 CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
 """What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block."""
@@ -43,6 +48,7 @@ class Plans(NamedTuple):
     cp: Ints
     cp_comm_type: Ints  # index into CP_COMM_TYPES
     cp_a2a_size: Ints  # of a2a+p2p; else 1
+    dispatcher: Ints  # index into DISPATCHERS
     precision: Ints  # of linear layers, index into PRECISION_NAMES of models.precision
     all_gpus: Ints
     micro_batch: Ints
@@ -94,6 +100,7 @@ class Plan(NamedTuple):
     cp: int
     cp_comm_type: int
     cp_a2a_size: int
+    dispatcher: int
     precision: int
     all_gpus: int
     micro_batch: int
@@ -134,6 +141,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         cp=plans.cp[i],
         cp_comm_type=plans.cp_comm_type[i],
         cp_a2a_size=plans.cp_a2a_size[i],
+        dispatcher=plans.dispatcher[i],
         precision=plans.precision[i],
         all_gpus=plans.all_gpus[i],
         micro_batch=plans.micro_batch[i],

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim_core.models.messages import pipeline_bytes
 from sim_core.workloads import moving
-from sim_core.workloads.lacking_messages import sizes_of, with_messages
+from sim_core.workloads.lacking_messages import SIMAI, sizes_of, with_messages
 from sim_core.workloads.readers.simai_form import Message
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -31,12 +31,15 @@ from sim_core.workloads.workload import (
     Arrays,
     BasePlan,
     Modelled,
+    Optimizer,
     Shares,
     StepPieces,
     Workload,
 )
 
 PARAMETER_BYTES: Final = 2.0
+LEAST_OPTIMIZER_S: Final = 1e-6
+"""A SimAI text without times has 1 ns in each once-per-step record, and none of an optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,15 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
     return Rank(dense=dense, experts=experts, shares=held)
 
 
+def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
+    """The model's optimizer on a rank of the recorded plan."""
+    optimizer, rank, whole = of_model.arrays.optimizer, rank_of(of_model, base), rank_of(of_model, of_model.base)
+    return optimizer._replace(
+        dense_bytes=optimizer.dense_bytes * rank.dense / whole.dense,
+        expert_bytes=optimizer.expert_bytes * rank.experts / whole.experts if whole.experts else 0.0,
+    )
+
+
 def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Workload, tuple[str, ...]]:
     """The recording with what it lacks, and what that is, in words."""
     told: list[str] = []
@@ -90,6 +102,9 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     if not arrays.p2p_bytes > 0:
         told.append("pipeline sends")
         arrays = _with_sends(arrays, modelled)
+    if recorded.kind == SIMAI and float(arrays.step.compute_s.sum()) < LEAST_OPTIMIZER_S:
+        told.append("optimizer")
+        arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
     arrays, of_gradients = _with_gradients(replace(recorded, arrays=arrays), of_model, modelled)
     known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
     return (

@@ -90,7 +90,9 @@ def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
     rate = 1 / found.seconds_per_plan
     console.print(
         f"About {rate:,.0f} plans/s per worker: {count:,} plans take about {short(count / rate / workers, 's')} "
-        f"with {workers} worker{'s' * (workers != 1)}, plus 1 to 3 s to start. Nothing was stored.",
+        f"with {workers} worker{'s' * (workers != 1)}, plus 1 to 3 s to start, "
+        f"and {short(count * found.bytes_per_plan, 'B')} of results. "
+        "Nothing was stored.",
         highlight=False,
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
@@ -44,6 +45,7 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Fo
         raise SpecError("--workers 0 needs --executor local")
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    with_own_token(os.environ)
     try:
         from sweep.executors.ray import RayExecutor, joined
     except ModuleNotFoundError as error:
@@ -53,6 +55,16 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Fo
     with joined(workers) as own:
         everywhere = own or out.local is None
         yield RayExecutor(at_driver=writer == "driver" or (writer == "auto" and not everywhere), limit_s=limit_s)
+
+
+def with_own_token(environment: MutableMapping[str, str]) -> None:
+    """Give a Ray that will be started here a token of its own, unless the user has chosen a mode.
+
+    Ray itself would write one to ~/.ray/auth_token; every later `ray start` would then ask for it, but `ray job submit`
+    does not send it.
+    """
+    if "RAY_ADDRESS" not in environment and "RAY_AUTH_MODE" not in environment:
+        environment.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def check_persistent(out: str | None, what: str = "--out") -> None:

@@ -1,13 +1,14 @@
 """Runs slices in worker processes on this machine. Workers or the driver may die; no finished slice is lost.
 
 Not a `ProcessPoolExecutor`: there, one dead worker breaks the whole pool, and the slice that it held is unknown. Here each
-worker has one slice and one pipe, so a closed pipe identifies the lost slice. Workers end with their driver, even if it is
-killed (PR_SET_PDEATHSIG).
+worker has one slice and one pipe, so a closed pipe identifies the lost slice. While it computes a slice, threads of its own
+store the last ones. Workers end with their driver, even if it is killed (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import multiprocessing as mp
 import os
 import signal
@@ -15,12 +16,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Final
+
+import pyarrow as pa
 
 from sim_core import SimError
 from sweep.slice_file import Slice
@@ -30,17 +34,21 @@ _PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
 _STARTED: Final = "started"
 _READY: Final = "ready"
+_COMPUTED: Final = "computed"
+MOST_STORING: Final = 4
+"""Slices that a worker stores at once. It gets no further slice while that many wait for the store."""
 MAX_FALSE_STARTS: Final = 5
 
 
 @dataclass(kw_only=True)
 class _Worker:
-    """One process, its pipe, the slice it holds with that slice's losses (None: idle), and the deadline."""
+    """One process, its pipe, the slice it computes (None: idle) and those it stores with their losses, and the deadline."""
 
     process: SpawnProcess
     pipe: Connection
     deadline: float
     held: tuple[Slice, int] | None = None
+    storing: dict[Slice, int] = field(default_factory=dict)
     ready: bool = False
     dead: bool = False
 
@@ -67,12 +75,12 @@ class LocalExecutor:
                     receipt = self._answer(worker, task, queue)
                     if receipt is not None:
                         yield receipt
-                    if worker.held is not None:
+                    if not worker.dead and (worker.held is not None or len(worker.storing) >= MOST_STORING):
                         continue  # it is working
                     taken = None if worker.dead else queue.take()
                     if taken is not None:
                         self._hand(worker, taken)
-                    else:  # no slice is left, or it died and a new process replaces it
+                    elif not worker.storing:  # no slice is left, or it died and a new process replaces it
                         _stop(worker)
                         pool.remove(worker)
         finally:
@@ -82,36 +90,51 @@ class LocalExecutor:
                 _stop(worker)
 
     def _answer(self, worker: _Worker, task: SliceTask, queue: SliceQueue) -> Receipt | None:
-        """Read one message of a due worker: it is ready, done with its slice (`held` becomes None), or `dead`.
-
-        If a worker dies before it is ready, its slice is not the cause: the slice goes back with no loss counted, and too
-        many such false starts in a row end the run.
-        """
-        if worker.held is None:  # it was stopped already
-            return None
-        taken = worker.held
+        """Read one message of a due worker: it is ready, has computed or stored a slice, or is `dead`."""
         try:
             if not worker.pipe.poll():  # it is due because its deadline has passed
                 worker.process.kill()
             answer = worker.pipe.recv()
         except (EOFError, OSError):
-            worker.dead, worker.held = True, None
-            if worker.ready:
-                late = worker.deadline <= time.monotonic()
-                return resolve(Loss(reason="timed_out" if late else "worker_lost"), taken, task, queue)
-            self._false_start(worker)
-            queue.returned.append(taken)
-            return None
+            return self._died(worker, task, queue)
         if answer == _STARTED:
             _send(worker, task)
-            return None
-        if answer == _READY:
+        elif answer == _READY and worker.held is not None:
             worker.ready = True
             self.false_starts = 0
-            self._hand(worker, taken)
+            self._hand(worker, worker.held)
+        elif answer == _COMPUTED and worker.held is not None:
+            worker.storing[worker.held[0]] = worker.held[1]
+            worker.held, worker.deadline = None, math.inf
+        else:
+            part, outcome = answer
+            losses = worker.storing.pop(part, None)
+            if losses is None and worker.held is not None:
+                losses, worker.held = worker.held[1], None
+                worker.deadline = math.inf
+            return resolve(outcome, (part, losses or 0), task, queue)
+        return None
+
+    def _died(self, worker: _Worker, task: SliceTask, queue: SliceQueue) -> Receipt | None:
+        """Take back the slices of a dead worker: the one it computed counts as lost, without one those it stored.
+
+        If a worker dies before it is ready, its slice is not the cause: the slice goes back with no loss counted, and too
+        many such false starts in a row end the run.
+        """
+        taken, storing = worker.held, list(worker.storing.items())
+        worker.dead, worker.held = True, None
+        worker.storing.clear()
+        if taken is None:
+            for part, losses in storing:
+                queue.returned.append((part, max(losses, 1)))
             return None
-        worker.held = None
-        return resolve(answer, taken, task, queue)
+        queue.returned.extend(storing)
+        if worker.ready:
+            late = worker.deadline <= time.monotonic()
+            return resolve(Loss(reason="timed_out" if late else "worker_lost"), taken, task, queue)
+        self._false_start(worker)
+        queue.returned.append(taken)
+        return None
 
     def _false_start(self, worker: _Worker) -> None:
         """Count a worker that ended before it could work; MAX_FALSE_STARTS in a row end the run."""
@@ -162,7 +185,8 @@ def _send(worker: _Worker, what: SliceTask | Slice) -> None:
 def _due(pool: list[_Worker]) -> list[_Worker]:
     """Wait until workers have sent a message or passed their deadline; returns those workers."""
     first = min(worker.deadline for worker in pool)
-    ready = wait([worker.pipe for worker in pool], max(first - time.monotonic(), 0.0))
+    limit = None if first == math.inf else max(first - time.monotonic(), 0.0)
+    ready = wait([worker.pipe for worker in pool], limit)
     now = time.monotonic()
     return [worker for worker in pool if worker.pipe in ready or worker.deadline <= now]
 
@@ -191,13 +215,28 @@ def _work(pipe: Connection, driver: int) -> None:
         pipe.send(_READY)
     except (EOFError, OSError):
         return
-    while True:
-        try:
-            part = pipe.recv()
-        except (EOFError, OSError):
-            return
-        answer = attempt(partial(task, part))
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
+    writing = threading.Lock()  # of the pipe
+    with ThreadPoolExecutor(MOST_STORING) as storing:
+        while True:
+            try:
+                part = pipe.recv()
+                found = attempt(partial(task.computed, part))
+                if isinstance(found, tuple):
+                    _tell(pipe, writing, _COMPUTED)
+                    storing.submit(_store, pipe, writing, task, *found)
+                else:
+                    _tell(pipe, writing, (part, found))
+            except (EOFError, OSError):
+                return
+
+
+def _store(pipe: Connection, writing: threading.Lock, task: SliceTask, receipt: Receipt, data: pa.Buffer) -> None:
+    """Store a slice and report its outcome."""
+    outcome = attempt(partial(task.kept, receipt, data))
+    with suppress(OSError):  # the driver is gone
+        _tell(pipe, writing, (receipt.part, outcome))
+
+
+def _tell(pipe: Connection, writing: threading.Lock, message: object) -> None:
+    with writing:
+        pipe.send(message)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -23,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import ray
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
 from sweep.slice_file import Slice
@@ -41,6 +42,7 @@ _GRACE_S: Final = 5.0
 _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
 _BUSY: Final = "busy"
+_WRITERS: Final = 8
 
 Result = TypeVar("Result")
 
@@ -66,6 +68,7 @@ class RayExecutor:
         self.start_s = start_s
         self.workers = max(_cpus(), 1)
         self._counted = time.monotonic()
+        self._writers = ThreadPoolExecutor(_WRITERS)
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`. Raises ClusterError if no slice comes back for several time limits."""
@@ -80,8 +83,10 @@ class RayExecutor:
                     return
                 done = self._finished(list(held))
                 quiet = 0 if done else self._quiet(held, queue, quiet)
-                for reference in done:
-                    receipt = self._resolved(reference, held.pop(reference), task, queue)
+                parts = [held.pop(reference) for reference in done]
+                answers = self._writers.map(partial(_answer, task), done)  # what the driver writes, it writes at once
+                for taken, answer in zip(parts, answers, strict=True):
+                    receipt = self._resolved(answer, taken, task, queue)
                     if receipt is not None:
                         yield receipt
         except SystemError as error:  # Ray wraps what a signal handler raises inside its own code
@@ -125,24 +130,37 @@ class RayExecutor:
         held.clear()
         return before + 1
 
-    def _resolved(self, reference: Any, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
-        """Fetch the outcome of a slice and act on it."""
-        try:
-            answer = ray.get(reference)
-        except OutOfMemoryError:
-            answer = Loss(reason="out_of_memory")
-        except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
-            raise ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}") from None
-        except RayError:
-            answer = Loss(reason="worker_lost")
-            taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
+    def _resolved(self, answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
+        """Act on the outcome of a slice."""
         if answer == _BUSY:
             queue.returned.append(taken)
             return None
-        if isinstance(answer, _Rows):
-            task.store(taken[0], answer.data)
-            answer = answer.receipt
+        if isinstance(answer, ClusterError):
+            raise answer
+        if isinstance(answer, _Lost):
+            taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
+            answer = answer.loss
         return resolve(answer, taken, task, queue)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lost:
+    """A slice that Ray has lost, after its own retries."""
+
+    loss: Loss
+
+
+def _answer(task: SliceTask, reference: Any) -> object:
+    """Fetch the outcome of a slice; rows that the worker has not written are written here."""
+    try:
+        answer = ray.get(reference)
+    except OutOfMemoryError:
+        return Loss(reason="out_of_memory")
+    except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
+        return ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}")
+    except RayError:
+        return _Lost(loss=Loss(reason="worker_lost"))
+    return attempt(partial(task.kept, answer.receipt, answer.data)) if isinstance(answer, _Rows) else answer
 
 
 @lru_cache(maxsize=1)
@@ -161,7 +179,10 @@ def _slice(packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> objec
     if task.sweep.identity not in _warm():
         attempt(task.warm_up)  # an input error is raised again by the slice that has it
         _warm().add(task.sweep.identity)
-    return _within(limit_s, partial(attempt, partial(_rows, task, part) if at_driver else partial(task, part)))
+    found = _within(limit_s, partial(attempt, partial(_rows, task, part)))
+    if at_driver or not isinstance(found, _Rows):
+        return found
+    return attempt(partial(task.kept, found.receipt, found.data))  # a slow store has no time limit
 
 
 @cache
@@ -171,9 +192,8 @@ def _warm() -> set[str]:
 
 
 def _rows(task: SliceTask, part: Slice) -> _Rows:
-    begun = time.perf_counter()
-    data = task.encode(part)
-    return _Rows(receipt=Receipt(part=part, seconds=time.perf_counter() - begun), data=data)
+    receipt, data = task.computed(part)
+    return _Rows(receipt=receipt, data=data)
 
 
 def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
@@ -228,6 +248,11 @@ def joined(workers: int | None) -> Iterator[bool]:
     ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
+    except AuthenticationError as error:
+        raise ClusterError(
+            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); set RAY_AUTH_MODE "
+            "to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
+        ) from None
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
         raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None

@@ -84,6 +84,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
     nights = Nights(root=root_of(spec, base))
     for notify in spec.notify:
         _ = notify.target  # an address that is not set is an error now, not after the work
+    nights.root.probe()
     with locked(nights.root) as still_ours:
         past = in_order(nights.read(), runtime.now(), runtime.log)
         _check_root(spec, nights, past)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -84,6 +85,26 @@ def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], No
 
 
 def _post(notify: Notify, data: bytes) -> None:
+    """POST within the time limit, which is for the whole exchange: a receiver may send its answer byte by byte."""
+    failed: list[BaseException | None] = []
+
+    def exchange() -> None:
+        try:
+            _exchange(notify, data)
+            failed.append(None)
+        except (_Refused, SpecError, OSError, HTTPException, ValueError) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=exchange, daemon=True)
+    thread.start()
+    thread.join(notify.timeout)
+    if not failed:
+        raise OSError(f"the receiver did not answer within {notify.timeout:g} s")
+    if failed[0] is not None:
+        raise failed[0]
+
+
+def _exchange(notify: Notify, data: bytes) -> None:
     request = urllib.request.Request(
         notify.target,
         data=data,
@@ -91,7 +112,7 @@ def _post(notify: Notify, data: bytes) -> None:
         headers={"Content-Type": "application/json", "User-Agent": "training-plan-sweep"},
     )
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=notify.timeout):
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=2 * notify.timeout):
             return
     except urllib.error.HTTPError as error:
         error.close()

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
+from sweep.failures import GOODPUT
 from sweep.fidelity import Disagreement
 from sweep.ranking import Ranking
 from sweep.show.checks import print_plausibility
@@ -130,6 +131,11 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
             f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}",
             soft_wrap=True,
         )
+    if row["goodput"] is not None:
+        part, _, rate = (cell(name, row[name]) for name in GOODPUT)
+        every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"
+        told = f"goodput {part} with failures and a checkpoint every {every} of work: {rate} tokens/s"
+        console.print(told, soft_wrap=True)
     if row["training_days"] is not None:
         print_costs(row, console)
     for note in notes:

@@ -43,7 +43,7 @@ def cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        if name in ("mfu", "hfu"):
+        if name in ("mfu", "hfu", "goodput"):
             return f"{value:.1%}"
         if name.endswith("_s") and not name.endswith("per_s"):
             return short(value, "s") if abs(value) >= ROUNDING_S else "0"

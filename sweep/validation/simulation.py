@@ -19,7 +19,7 @@ from sim_core import (
 from sweep.validation.devices import hardware_of
 from sweep.validation.models import model_of
 from sweep.validation.reasons import NotSimulated
-from sweep.validation.stacks import overlaps, stack_of
+from sweep.validation.stacks import dispatcher, overlaps, stack_of
 from sweep.validation.table import Row
 
 PRECISIONS: Final = (
@@ -138,6 +138,7 @@ def _plan(row: Row) -> dict[str, object]:
         "vpp": vpp,
         "ep": row.count("ep", 1),
         "precision": _precision(row),
+        "dispatcher": dispatcher(row),
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": next(word for start, word in RECOMPUTE if recompute.startswith(start)),

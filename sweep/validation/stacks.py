@@ -41,3 +41,11 @@ def stack_of(row: Row, model: Model) -> Stack:
 def overlaps(row: Row) -> bool:
     """Whether its recipe runs messages beside compute."""
     return any(words in row.text("framework").lower() for words in OVERLAPPING)
+
+
+def dispatcher(row: Row) -> str:
+    """How its tokens reach experts. No row says so: Megatron-Bridge advises DeepEP or HybridEP on all GPUs since Hopper.
+
+    (docs.nvidia.com/nemo/megatron-bridge, MoE Dispatcher Selection Guide.)
+    """
+    return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"

@@ -33,9 +33,9 @@ from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = range(6)
 FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
 
-RULES = ((0, 0, 0), (1, 1, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 1, 0), (0, 1, 0))
+RULES = ((0, 0, 0), (1, 1, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 1, 0), (0, 1, 0), (1, 1, 0), (0, 1, 1))
 """docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep."""
-COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS = 1, 4, 5, 7
+COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS, EXPERT_LOAD = 1, 4, 5, 7, 8
 PART = {TP: "tp", EP: "ep", DP: "dp", DP_EP: "dp", EMBEDDING: "dp"}
 GATHERED_WIDTH = 2
 DDP_BUCKET = 25 * 2**20
@@ -155,6 +155,9 @@ class Oracle:
         base, plan = self.workload.base, self.plan
         by_micro_batch, by_tp, by_ep = RULES[rule]
         factor = plan.micro_batch / base.micro_batch if by_micro_batch else 1.0
+        load = self.workload.arrays.expert_load
+        if rule == EXPERT_LOAD and len(load):
+            factor *= float(load[min(plan.ep, len(load) - 1)])
         return factor / (plan.tp / base.tp if by_tp else 1) / (plan.ep / base.ep if by_ep else 1)
 
     def of_stage(self, rule: int, layers: int, end: bool) -> float:
@@ -207,7 +210,9 @@ class Oracle:
 
     def _piece(self, k: int) -> Pass:
         pieces, plan = self.workload.arrays.pieces, self.plan
-        forward, of_input, of_weights = (float(s) * self.slower * self.moved(COMPUTE) for s in pieces.compute_s[k])
+        rules = self.workload.arrays.compute_rule
+        rule = int(rules[k]) if len(rules) else COMPUTE
+        forward, of_input, of_weights = (float(s) * self.slower * self.moved(rule) for s in pieces.compute_s[k])
         beside = (forward, of_weights, 0.0)
         again = 1.0
         if plan.checkpointing == FILE:

@@ -13,7 +13,7 @@ from tests.aicb import write
 from tests.aicb_generator import DENSE, EXPERTS, Model, Plan, Text
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_numbers_are_those_of_the_generator(tmp_path: Path, seed: int) -> None:
     """Widths and vocabulary are the generator's defaults, or a fact is given; with experts any."""
     rng = np.random.default_rng(seed)

@@ -220,6 +220,7 @@ def test_a_file_without_times_takes_them_from_the_model(tmp_path: Path) -> None:
     same = {"tp": 2, "ep": 2, "all_gpus": 8, "ga": 1}
     for name in ("compute_forward_s", "compute_backward_s"):
         assert run(work, **same)[name] == pytest.approx(run(alone, **same)[name], rel=1e-4)
+    assert run(work, **same)["optimizer_s"] == pytest.approx(run(alone, **same)["optimizer_s"], rel=0.01)
     moved = {**same, "tp": 4, "micro_batch": 2}
     for name in ("compute_forward_s", "compute_backward_s"):
         assert run(work, **moved)[name] == pytest.approx(run(alone, **moved)[name], rel=1e-2)

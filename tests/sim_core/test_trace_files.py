@@ -92,6 +92,14 @@ def test_durations_of_zero_are_no_trace(tmp_path: Path) -> None:
         read_traces(str(folder))
 
 
+def test_a_reduction_that_took_no_time_costs_what_the_model_says(tmp_path: Path) -> None:
+    folder = make_job(JobSpec(pp=2, dp=2, ga=4)).write(tmp_path, ranks=[0])
+    path = next(iter(folder.iterdir()))
+    path.write_text(re.sub(r"(dp_allreduce\(.*?duration=)[0-9.]+", r"\g<1>0", path.read_text()))
+    workload, _ = read_workload(str(folder))
+    assert workload.arrays.step.comm_bytes.max() == 4.0 * (290_013_184 // 2)
+
+
 def test_stamps_of_zero_leave_the_order_of_the_lines(tmp_path: Path) -> None:
     made = make_job(SPEC)
     folder = made.write(tmp_path)

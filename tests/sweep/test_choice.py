@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sim_core import SimError, SpecError
+from sim_core import SimError, SpecError, cache_dir
 from sweep.execution import run_sweep
-from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.executors.choice import Kind, check_persistent, opened, with_own_token
 from sweep.executors.inline import InlineExecutor
 from sweep.folder import folder_at
 from sweep.preparation import Prepared
 from sweep.slices import Receipt, SliceQueue, SliceTask
 from sweep.store import Store
+from tests.sweep.conftest import SpecWriter
+from tests.sweep.test_execution import command
+from tests.waiting import PATIENCE_S
 
 
 def open_ray(workers: int | None = 1) -> None:
@@ -67,3 +72,26 @@ class Elsewhere:
 def test_a_folder_that_is_not_the_same_on_every_node_is_noticed(prepared: Prepared, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"11,520 finished plans are not in this folder: .* store.writer=driver"):
         run_sweep(prepared, Store(directory=tmp_path / "out"), Elsewhere())
+
+
+def test_a_ray_of_our_own_has_a_token_of_its_own() -> None:
+    """Nothing is written to the user's home, and a mode that the user has chosen stands."""
+    own: dict[str, str] = {}
+    with_own_token(own)
+    assert len(own["RAY_AUTH_TOKEN"]) == 64
+    with_own_token(again := dict(own))
+    assert again == own
+    for chosen in ({"RAY_ADDRESS": "host:6379"}, {"RAY_AUTH_MODE": "disabled"}):
+        told = dict(chosen)
+        with_own_token(told)
+        assert told == chosen
+
+
+@pytest.mark.long
+def test_a_ray_of_our_own_leaves_no_token_behind(write_spec: SpecWriter, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    line = command("run", write_spec(), "--executor", "ray", "--workers", 1, "--out", tmp_path / "out", "--top", 0)
+    environment |= {"HOME": str(tmp_path), "NUMBA_CACHE_DIR": str(cache_dir())}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / ".ray" / "auth_token").exists()

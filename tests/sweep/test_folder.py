@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -94,6 +95,22 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(folder: Folder, monkeypatc
         folder.write_bytes("a", b"after")
     assert folder.names() == ["a"]
     assert folder.read_bytes("a") == b"before"
+
+
+def test_a_full_disk_names_the_file_and_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: the file needs 2 kB, .*B are free") as told:
+        folder_at(tmp_path).write_bytes("a", b"x" * 2000)
+    assert told.value.filename == str(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_folder_is_told_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_at("some/where").absolute == str(tmp_path / "some/where")
 
 
 def test_a_bucket_that_is_not_there_is_told_in_one_line(bucket: str) -> None:

@@ -91,7 +91,7 @@ def test_every_row_is_ranked_or_told_why_not(results: Path, table: ROWS) -> None
     ("options", "message"),
     [
         ({"by": "stp_time"}, "unknown column 'stp_time', nearest valid: step_time_s"),
-        ({"per": ["gpuz"]}, "unknown column 'gpuz', nearest valid: all_gpus"),
+        ({"per": ["gpuz"]}, "unknown column 'gpuz', nearest valid: goodput, all_gpus"),
         ({"columns": ["tpp"]}, "unknown column 'tpp', nearest valid: tp"),
         ({"where": "all_gpu < 3"}, "--where 'all_gpu < 3': unknown column 'all_gpu', nearest valid: all_gpus"),
         ({"where": "tp +"}, "--where 'tp +': Parser Error"),

@@ -21,7 +21,7 @@ _IN_NAME: Final = {
     "pp": re.compile(r"(?:^|_)pp(\d{1,5})(?=_|\.|$)"),
     "ep": re.compile(r"(?:^|_)exp(\d{1,5})(?=_|\.|$)"),
     "experts": re.compile(r"(?:^|_)expNum(\d{1,5})(?=_|\.|$)"),
-    "layers": re.compile(r"(?:^|_)l(\d{1,5})(?=_|\.|$)"),
+    "layers": re.compile(r"(?:^|_)(?:num)?l(\d{1,5})(?=_|\.|$)"),
     "micro_batch": re.compile(r"(?:^|_)bs(\d{1,6})(?=_|\.|$)"),
 }
 """wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0_20250818090223.txt: world, tp, pp, ep, experts, layers, micro-batch, rank, time."""

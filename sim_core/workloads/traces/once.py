@@ -84,12 +84,12 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
         else:
             size = fmean(size_of.values())
         rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, size, rule))
-        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in found.values()]
+        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in found.values() if sent > 0]
         messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
         total_s = _total_s(stages, name, known[0])
         if together:
             pace = sum(seconds for _, seconds in together) / sum(sent for sent, _ in together)  # of all stages alike
-            rest_s += max(total_s - pace * size_of.get(known[0], total_s / pace), 0.0)
+            rest_s += max(total_s - pace * size_of[known[0]], 0.0) if known[0] in size_of else 0.0
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
             rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
     tied, tied_s = _tied(job, stages, notes)

@@ -24,7 +24,7 @@ from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.conftest import rows
-from tests.sweep.nightly.conftest import Sandbox
+from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
 from tests.waiting import until
 
 NETWORK = "hardware H100-SXM nic_bandwidth: 50 GB/s -> 10 GB/s"
@@ -477,3 +477,21 @@ def test_a_night_whose_sweeps_all_failed_says_only_that(sandbox: Sandbox) -> Non
 def test_records_of_a_night() -> None:
     night = Night(nightly="n", night="x", started=datetime(2026, 1, 1, tzinfo=UTC), inputs="", sweeps=[SweepRecord(name="a")])
     assert Night.model_validate_json(night.model_dump_json()) == night
+
+
+@pytest.mark.long
+def test_two_clocks_share_a_line_of_nights(make_sandbox: SandboxMaker, bucket: str) -> None:
+    """Two machines take turns, one three days ahead: each night is compared with the one before it, none is lost."""
+    sandbox = make_sandbox(f"{bucket}/nightly")
+    sandbox.write(keep={"nights": 4, "days": 2})
+    clocks = [datetime(2026, 11, day, 2, 30, tzinfo=UTC) for day in (22, 26, 24, 28, 26, 30, 28, 30)]
+    outcomes = []
+    for k, clock in enumerate(clocks):
+        sandbox.time = clock
+        sandbox.change_network(f"{60 - k} GB/s")
+        outcomes.append(sandbox.night(hours=0))
+    line = [outcome.night for outcome in outcomes]
+    kept = sandbox.nights.read()
+    assert [night.night for night in kept][-4:] == line[-4:]
+    for night in kept[1:]:
+        assert night.sweeps[0].baseline == line[line.index(night.night) - 1]

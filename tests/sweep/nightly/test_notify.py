@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -106,7 +107,30 @@ def test_a_receiver_that_says_nothing_is_left_after_the_timeout(receiver: Receiv
     receiver.answers = [0]
     told = deliver(notify.model_copy(update={"attempts": 1}), BODY)
     assert told is not None
-    assert told.endswith("timed out (after 1 attempt)")
+    assert told == "the receiver did not answer within 0.2 s (after 1 attempt)"
+
+
+def test_a_receiver_that_answers_byte_by_byte_is_left_after_the_timeout() -> None:
+    """The limit is for the whole exchange: each byte alone is in time."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection:
+                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 1000:
+                    connection.send(bytes([byte]))
+                    if ended.wait(0.05):
+                        return
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        notify = Notify.model_validate({"webhook": address, "timeout": "0.3 s", "attempts": 1})
+        told = deliver(notify, BODY)
+        ended.set()
+        thread.join()
+    assert told == "the receiver did not answer within 0.3 s (after 1 attempt)"
 
 
 def test_nobody_there(receiver: Receiver) -> None:

@@ -1,0 +1,66 @@
+"""Few large files from the many small ones of a result: quicker to list, to check and to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sim_core import SpecError
+from sweep.slice_file import Slice, encoded, is_whole
+from sweep.store import Store
+
+MOST_ROWS: Final = 200_000
+"""Of a file: 5 to 10 MB, still one PUT on an object store."""
+
+
+def compact(store: Store) -> tuple[int, int]:
+    """Write neighbouring slices as one file, then delete them; returns the numbers of files before and after.
+
+    The rows stay as they are. A kill leaves slices twice at worst, which every reader and the next run count once. Raises
+    SpecError if a run writes there, there is no result, or a file is damaged.
+    """
+    provenance = store.provenance()
+    if provenance is None:
+        raise SpecError(f"{store.folder}: holds no results of a sweep")
+    with store.opened(provenance) as text:
+        before = len(store.slices())
+        damaged = store.damaged(provenance["sweep"])
+        if damaged:
+            raise SpecError(
+                f"{store.folder / damaged[0].file_name}: damaged; the same `sweep run` computes damaged slices again"
+            )
+        store.drop_doubles()
+        for parts in _groups(store.slices()):
+            _joined(store, parts, text, provenance["sweep"])
+        return before, len(store.slices())
+
+
+def _groups(parts: list[Slice]) -> Iterator[list[Slice]]:
+    """Runs of adjacent slices, of MOST_ROWS together at most; single slices are left as they are."""
+    group: list[Slice] = []
+    for part in parts:
+        if group and (part.start != group[-1].stop or part.stop - group[0].start > MOST_ROWS):
+            if len(group) > 1:
+                yield group
+            group = []
+        group.append(part)
+    if len(group) > 1:
+        yield group
+
+
+def _joined(store: Store, parts: list[Slice], provenance: bytes, identity: str) -> None:
+    """Replace slices by one file, once that file has been read back."""
+    tables = [pq.read_table(BytesIO(store.folder.read_bytes(part.file_name))) for part in parts]
+    whole = Slice(parts[0].start, parts[-1].stop)
+    table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+    (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
+    store.folder.write_bytes(whole.file_name, encoded(batch, provenance))
+    if not is_whole(store.folder.read_bytes(whole.file_name), whole.rows, identity):
+        store.folder.delete(whole.file_name)
+        raise SpecError(f"{store.folder / whole.file_name}: was not stored as written; the slices it was made from are kept")
+    for part in parts:
+        store.folder.delete(part.file_name)

@@ -1,0 +1,97 @@
+"""`sweep compact`: the same rows in fewer files, whatever interrupts it, on a disk and on a real S3 server."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim_core import SpecError
+from sweep.compaction import compact
+from sweep.evaluation import evaluate
+from sweep.folder import Folder
+from sweep.preparation import Prepared
+from sweep.ranking import rank
+from sweep.slice_file import Slice, encoded, sealed_text
+from sweep.store import Store
+from tests.sweep.commands import sweep
+from tests.sweep.conftest import rows
+
+
+def filled(store: Store, prepared: Prepared, *edges: int) -> Store:
+    """A result in slices between these edges, without the one that ends at the last edge but one."""
+    store.folder.make()
+    store.folder.write_bytes("sweep.json", sealed_text(prepared.provenance))
+    text = sealed_text(prepared.provenance)
+    for start, stop in pairwise(edges):
+        if stop != edges[-2]:
+            batch = evaluate(prepared.sweep, np.arange(start, stop))
+            store.folder.write_bytes(Slice(start, stop).file_name, encoded(batch, text))
+    return store
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, prepared: Prepared) -> Store:
+    out = tmp_path / "out" if request.param == "local" else f"{request.getfixturevalue('bucket')}/out"
+    return filled(Store(directory=out), prepared, *range(0, 300, 20))
+
+
+def test_the_same_rows_in_fewer_files(store: Store) -> None:
+    table, best = rows(store.directory), rank(store.directory, top=5)
+    told = sweep("compact", store.folder)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.endswith("13 files before, 2 now\n")
+    assert store.slices() == [Slice(0, 240), Slice(260, 280)], "the gap stays a gap"
+    assert rows(store.directory).equals(table)
+    assert rank(store.directory, top=5) == best
+    assert compact(store) == (2, 2)
+
+
+def test_a_kill_in_between_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rows(store.directory)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(folder: Folder, name: str) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "delete", killed)
+        with pytest.raises(Killed):
+            compact(store)
+    assert rows(store.directory).equals(table), "each row once"
+    compact(store)
+    assert store.slices() == [Slice(0, 240), Slice(260, 280)]
+    assert rows(store.directory).equals(table)
+
+
+def test_a_file_that_is_not_stored_as_written_replaces_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, plain = rows(store.directory), Folder.write_bytes
+
+    def spoiled(folder: Folder, name: str, data: bytes) -> None:
+        plain(folder, name, bytes(data)[:-9] + b"?" + bytes(data)[-8:] if name.startswith("part-") else data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "write_bytes", spoiled)
+        with pytest.raises(SpecError, match="was not stored as written; the slices it was made from are kept"):
+            compact(store)
+    assert rows(store.directory).equals(table)
+
+
+def test_damage_is_not_compacted(store: Store) -> None:
+    data = bytearray(store.folder.read_bytes(Slice(20, 40).file_name))
+    data[500] ^= 1
+    store.folder.write_bytes(Slice(20, 40).file_name, bytes(data))
+    with pytest.raises(SpecError, match="damaged; the same `sweep run` computes damaged slices again"):
+        compact(store)
+    assert len(store.slices()) == 13
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({}))
+    with pytest.raises(SpecError, match="holds no results of a sweep"):
+        compact(Store(directory=tmp_path))
