@@ -62,7 +62,7 @@ def engine_rate(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) -> 
 
     def go() -> None:
         for _ in range(repeat):
-            fill_order(schedule, pp, vpp, ga, program.order)
+            fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
             run(program, pp, vpp, ga, overlapped, times)
 
     return repeat * blocks / median_s(go)

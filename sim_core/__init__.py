@@ -8,9 +8,10 @@ from sim_core.jit import use_cache_dir
 use_cache_dir()  # before the first kernel is defined
 
 from sim_core.costing.calibration import calibrated, read_calibrated
+from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
-from sim_core.engine.schedule import SCHEDULES
+from sim_core.engine.codes import SCHEDULES
 from sim_core.errors import (
     FormatError,
     SimError,
@@ -55,7 +56,7 @@ from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
-from sim_core.planning.building import checkpointing_codes, plans, split_codes, split_text
+from sim_core.planning.building import checkpointing_codes, plans, sends_in_background, split_codes, split_text
 from sim_core.planning.columns import (
     CHECKPOINTING,
     CP_COMM_TYPES,
@@ -190,6 +191,7 @@ __all__ = [
     "calibrated",
     "read_calibrated",
     "checkpointing_codes",
+    "collective_seconds",
     "compiling_alone",
     "count",
     "export_simai",
@@ -225,6 +227,7 @@ __all__ = [
     "statistics",
     "read_workload",
     "replay",
+    "sends_in_background",
     "shown",
     "simai_breakdown",
     "sent_bytes",

@@ -21,7 +21,7 @@ _STEP: Final = 2**24
 LARGEST: Final[Mapping[str, int]] = {
     **dict.fromkeys(("tp", "cp", "cp_a2a_size", "pp", "vpp", "ep", "straggler_stage"), _GROUP),
     **dict.fromkeys(("layers", "micro_batch", "checkpoint_layers", "prefetch_layers", "experts"), _LAYERS),
-    **dict.fromkeys(("dp", "dp_shard", "ga", "global_batch"), _STEP),
+    **dict.fromkeys(("dp", "dp_shard", "ga", "microbatch_group_size", "global_batch"), _STEP),
     "all_gpus": 2**40,
     "step": 2**20,
     "bucket_bytes": 2**40,

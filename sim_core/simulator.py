@@ -17,8 +17,10 @@ from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
 from sim_core.costing.recorded import with_recorded
-from sim_core.engine.events import Program, Times, allocate, run
-from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, fill_order
+from sim_core.engine.codes import PAIRS, chunks_of, most_blocks, most_cells, most_scratch, rounds_of
+from sim_core.engine.events import Program, Times, allocate
+from sim_core.engine.schedule import fill_order
+from sim_core.engine.split_events import hidden_s
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareColumns, HardwareTable
@@ -26,6 +28,7 @@ from sim_core.jit import inner_kernel
 from sim_core.metrics import (
     BUBBLE,
     DP_EXPOSED,
+    EP_EXPOSED,
     MEMORY,
     METRICS,
     N_SUMS,
@@ -37,7 +40,7 @@ from sim_core.metrics import (
 )
 from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
-from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.columns import EVENT, SIMAI, Plans, by_order, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
 from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
@@ -45,6 +48,7 @@ from sim_core.simai.tables import bus_tables
 from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
 from sim_core.step.lower import Lowered, allocate_lowered, lower
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
+from sim_core.step.pipeline import go_on, run_pipeline, timed_blocks
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
@@ -97,6 +101,7 @@ class Events(NamedTuple):
     chunk: Ints
     micro_batch: Ints
     backward: Ints
+    part: Ints  # of a backward: 0 all of it, 1 input gradient, 2 weight gradient
     start_s: Floats
     end_s: Floats
 
@@ -113,6 +118,7 @@ class _Scratch(NamedTuple):
     """Scratch that all plans of a batch use in turn."""
 
     program: Program
+    of_order: Ints  # of fill_order
     times: Times
     low: Lowered
     layers: Layers
@@ -178,7 +184,7 @@ def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) 
 
 def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
-    ordered = rows[np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))]
+    ordered = by_order(plans, rows)
     virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
     most = CELLS // (2 * len(arrays.unit_layers) + 3)  # columns of a Split
     begin = 0
@@ -224,20 +230,15 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
     _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
-    program, times = scratch.program, scratch.times
-    blocks = int(2 * one.pp[0] * one.vpp[0] * one.ga[0])
-    codes = program.order[:blocks]
-    stage = np.arange(blocks) // (blocks // one.pp[0])
-    backward, chunk, micro_batch = codes & 1, (codes >> CHUNK_SHIFT) & CHUNK_MASK, codes >> MICRO_BATCH_SHIFT
-    cell = stage * one.vpp[0] + chunk
-    end = times.end_s[backward * (blocks // 2) + cell * one.ga[0] + micro_batch]
-    start = end - program.duration_s[backward, cell]
+    shape = int(one.schedule[0]), int(one.pp[0]), int(one.vpp[0]), int(one.ga[0])
+    stage, chunk, micro_batch, backward, part, start, end = timed_blocks(shape, scratch.program, scratch.times)
     by_start = np.lexsort((stage, start))
     return Events(
         stage=stage[by_start],
         chunk=chunk[by_start],
         micro_batch=micro_batch[by_start],
         backward=backward[by_start],
+        part=part[by_start],
         start_s=start[by_start],
         end_s=end[by_start],
     )
@@ -245,11 +246,12 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
 
 def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
     """Scratch large enough for each plan in `rows`."""
-    held = plans.pp[rows] * plans.vpp[rows]
-    blocks, stages, cells = int((2 * held * plans.ga[rows]).max()), int(plans.pp[rows].max()), int(held.max())
+    schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
+    blocks, stages, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), int(pp.max()), most_cells(schedule, pp, vpp)
     program, times = allocate(blocks, stages, cells)
     return _Scratch(
         program=program,
+        of_order=np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64),
         times=times,
         low=allocate_lowered(arrays),
         layers=allocate_layers(arrays, int(plans.layers[rows].max())),
@@ -275,11 +277,13 @@ def _run_rows(
 ) -> None:
     """Simulate legal plans; consecutive plans with the same schedule share its order of blocks."""
     sums = scratch.sums
-    schedule, pp, vpp, ga = -1, -1, -1, -1
+    schedule, pp, vpp, ga, group = -1, -1, -1, -1, -1
     for i in rows:
-        if plans.schedule[i] != schedule or plans.pp[i] != pp or plans.vpp[i] != vpp or plans.ga[i] != ga:
+        same = plans.schedule[i] == schedule and plans.pp[i] == pp and plans.vpp[i] == vpp and plans.ga[i] == ga
+        if not same or plans.microbatch_group_size[i] != group:
             schedule, pp, vpp, ga = plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i]
-            fill_order(schedule, pp, vpp, ga, scratch.program.order)
+            group = plans.microbatch_group_size[i]
+            fill_order(schedule, pp, vpp, ga, group, scratch.program.order, scratch.of_order)
         sums[:] = 0.0
         case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
         ran = _simulate_one(case, scratch, sums)
@@ -303,11 +307,11 @@ def _all_finite(values: Floats) -> bool:
 def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
     """Simulate one step; adds its metrics to the zeroed `out`. False if some blocks can never run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
-    pp, vpp, ga = plan.pp, plan.vpp, plan.ga
+    pp, ga = plan.pp, plan.ga
     lower(case, low, program)
     shard_blocks(case, program, scratch.layers, out)
     gather_parameters(case, program, scratch.buckets, scratch.once, out)
-    if not run(program, pp, vpp, ga, plan.overlap_pp == 1, times):
+    if not run_pipeline(plan, program, times):
         return False
     passes, again, unit_work, unit_again, key = low.passes, low.again, case.blocks.work, case.blocks.again, case.block
     for unit in range(passes.shape[0]):
@@ -325,5 +329,9 @@ def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
         out[DP_EXPOSED] += gated_s[stage] / pp
         out[BUBBLE] += idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
+    if PAIRS[plan.schedule]:
+        out[EP_EXPOSED] -= hidden_s(program, pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga)) / pp
     out[STEP_TIME] = barrier_s + slowest_s
+    if plan.post_validation == 1:
+        go_on(plan, program, times, reduced_s, after_s, out)
     return True

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
+    "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }

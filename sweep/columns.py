@@ -31,6 +31,8 @@ _KIND: Final = {
     "precision": _WORD,
     "dispatcher": _WORD,
     "layers": pa.int64(),
+    "microbatch_group_size": pa.int64(),
+    "post_validation": pa.bool_(),
     "gradient_precision": _WORD,
     "straggler_stage": pa.int64(),
     "straggler_factor": pa.float64(),
@@ -102,6 +104,8 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     for name in UNUSUAL:
         if name in space.named:
             described[name] = words(given[name], WORDS[name]) if name in WORDS else pa.array(given[name])
+    if "post_validation" in space.named:
+        described["post_validation"] = pa.array(plans.post_validation == 1)
     described["fidelity"] = words(plans.fidelity, FIDELITIES)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):

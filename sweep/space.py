@@ -28,9 +28,10 @@ from sim_core import (
     parse_hardware,
     preset_names,
     read_hardware,
+    sends_in_background,
     split_codes,
 )
-from sweep.spec import FACTORS, FIELDS, LABELS, OVERLAPS, RATIOS, WORDS, SweepSpec, Value
+from sweep.spec import FACTORS, FIELDS, LABELS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -51,6 +52,8 @@ UNUSUAL: Final = (
     "precision",
     "dispatcher",
     "layers",
+    "microbatch_group_size",
+    "post_validation",
     "gradient_precision",
     "straggler_stage",
     "straggler_factor",
@@ -194,7 +197,7 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
         if name == "all_gpus" and "dp" in {*named, *values}:
             continue
         if name == "overlap_pp":
-            defaults.append("overlap_pp: true where vpp > 1 (as Megatron)")
+            defaults.append("overlap_pp: true where vpp > 1 (as Megatron)" + _also_in_background(spec))
             continue
         values[name] = own[name] if name in own else PLAN_DEFAULTS[name]
         if (name in RATIOS and not simai) or name in UNUSUAL:
@@ -204,6 +207,16 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
     for name, value in values.items():
         held |= {key: int(codes[0]) for key, codes in _codes(name, [value], labels).items()}
     return held, defaults
+
+
+def _also_in_background(spec: SweepSpec) -> str:
+    """Which other plans send in the background unless the spec says otherwise."""
+    rows = [values for key, values in spec.axes.items() if key == "schedule"]
+    named = [str(word) for word in (*(rows[0] if rows else ()), spec.fixed.get("schedule", "1f1b"))]
+    codes = np.array([SCHEDULES.index(word) for word in named])
+    apart = sends_in_background(codes, np.ones_like(codes)) == 1
+    found = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
+    return f" and with {', '.join(found)}" if found else ""
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:
@@ -275,7 +288,7 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
         "layer_split": split[columns["layer_split"]],
         "virtual_layers": virtual_layers[columns["layer_split"]],
         **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in (*RATIOS, *FACTORS)},
-        "overlap_pp": columns.get("overlap_pp", (columns["vpp"] > 1).astype(np.int64)),
+        "overlap_pp": columns.get("overlap_pp", sends_in_background(columns["schedule"], columns["vpp"])),
     }
     return Plans(**{name: derived.get(name, columns.get(name, zeros)) for name in Plans._fields})
 
@@ -294,4 +307,4 @@ def product(a: Ints, b: Ints) -> Ints:
 
 
 WORD_COLUMNS: Final = {"schedule": SCHEDULES}
-SWITCH_COLUMNS: Final = OVERLAPS
+SWITCH_COLUMNS: Final = tuple(name for name in SWITCHES if name not in UNUSUAL)

@@ -56,14 +56,16 @@ NUMBERS: Final = (
     "micro_batch",
     "ga",
     "global_batch",
+    "microbatch_group_size",
     "bucket_bytes",
     "layers",
     "straggler_stage",
     "dp_shard",
     "prefetch_layers",
 )
-OVERLAPS: Final = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
-SWITCHES: Final = (*OVERLAPS, "reshard_after_forward")
+SWITCHES: Final = (
+    "overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation", "reshard_after_forward",
+)  # fmt: skip
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
 WORDS: Final = {
@@ -302,7 +304,7 @@ def _whole(name: str, value: object, where: str) -> int:
             value = int(quantity(value, "B"))
         except SpecError as error:
             raise ValueError(f"{where}: {error}") from None
-    least = 0 if name in ("bucket_bytes", "straggler_stage", "dp_shard", "prefetch_layers") else 1
+    least = 0 if name in ("microbatch_group_size", "bucket_bytes", "straggler_stage", "dp_shard", "prefetch_layers") else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[name]:
         raise ValueError(f"{where}: found {shown(value)}, expected {whole_number(least, LARGEST[name])}")
     return value

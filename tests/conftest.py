@@ -25,6 +25,7 @@ SLOWEST_FILES = ("test_cluster.py", "test_executors.py", "test_run.py", "test_ni
 
 PLAIN: dict[str, float] = {
     "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
+    "microbatch_group_size": 0, "post_validation": 0,
     "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
     "overlap_param": 0, "cp": 1, "cp_comm_type": 0, "cp_a2a_size": 1, "bucket_bytes": 0, "hardware": 0, "fidelity": 0,
     "precision": 0, "dispatcher": 0, "straggler_stage": 0, "gradient_precision": 0, "sharding": 0, "dp_shard": 0,

@@ -11,12 +11,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Blocks, Case, allocate_blocks, case_at, collective_of
+from sim_core.costing.case import (
+    EXPERTS_BACKWARD,
+    EXPERTS_FORWARD,
+    WEIGHT_COMPUTE,
+    WEIGHT_GRADIENTS,
+    Blocks,
+    Case,
+    allocate_blocks,
+    case_at,
+    collective_of,
+)
 from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
 from sim_core.costing.modelled import cost_model_blocks
 from sim_core.costing.ratios import add_core, fill_ratios
 from sim_core.distinct import distinct_rows
+from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
@@ -64,6 +75,7 @@ def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     how = plans.checkpointing[rows]
     columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))
     columns.append(plans.device_speed[rows].view(np.int64))
+    columns.append(APART[plans.schedule[rows]].astype(np.int64))
     return np.stack(columns, axis=1)
 
 
@@ -83,7 +95,7 @@ def _cost_rows(
 
 
 @inner_kernel
-def _cost(case: Case, by_model: bool) -> None:
+def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
     """Fill the row of one key: sums over the pieces of each unit. `by_model`: the factors of compute are filled already.
 
     A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
@@ -113,6 +125,8 @@ def _cost(case: Case, by_model: bool) -> None:
         blocks.forward_s[row, unit] += forward_s
         blocks.backward_s[row, unit] += backward_s
         blocks.piece_backward_s[row, p] = backward_s
+        blocks.apart_s[row, unit, WEIGHT_GRADIENTS] += weight_s
+        blocks.apart_s[row, unit, WEIGHT_COMPUTE] += weight_s
         blocks.again_s[row, unit] += again_s
         for phase in range(3):
             kind = pieces.comm_kind[p, phase]
@@ -124,11 +138,15 @@ def _cost(case: Case, by_model: bool) -> None:
             )
             exposed = seconds
             overlaps = (group == TP and plan.overlap_tp == 1) or (group == EP and plan.overlap_ep == 1)
-            if overlaps and phase != WEIGHT_GRADIENT:
+            if overlaps and phase != WEIGHT_GRADIENT and not (phase == INPUT_GRADIENT and APART[plan.schedule]):
                 exposed -= min(seconds, forward_s if phase == FORWARD else weight_s)
             total = TOTAL_OF[group]
             blocks.work[row, unit, total] += seconds
             blocks.work[row, unit, total + EXPOSED] += exposed
+            if group == EP:
+                blocks.apart_s[row, unit, EXPERTS_FORWARD if phase == FORWARD else EXPERTS_BACKWARD] += exposed
+            if phase == WEIGHT_GRADIENT:
+                blocks.apart_s[row, unit, WEIGHT_GRADIENTS] += exposed
             if phase == FORWARD:
                 blocks.again[row, unit, total] += again * seconds
                 blocks.again[row, unit, total + EXPOSED] += again * exposed

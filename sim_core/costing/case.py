@@ -21,6 +21,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
+"""The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward."""
+
+
 class Blocks(NamedTuple):
     """The block table: the cost of one pass of each unit, for the distinct keys of a batch of plans (costing/blocks.py)."""
 
@@ -33,6 +37,7 @@ class Blocks(NamedTuple):
     work: Floats  # [rows, units, N_SUMS] forward and backward in parts
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
+    apart_s: Floats  # [rows, units, 4] by WEIGHT_GRADIENTS to EXPERTS_BACKWARD
     kept: Floats  # [rows, units, 3] activations of one micro-batch without, with selective, with full recompute; modelled only
     held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
@@ -68,6 +73,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         work=np.zeros((rows, units, N_SUMS)),
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
+        apart_s=np.zeros((rows, units, 4)),
         kept=np.zeros((rows, units, 3)),
         held=np.zeros((rows, units, 2)),
         measured_s=np.zeros((rows, units)),

@@ -54,8 +54,17 @@ NVLS_S: Final = 25e-6
 """An all-reduce in the NVLink switches: hwLat of NVLS and of NVLSTree."""
 NVLS_MOST_WITHOUT: Final = 2
 """NCCL sets NVLS up for more GPUs of a node than these: ncclNvlsInit (src/transport/nvls.cc)."""
-NVLS_TREE_BANDWIDTH: Final = 5 / 6
-"""Part of the network's bandwidth that NVLSTree reaches."""
+NVLS_TREE_INSIDE: Final = 0.9
+"""Part of NVLS's bandwidth inside the nodes that NVLSTree reaches: all-reduces of two nodes of H100s (468 GB/s on four
+clusters, NCCL 2.18 to 2.26) and B300s (767), docs/network.md."""
+NVLS_FILL_S: Final = 50e-6
+NVLS_TREE_FILL_S: Final = 100e-6
+FILL_BYTES: Final = 10e6
+"""Seconds until all stages of its pipeline are at work, for a message of whole chunks; chunks of smaller messages are smaller,
+half of it at these bytes. Measured: all-reduces of 1 MB to 256 MB on one and two nodes of H100s and B200s (docs/network.md)."""
+RING_LL128_BETWEEN_NODES: Final = 2.0
+"""A ring between nodes takes the latency of LL128 this many times: all-gathers of two nodes of A100s and H200s and of ten of
+H100s (docs/network.md); tuning.cc says 1."""
 
 PAT_BASE_S: Final = 8e-6
 PAT_STEP: Final = 1 / 3.5
@@ -111,6 +120,16 @@ def inside_bandwidth(at: Placement, links: Links) -> float:
 
 
 @inner_kernel
+def nic_bandwidth(at: Placement, links: Links) -> float:
+    """Bytes/s of one GPU's share of the NICs, while its group and those side by side with it use theirs.
+
+    One GPU alone reaches all of it, a full node `fabric_efficiency`; between, the loss grows with the GPUs.
+    """
+    using = min(at.most * at.stride, links.gpus_per_node)
+    return links.nic_bandwidth * (1 - (1 - links.fabric_efficiency) * (using - 1) / max(links.gpus_per_node - 1, 1))
+
+
+@inner_kernel
 def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
@@ -123,10 +142,13 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     bandwidth = inside_bandwidth(at, links)
     if at.nodes > 1:
         inside_hop_s = max(inside_hop_s, links.net_overhead * OVERHEADS[protocol])
-        bandwidth = min(bandwidth, at.fewest * links.nic_bandwidth)
+        bandwidth = min(bandwidth, at.fewest * nic_bandwidth(at, links))
     # with one rank on each node nothing hides the latency of the network: NCCL takes a tree's
     network_hop = TREE_NETWORK_HOP[protocol] if at.nodes == at.ranks else RING_NETWORK_HOP[protocol]
-    latency_s = RING_BASE_S[protocol] + inside * inside_hop_s + outside * links.nic_latency * network_hop
+    hops_s = inside * inside_hop_s + outside * links.nic_latency * network_hop
+    if protocol == LL128 and at.nodes > 1:
+        hops_s *= RING_LL128_BETWEEN_NODES
+    latency_s = RING_BASE_S[protocol] + hops_s
     if protocol == SIMPLE and kind == ALL_REDUCE and at.nodes > 1:
         latency_s *= RING_PLATEAU
     if protocol == LL:
@@ -147,7 +169,7 @@ def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     outside_s = _depth(at.nodes) * links.nic_latency * TREE_NETWORK_HOP[protocol]
     bandwidth = inside_bandwidth(at, links) / 2
     if at.nodes > 1:
-        bandwidth = min(bandwidth, at.fewest * links.nic_bandwidth / min(at.nodes - 1, 2))
+        bandwidth = min(bandwidth, at.fewest * nic_bandwidth(at, links) / min(at.nodes - 1, 2))
     bandwidth *= TREE_BANDWIDTH
     if protocol == LL:
         bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, links) / 2)
@@ -163,25 +185,22 @@ def nvls_s(size: float, at: Placement, links: Links) -> float:
     Each GPU loads its n-th part, added up on the way from all, and stores it to all: size * (n+1)/n over its link in each
     direction (Klenk et al. 2020; that the sum goes through the GPU, arXiv 2603.28239, abstract).
     """
-    return NVLS_S + _nvls_moved_s(size, at, links)
+    return NVLS_S + _nvls_moved_s(size, at, links) + _fill_s(NVLS_FILL_S, size)
 
 
 @inner_kernel
 def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
-    """NVLS inside the nodes, the two trees of `tree_s` between them, at once.
-
-    Medium sizes are corrected as those of a tree, which NCCL does from v2.28 on, on Blackwell.
-    """
-    network = NVLS_TREE_BANDWIDTH * at.fewest * links.nic_bandwidth / min(at.nodes - 1, 2)
-    moved_s = max(_nvls_moved_s(size, at, links), size / network) / _correction(size, SIMPLE)
-    return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s
+    """NVLS inside the nodes, the two trees of `tree_s` between them, at once."""
+    network = at.fewest * nic_bandwidth(at, links) / min(at.nodes - 1, 2)
+    moved_s = max(_nvls_moved_s(size, at, links) / NVLS_TREE_INSIDE, size / network)
+    return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
 
 
 @inner_kernel
 def pat_s(size: float, at: Placement, links: Links) -> float:
     """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
     steps_s = _depth(at.nodes) * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
-    return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * links.nic_bandwidth)
+    return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * nic_bandwidth(at, links))
 
 
 @inner_kernel
@@ -195,7 +214,7 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     slowest = 0.0
     for here in (at.fewest, at.most):
         inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
-        outside_s = size * (at.ranks - here) / at.ranks / links.nic_bandwidth
+        outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
         hops_s = (here - 1) * links.nvlink_latency + (at.nodes - 1) * links.nic_latency
         if crosses_sockets(at, links):
             far = max(here - links.gpus_per_socket / at.stride, 0.0)
@@ -216,7 +235,7 @@ def dispatch_s(size: float, topk: int, at: Placement, links: Links) -> float:
     slowest = 0.0
     for here in (at.fewest, at.most):
         inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
-        outside_s = to_nodes * size * (at.ranks - here) / at.ranks / links.nic_bandwidth
+        outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
         slowest = max(slowest, max(inside_s, outside_s))
     hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
     return RING_BASE_S[SIMPLE] + hops_s + slowest
@@ -228,7 +247,7 @@ def send_s(size: float, between_nodes: bool, links: Links) -> float:
     if size <= 0:
         return 0.0
     if between_nodes:
-        return links.nic_latency + size / links.nic_bandwidth
+        return links.nic_latency + size / (links.nic_bandwidth * links.fabric_efficiency)
     return links.nvlink_latency + size / links.nvlink_bandwidth
 
 
@@ -257,6 +276,11 @@ def _correction(size: float, protocol: int) -> float:
     below = min(int(position), last - 1)
     share = position - below
     return float(TREE_CORRECTION[protocol, below] * (1 - share) + TREE_CORRECTION[protocol, below + 1] * share)
+
+
+@inner_kernel
+def _fill_s(whole_s: float, size: float) -> float:
+    return whole_s * size / (size + FILL_BYTES)
 
 
 @inner_kernel

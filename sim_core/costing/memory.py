@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.models.precision import COPIES
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
@@ -44,7 +45,8 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     if shares.vocabulary:
         multiple = PADDING * plans.tp
         padding = np.ceil(shares.vocabulary / multiple) * multiple / padded(shares.vocabulary, base.tp)
-    ends = shares.ends + np.where(plans.pp == 1, shares.head, 0.0)
+    placement = PLACEMENT[plans.schedule]
+    ends = shares.ends + np.where((plans.pp == 1) | (placement != LOOP), shares.head, 0.0)
     at_ends = dense * (ends / by_tp * padding + shares.whole)
 
     def state(layers: Floats, embedding: Floats | float) -> Floats:
@@ -69,7 +71,8 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
         as_stack = OPTIMIZER_SHARDED if gathered else UNSHARDED
     sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
     dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
-    dense = np.where(plans.dp_shard > 0, plans.dp_shard, dp).astype(np.float64)
+    copies = np.where(PLACEMENT[plans.schedule] == BOTH_WAYS, 2, 1)  # two stages hold the same parameters and share their state
+    dense = np.where(plans.dp_shard > 0, plans.dp_shard, dp * copies).astype(np.float64)
     experts = dense / plans.ep * (plans.tp if workload.arrays.shares.whole_experts else 1)
     if plans.dp_shard.any():
         experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)

@@ -10,12 +10,13 @@ import numpy.typing as npt
 from sim_core.costing.groups import Groups, dispatch_group_s, group_s
 from sim_core.costing.one_node import one_node_factor
 from sim_core.costing.operators import UnitCost, sum_of
+from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
 from sim_core.planning.columns import FLEX, Plans
 from sim_core.terms import ALL_TO_ALL, CP_RING, SEND_RECEIVE
-from sim_core.workloads.workload import EP, TP, Modelled
+from sim_core.workloads.workload import EP, TP, WEIGHT_GRADIENT, Modelled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -86,6 +87,8 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
         return exposed
     if beside >= 0 and stack.hides_backward_tp:
         hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside))
+        if beside == WEIGHT_GRADIENT:
+            hidden = np.where(APART[plans.schedule[first]], 0.0, hidden)
     out = total - hidden * (1 - stack.contention)
     if sent.group[k] == EP:  # dispatch and combine share the compute of the experts, shared ones included
         compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2

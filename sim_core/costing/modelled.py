@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Blocks
+from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, WEIGHT_COMPUTE, WEIGHT_GRADIENTS, Blocks
 from sim_core.costing.groups import Groups
 from sim_core.costing.messages import Filled, exposed_s, message_s
 from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
@@ -90,6 +90,8 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
         blocks.work[:, at, metric] += total
         blocks.work[:, at, metric + EXPOSED] += out
         exposed[backwards] += out
+        if sent.group[k] == EP:
+            blocks.apart_s[:, at, EXPERTS_BACKWARD if backwards else EXPERTS_FORWARD] += out
         if not backwards:
             left_out = selective & (not of_context)  # selective recompute runs core attention again, and its messages
             blocks.again[:, at, metric] += np.where(left_out, 0.0, total)
@@ -101,5 +103,10 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     if at >= blocks.forward_s.shape[1] - 2:
         launched = (0.0, 0.0)  # the ends are a few kernels
     blocks.forward_s[:, at] += np.maximum(forward + exposed[0], launched[0])
-    blocks.backward_s[:, at] += np.maximum(backward + exposed[1], launched[1])
+    backward_s = np.maximum(backward + exposed[1], launched[1])
+    blocks.backward_s[:, at] += backward_s
+    # a pass that waits for the CPU launches its kernels evenly
+    apart = of_phase[WEIGHT_GRADIENT] * np.where(backward > 0, backward_s / np.maximum(backward + exposed[1], 1e-30), 0.0)
+    for part in (WEIGHT_GRADIENTS, WEIGHT_COMPUTE):
+        blocks.apart_s[:, at, part] += apart
     blocks.again_s[:, at] += np.where(selective, again, np.maximum(again, launched[0]))

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.estimated import estimate_of, estimated_bytes
+from sim_core.costing.in_flight import MOMENTS, count_in_flight
 from sim_core.costing.memory import state_widths
-from sim_core.costing.parameters import ends_held, stage_factor
+from sim_core.costing.parameters import stage_factor
 from sim_core.distinct import distinct_rows
-from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, fill_order
+from sim_core.engine.codes import PLACEMENT, SPLITS, chunks_of, most_blocks, most_cells, most_scratch, virtual_of
+from sim_core.engine.schedule import fill_order
 from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import (
     ACTIVATION_BYTES,
@@ -33,12 +35,12 @@ from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.sharding import held
 from sim_core.models.stack import read_stack
-from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
-from sim_core.planning.split import Split, split_plans
+from sim_core.planning.split import Split, ends_of_stage, split_plans
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.units import short
-from sim_core.workloads.moving import EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
+from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -75,8 +77,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
         rows = rows[plans.checkpointing[rows] != FILE]
     if not len(rows) or isinstance(estimate, str):
         return memory
-    order = np.lexsort((plans.ga[rows], plans.vpp[rows], plans.pp[rows], plans.schedule[rows]))
-    rows = rows[order]
+    rows = by_order(plans, rows)
     table = key_table(plans, rows)
     shape, first = distinct_rows(table)
     if workload.modelled:
@@ -87,14 +88,14 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
         kept = _Held(activations, np.zeros(activations.shape[:2]))
         stack = read_stack(ASSUMED_STACK)
     split = split_plans(workload.arrays, plans, rows)
-    blocks = int((2 * plans.vpp[rows] * plans.pp[rows] * plans.ga[rows]).max())
-    cells = int((plans.vpp[rows] * plans.pp[rows]).max())
-    scratch = np.empty(blocks, np.int64), np.zeros(cells, np.int64)
+    schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
+    blocks, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), most_cells(schedule, pp, vpp)
+    most = np.empty(blocks, np.int64), np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64)
+    in_flight = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, cells), np.int64)
     whole = np.zeros(len(plans.tp))
     tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
-    _fill(
-        workload.arrays, plans, split, _state(workload, plans), rows, shape, kept, *scratch, tensors, whole, activations, logits
-    )
+    state = _state(workload, plans)
+    _fill(workload.arrays, plans, split, state, rows, shape, kept, *most, in_flight, tensors, whole, activations, logits)
     memory[STATE_BYTES] = tensors - activations - whole
     activations -= logits
     memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
@@ -147,9 +148,11 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
 def _state(workload: Workload, plans: Plans) -> _State:
     step, width = workload.arrays.step, workload.arrays.gradient_width
     reduced = step.role == REDUCE_GRADIENTS
-    dense, experts = (
-        float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width for rule in (PARAMETERS, EXPERT_PARAMETERS)
+    dense, experts, mixed = (
+        float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width
+        for rule in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS)
     )
+    dense += mixed * (1 - workload.arrays.shares.experts)  # its experts have messages of their own
     return _State(dense, experts, *state_widths(workload, plans))
 
 
@@ -163,6 +166,7 @@ def _fill(
     shape: Ints,
     kept: _Held,
     order: Ints,
+    scratch: Ints,
     in_flight: Ints,
     total: Floats,
     whole: Floats,
@@ -173,35 +177,39 @@ def _fill(
 
     Consecutive rows with the same schedule share its order.
     """
-    schedule, pp, vpp, ga = -1, -1, -1, -1
+    schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     scale = np.empty(N_RULES)
     base = arrays.base
     for k in range(len(rows)):
         plan = plan_at(plans, rows[k])
-        if plan.schedule != schedule or plan.pp != pp or plan.vpp != vpp or plan.ga != ga:
-            schedule, pp, vpp, ga = plan.schedule, plan.pp, plan.vpp, plan.ga
-            fill_order(schedule, pp, vpp, ga, order)
-            _count_in_flight(order, pp, vpp, ga, in_flight)
+        same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and plan.ga == ga
+        if not same or plan.microbatch_group_size != group:
+            schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, plan.ga, plan.microbatch_group_size
+            fill_order(schedule, pp, vpp, ga, group, order, scratch)
+            moments = count_in_flight(order, schedule, pp, vpp, ga, in_flight)
         rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, scale)
         sharding = plan.sharding if plan.sharding != AS_STACK else arrays.framework.sharding
+        placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(pp):
-            layers, ends = float(split.stage_layers[stage_row + stage]), ends_held(stage, pp)
+            layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, pp)
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
-            of_stage, working, of_logits, unsharded = 0.0, 0.0, 0.0, 0.0
-            for chunk in range(vpp):
-                held, redone = _chunk(arrays, split, plan, kept.activations, shape[k], row + chunk * pp + stage)
-                of_stage += in_flight[stage * vpp + chunk] * held
-                of_logits += in_flight[stage * vpp + chunk] * _logits(
-                    split, kept.activations, shape[k], row + chunk * pp + stage
-                )
-                working = max(working, redone)
-            of_stage += working
-            if sharding >= GRADIENTS_SHARDED:
-                first = row + stage
-                unsharded = _unsharded(arrays, split, plan, sharding, kept.parameters[shape[k]], first)
+            of_stage, of_logits, unsharded = 0.0, 0.0, 0.0
+            for moment in range(moments):
+                then, working, logits_then = 0.0, 0.0, 0.0
+                for chunk in range(chunks):
+                    cell, virtual_row = stage * chunks + chunk, row + virtual_of(placement, stage, chunk, pp)
+                    held, redone, waiting = _chunk(arrays, split, plan, kept.activations, shape[k], virtual_row)
+                    then += in_flight[moment, 0, cell] * held
+                    then += in_flight[moment, 1, cell] * waiting
+                    logits_then += in_flight[moment, 0, cell] * _logits(split, kept.activations, shape[k], virtual_row)
+                    working = max(working, redone)
+                if then + working > of_stage:
+                    of_stage, of_logits = then + working, logits_then
+            if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
+                unsharded = _unsharded(arrays, split, plan, sharding, kept.parameters[shape[k]], row + stage)
             if not total[rows[k]] >= bytes_ + of_stage + unsharded:
                 total[rows[k]] = bytes_ + of_stage + unsharded
                 whole[rows[k]] = unsharded
@@ -246,33 +254,17 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, paramete
 
 
 @kernel
-def _count_in_flight(order: Ints, pp: int, vpp: int, ga: int, in_flight: Ints) -> None:
-    """Micro-batches of each chunk whose activations a stage keeps when it keeps the most, [pp * vpp]."""
-    now = np.zeros(vpp, np.int64)
-    for stage in range(pp):
-        now[:] = 0
-        most, held = -1, 0
-        for at in range(stage * 2 * vpp * ga, (stage + 1) * 2 * vpp * ga):
-            code = order[at]
-            chunk = (code >> CHUNK_SHIFT) & CHUNK_MASK
-            change = -1 if code & 1 else 1
-            now[chunk] += change
-            held += change
-            if held > most:
-                most = held
-                in_flight[stage * vpp : (stage + 1) * vpp] = now
-
-
-@kernel
-def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float]:
-    """Bytes that one micro-batch leaves in a virtual stage, and those that its recompute works on."""
+def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float, float]:
+    """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients
+    need after its input gradients, which have run all recompute: about inputs and output gradients of the linear layers, as
+    many bytes as all activations but those of core attention (Qi et al. 2023, table 1)."""
     how, layers = plan.checkpointing, split.end[row] - split.begin[row]
     redone = 0
     if how in (FULL, EVERY):
         redone = layers
     elif how == BLOCK:
         redone = min(plan.checkpoint_layers, layers)
-    held, working = 0.0, 0.0
+    held, working, waiting = 0.0, 0.0, 0.0
     units = kept.shape[1]
     for unit in range(units):
         passes, of_layers = split.passes[row, unit], split.layers[row, unit]
@@ -282,7 +274,8 @@ def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, r
         stored = again / plan.checkpoint_layers if how == EVERY else again
         held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
         held += ends * kept[shape, unit, WHOLE]
+        waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
         if again > 0:
             span = plan.checkpoint_layers if how == EVERY else 1
             working = max(working, span * kept[shape, unit, WHOLE])
-    return held, working
+    return held, working, waiting

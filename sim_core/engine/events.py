@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.schedule import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
 from sim_core.jit import inner_kernel
 
 Floats = npt.NDArray[np.float64]
@@ -25,14 +25,18 @@ UNKNOWN: Final = -1.0
 """A time not yet computed; all real times are >= 0."""
 DOWN, UP = 0, 1
 """Directions of blocks and messages: forward runs down the stages, backward up."""
+WEIGHT, PAIR = 2, 3
+"""Further durations: the weight gradient; a forward of a cell and a backward of the stage's other one, at the same time."""
 
 
 class Program(NamedTuple):
     """A pipeline to run. A *cell* is one virtual stage, numbered stage * vpp + chunk."""
 
-    order: Ints  # codes of schedule.py, flat: 2 * vpp * ga per stage
-    duration_s: Floats  # [2, cells] duration of a block, by direction
+    order: Ints  # codes of schedule.py, flat: row_of per stage
+    duration_s: Floats  # [4, cells] of a forward; of a whole backward; of the weight gradient in it; of a PAIR
     message_s: Floats  # [2, stages] cost of the message INTO a stage, by direction; the last stage also sends to the first
+    source: Ints  # [2, cells] the cell whose block sends to this one, by direction; -1: none (set_links) ...
+    into_s: Floats  # [2, cells] ... and the cost of its message
     gate_start_s: Floats  # [cells] earliest start of the first forward (its parameters are being gathered) ...
     gate_end_s: Floats  # [cells] ... and its earliest end
 
@@ -40,7 +44,7 @@ class Program(NamedTuple):
 class Times(NamedTuple):
     """The output of a run; scratch that is allocated once and reused."""
 
-    end_s: Floats  # [2 * cells * ga] end of each block, at direction * cells * ga + cell * ga + micro-batch
+    end_s: Floats  # end of each block, at direction * cells * ga + cell * ga + micro-batch; weight gradients come third
     post_s: Floats  # same index: when the receive for this block was posted (blocking sends)
     position: Ints  # [stages] next block of the stage
     free_s: Floats  # [stages] end of the stage's latest block; after the run, end of all its pipeline work
@@ -54,16 +58,22 @@ class Times(NamedTuple):
 @inner_kernel
 def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> bool:
     """Run all blocks. False if some can never start (a contradictory order). Blocking sends need vpp 1."""
-    times.end_s[: 2 * pp * vpp * ga] = UNKNOWN
+    clear(times, pp, 2 * pp * vpp * ga)
+    if overlapped or pp == 1:
+        return _run_overlapped(program, pp, vpp, ga, times)
+    return _run_blocking(program, pp, ga, times)
+
+
+@inner_kernel
+def clear(times: Times, pp: int, blocks: int) -> None:
+    """Before a run."""
+    times.end_s[:blocks] = UNKNOWN
     times.position[:pp] = 0
     times.free_s[:pp] = 0.0
     times.message_s[:pp] = 0.0
     times.exposed_s[:pp] = 0.0
     times.idle_s[:pp] = 0.0
     times.gated_s[:pp] = 0.0
-    if overlapped or pp == 1:
-        return _run_overlapped(program, pp, vpp, ga, times)
-    return _run_blocking(program, pp, ga, times)
 
 
 @inner_kernel
@@ -215,8 +225,10 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
     """Scratch for programs of up to `blocks` blocks, `stages` stages and `cells` virtual stages."""
     program = Program(
         order=np.empty(blocks, np.int64),
-        duration_s=np.zeros((2, cells)),
+        duration_s=np.zeros((4, cells)),
         message_s=np.zeros((2, stages)),
+        source=np.empty((2, cells), np.int64),
+        into_s=np.zeros((2, cells)),
         gate_start_s=np.zeros(cells),
         gate_end_s=np.zeros(cells),
     )

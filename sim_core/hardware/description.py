@@ -99,12 +99,14 @@ class Node(_Model):
 
 
 class Fabric(_Model):
-    """The network between nodes. Bandwidth is per NIC and direction."""
+    """The network between nodes. Bandwidth is per NIC and direction; one NIC alone reaches `nic_efficiency` of it, all of a
+    full node `fabric_efficiency` of that."""
 
     nics_per_node: Plain
     nic_bandwidth: Bandwidth
     nic_efficiency: Plain
     nic_latency: Seconds
+    fabric_efficiency: Plain = _default(1, "1, all NICs of a node reach what one alone does")
 
 
 NOT_GIVEN: Final = "not given, taken "
@@ -193,11 +195,13 @@ KEYS: Final = {
 
 _POSITIVE: Final = (
     "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
-    "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node", "ll_bandwidth_two_nodes",
-    "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "gemm_efficiency", "attention_efficiency", "hbm_efficiency",
+    "fabric_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node",
+    "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "gemm_efficiency",
+    "attention_efficiency", "hbm_efficiency",
 )  # fmt: skip
 _PARTS: Final = (
-    "nvlink_efficiency", "nic_efficiency", "nvls_efficiency", "gemm_efficiency", "attention_efficiency", "hbm_efficiency",
+    "nvlink_efficiency", "nic_efficiency", "fabric_efficiency", "nvls_efficiency", "gemm_efficiency",
+    "attention_efficiency", "hbm_efficiency",
 )  # fmt: skip
 MAX_PER_NODE: Final = 65_536
 PRESET_DIR: Final = Path(__file__).parent / "presets"

@@ -42,6 +42,7 @@ class HardwareColumns(NamedTuple):
     gpus_per_socket: Ints  # 0: no sockets
     socket_bandwidth: Floats
     socket_bandwidth_one: Floats
+    fabric_efficiency: Floats  # part of nic_bandwidth_per_gpu that a full node reaches
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Links(NamedTuple):
     gpus_per_socket: int = 0  # 0: every GPU reaches every other of its node alike
     socket_bandwidth: float = np.inf  # between sockets, shared by all groups that cross
     socket_bandwidth_one: float = np.inf  # that one of them reaches
+    fabric_efficiency: float = 1.0  # part of its share that each GPU of a full node reaches
+    gpus_per_node: int = 1
 
 
 class Device(NamedTuple):
@@ -110,6 +113,8 @@ def device_at(table: HardwareColumns, row: int) -> Device:
             gpus_per_socket=table.gpus_per_socket[row],
             socket_bandwidth=table.socket_bandwidth[row],
             socket_bandwidth_one=table.socket_bandwidth_one[row],
+            fabric_efficiency=table.fabric_efficiency[row],
+            gpus_per_node=table.gpus_per_node[row],
         ),
     )
 
@@ -149,5 +154,6 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         gpus_per_socket=column("gpus_per_socket").astype(np.int64),
         socket_bandwidth=column("socket_bandwidth"),
         socket_bandwidth_one=column("socket_bandwidth_one"),
+        fabric_efficiency=column("fabric_efficiency"),
     )
     return HardwareTable(columns, tuple(variants), measured_on)

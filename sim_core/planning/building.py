@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.schedule import SCHEDULES
+from sim_core.engine.codes import SCHEDULES
+from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import LARGEST, gpus_of
 from sim_core.models.precision import PRECISION_NAMES
@@ -51,12 +52,14 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "precision": PRECISION_NAMES[0],
     "dispatcher": "alltoall",
     "schedule": "1f1b",
+    "microbatch_group_size": 0,
     "layer_split": "even",
     "checkpointing": "file",
     "overlap_tp": False,
     "overlap_ep": False,
     "overlap_grad": True,
     "overlap_param": True,
+    "post_validation": False,
     "bucket_bytes": 0,
     "fidelity": "event",
     "gradient_precision": "recorded",
@@ -72,7 +75,13 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "ep_overlap_ratio": 0.0,
     "pp_overlap_ratio": 1.0,
 }
-"""Values of names that neither the user nor the workload's own plan sets; overlap_pp is true for vpp > 1."""
+"""Values of names that neither the user nor the workload's own plan sets; overlap_pp: see sends_in_background."""
+
+
+SWITCHES: Final = (
+    "overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation", "reshard_after_forward",
+)  # fmt: skip
+"""Columns that are 0 or 1."""
 
 
 class _Bounds(NamedTuple):
@@ -82,12 +91,13 @@ class _Bounds(NamedTuple):
 
 _SWITCH: Final = _Bounds(least=0, most=1)
 _FACTOR: Final = _Bounds(least=1e-9, most=1e9)
-_FROM_ZERO: Final = ("ga", "bucket_bytes", "checkpoint_layers", "straggler_stage", "dp_shard", "prefetch_layers")
+_FROM_ZERO: Final = (
+    "ga", "microbatch_group_size", "bucket_bytes", "checkpoint_layers", "straggler_stage", "dp_shard", "prefetch_layers",
+)  # fmt: skip
 _BOUNDS: Final[Mapping[str, _Bounds]] = {
     **{name: _Bounds(least=int(name not in _FROM_ZERO), most=most) for name, most in LARGEST.items()},
     "all_gpus": _Bounds(least=1, most=2**62),  # a product of dp, tp and pp; too many have a reason code
-    **dict.fromkeys(("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param"), _SWITCH),
-    "reshard_after_forward": _SWITCH,
+    **dict.fromkeys(SWITCHES, _SWITCH),
     **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
     "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
     **dict.fromkeys(("straggler_factor", "device_speed"), _FACTOR),
@@ -169,7 +179,7 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             whole = name not in FLOATS
             coded[name] = np.array([_number(name, value, whole) for value in values], np.int64 if whole else np.float64)
     if "overlap_pp" not in coded:
-        coded["overlap_pp"] = (coded["vpp"] > 1).astype(np.int64)
+        coded["overlap_pp"] = sends_in_background(coded["schedule"], coded["vpp"])
     for name in ("dp", "tp", "cp", "pp", "global_batch", "micro_batch"):
         if name in coded:
             _check_bounds(name, coded[name], _BOUNDS[name])
@@ -184,6 +194,11 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
     return built
 
 
+def sends_in_background(schedule: Ints, vpp: Ints) -> Ints:
+    """`overlap_pp` of plans that do not set it, as their frameworks do: 1 for interleaving and weight gradients apart, [n]."""
+    return ((vpp > 1) | SPLITS_BACKWARD[schedule]).astype(np.int64)
+
+
 def _word(name: str, value: object) -> int:
     if value not in WORDS[name]:
         raise SpecError(f"plans: {name}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
@@ -191,7 +206,7 @@ def _word(name: str, value: object) -> int:
 
 
 def _number(name: str, value: object, whole: bool) -> int | float:
-    if isinstance(value, bool | np.bool_) and _BOUNDS[name] == _SWITCH and name not in FLOATS:
+    if isinstance(value, bool | np.bool_) and name in SWITCHES:
         return int(value)
     if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.integer | np.floating):
         raise SpecError(f"plans: {name}: found {shown(value)}, expected a number")

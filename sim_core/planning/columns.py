@@ -53,7 +53,8 @@ class Plans(NamedTuple):
     all_gpus: Ints
     micro_batch: Ints
     ga: Ints  # 0 where dp * micro_batch does not divide the global batch
-    schedule: Ints  # index into engine.schedule.SCHEDULES
+    schedule: Ints  # index into engine.codes.SCHEDULES
+    microbatch_group_size: Ints  # micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp
     layer_split: Ints  # index into SPLITS
     virtual_layers: Ints  # [n, width] if listed: layers of each virtual stage in model order, padded with -1; else -1
     checkpointing: Ints  # index into CHECKPOINTING
@@ -63,6 +64,7 @@ class Plans(NamedTuple):
     overlap_pp: Ints
     overlap_grad: Ints
     overlap_param: Ints
+    post_validation: Ints  # a stage goes on to the next step without waiting for the norm of all gradients
     bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
     hardware: Ints  # row of the HardwareTable
     fidelity: Ints  # index into FIDELITIES
@@ -108,6 +110,7 @@ class Plan(NamedTuple):
     micro_batch: int
     ga: int
     schedule: int
+    microbatch_group_size: int
     layer_split: int
     checkpointing: int
     checkpoint_layers: int
@@ -116,6 +119,7 @@ class Plan(NamedTuple):
     overlap_pp: int
     overlap_grad: int
     overlap_param: int
+    post_validation: int
     bucket_bytes: int
     hardware: int
     fidelity: int
@@ -151,6 +155,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         micro_batch=plans.micro_batch[i],
         ga=plans.ga[i],
         schedule=plans.schedule[i],
+        microbatch_group_size=plans.microbatch_group_size[i],
         layer_split=plans.layer_split[i],
         checkpointing=plans.checkpointing[i],
         checkpoint_layers=plans.checkpoint_layers[i],
@@ -159,6 +164,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         overlap_pp=plans.overlap_pp[i],
         overlap_grad=plans.overlap_grad[i],
         overlap_param=plans.overlap_param[i],
+        post_validation=plans.post_validation[i],
         bucket_bytes=plans.bucket_bytes[i],
         hardware=plans.hardware[i],
         fidelity=plans.fidelity[i],
@@ -176,6 +182,13 @@ def plan_at(plans: Plans, i: int) -> Plan:
         ep_overlap_ratio=plans.ep_overlap_ratio[i],
         pp_overlap_ratio=plans.pp_overlap_ratio[i],
     )
+
+
+def by_order(plans: Plans, rows: Ints) -> Ints:
+    """Some rows sorted, so that plans with the same order of blocks follow each other."""
+    columns = (plans.microbatch_group_size, plans.ga, plans.vpp, plans.pp, plans.schedule)
+    sorted_rows: Ints = rows[np.lexsort([column[rows] for column in columns])]
+    return sorted_rows
 
 
 def replicas(plans: Plans) -> Ints:

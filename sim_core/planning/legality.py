@@ -7,7 +7,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.schedule import ONE_F_ONE_B
+from sim_core.engine.codes import (
+    DEEPSPEED,
+    DUALPIPE,
+    DUALPIPEV,
+    INTERLEAVED_ZB,
+    LOOP,
+    LOOPED_BFS,
+    ONE_F_ONE_B,
+    PLACEMENT,
+    SCHEDULES,
+    V,
+)
+from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.keys import REFUSALS, refusals
 from sim_core.models.precision import WIDE
@@ -28,7 +40,7 @@ from sim_core.planning.columns import (
     replicas,
 )
 from sim_core.planning.keys import key_table, keys_of
-from sim_core.terms import AS_STACK, PARAMETERS_SHARDED, UNSHARDED
+from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
@@ -45,12 +57,20 @@ REASONS: Final = (
     "ep_not_dividing_dp",
     "vpp_needs_pp",
     "vpp_needs_1f1b",
+    "v_needs_vpp_2",
+    "dualpipe_needs_even_pp",
+    "dualpipe_needs_more_microbatches",
     "more_chunks_than_layers",
     "layers_not_alike",
     "layers_not_divisible",
     "layer_list_unfit",
     "microbatches_not_multiple_of_pp",
+    "microbatch_group_does_not_fit",
+    "microbatches_not_in_rounds",
     "vpp_needs_overlap_pp",
+    "schedule_needs_overlap_pp",
+    "deepspeed_overlaps_nothing",
+    "weight_gradients_unknown",
     "tp_messages_unknown",
     "pp_message_unknown",
     "no_experts",
@@ -65,6 +85,7 @@ REASONS: Final = (
     "sharding_without_effect",
     "dp_shard_not_dividing_dp",
     "ep_does_not_fit_dp_shard",
+    "sharding_not_in_schedule",
     "not_in_simai",
     "memory_exceeds_device",
     "nics_fewer_than_ranks",
@@ -105,12 +126,23 @@ EXPLANATIONS: Final = {
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
     "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
-    "vpp_needs_1f1b": "only 1f1b interleaves virtual stages",
+    "vpp_needs_1f1b": "vpp > 1, but this schedule gives a stage one run of layers (1f1b, looped-bfs, interleaved-zb and "
+    "those in a V give it more)",
+    "v_needs_vpp_2": "zb-v, v-half, v-min and dualpipev give each stage two runs of layers: they need vpp 2 and pp > 1",
+    "dualpipe_needs_even_pp": "dualpipe needs an even pp: stages hold two runs of layers that mirror each other",
+    "dualpipe_needs_more_microbatches": "dualpipe needs an even ga of at least 2 pp; dualpipev a ga of at least 2 pp",
     "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
     "layers_not_alike": "layers differs from the workload's number, and the workload's layers are not all equal",
     "layers_not_divisible": "pp * vpp does not divide the layers, ends that count as layers included (balanced allows it)",
     "layer_list_unfit": "the list in layer_split does not have pp * vpp entries, or does not sum to the number of layers",
     "microbatches_not_multiple_of_pp": "interleaving needs ga to be a multiple of pp",
+    "microbatch_group_does_not_fit": "microbatch_group_size is below pp or above ga, or leaves a last group of fewer than pp "
+    "micro-batches, which Megatron refuses",
+    "microbatches_not_in_rounds": "interleaved-zb runs micro-batches in max(1, ga div pp) rounds, which must divide ga",
+    "schedule_needs_overlap_pp": "a schedule with weight gradients apart sends in the background: it needs overlap_pp: true",
+    "deepspeed_overlaps_nothing": "1f1b-deepspeed sends between blocks and reduces gradients at the end: it needs "
+    "overlap_pp: false and overlap_grad: false",
+    "weight_gradients_unknown": "a schedule with weight gradients apart, but the workload has no times of them",
     "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
     "tp_messages_unknown": "tp > 1, but the workload lacks the tensor-parallel messages of attention or MLP",
     "pp_message_unknown": "pp > 1, but the size of a pipeline send is unknown",
@@ -127,8 +159,10 @@ EXPLANATIONS: Final = {
     "sharding_without_effect": "dp_shard without sharding; reshard_after_forward, prefetch_layers without sharding: parameters",
     "dp_shard_not_dividing_dp": "dp_shard does not divide dp x cp",
     "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
-    "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, and no layers, "
-    "device_speed, straggler or gradient_precision",
+    "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
+    " or does not place its stages in a loop",
+    "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, only gpipe and 1f1b, and no "
+    "layers, device_speed, straggler or gradient_precision",
     "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
@@ -158,6 +192,8 @@ EXPLANATIONS: Final = {
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 
+_INTERLEAVES: Final = np.isin(np.arange(len(SCHEDULES)), (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB)) | (PLACEMENT == V)
+"""Schedules that run more than one virtual stage on a stage."""
 _EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
 EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
@@ -179,6 +215,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
     around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
     chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
+    megatron = event & interleaved & (plans.schedule == ONE_F_ONE_B)
+    group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
+    rounds = np.maximum(plans.ga // plans.pp, 1)
     layers = plans.layers
     slots = layers + EXTRA_LAYERS[plans.layer_split]
     simai = ~event & _unknown_to_simai(workload, plans)
@@ -195,13 +234,21 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
-        "vpp_needs_1f1b": event & (interleaved & (plans.schedule != ONE_F_ONE_B)),
+        "vpp_needs_1f1b": event & (interleaved & ~_INTERLEAVES[plans.schedule]),
+        "v_needs_vpp_2": event & (PLACEMENT[plans.schedule] == V) & (plans.vpp != 2),
+        "dualpipe_needs_even_pp": event & (plans.schedule == DUALPIPE) & (plans.pp % 2 != 0),
+        "dualpipe_needs_more_microbatches": event & _too_few_for_dualpipe(plans),
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
         "layers_not_divisible": (plans.layer_split != BALANCED) & (plans.layer_split != LISTED) & (slots % parts != 0),
         "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
-        "microbatches_not_multiple_of_pp": event & (interleaved & (plans.ga % plans.pp != 0)),
+        "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
+        "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
+        "microbatches_not_in_rounds": event & (plans.schedule == INTERLEAVED_ZB) & (plans.ga % rounds != 0),
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
+        "schedule_needs_overlap_pp": event & (plans.pp > 1) & SPLITS_BACKWARD[plans.schedule] & (plans.overlap_pp == 0),
+        "deepspeed_overlaps_nothing": event & (plans.schedule == DEEPSPEED) & (plans.overlap_pp + plans.overlap_grad > 0),
+        "weight_gradients_unknown": event & SPLITS_BACKWARD[plans.schedule] & (not workload.has_weight_gradients),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
         "pp_message_unknown": (event | (plans.pp_overlap_ratio < 1)) & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
@@ -215,10 +262,24 @@ def check(workload: Workload, plans: Plans) -> Ints:
         **_unfit_sharding(workload, plans),
         "not_in_simai": simai,
         **_refused(workload, plans),
-        "step_too_large": event & (2.0 * chunks * plans.ga > MAX_BLOCKS),
+        "step_too_large": event & (np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * chunks * plans.ga > MAX_BLOCKS),
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _group_fits(plans: Plans, group: Ints) -> npt.NDArray[np.bool_]:
+    """Groups of micro-batches that Megatron-Core interleaves (core/pipeline_parallel/schedules.py)."""
+    left = plans.ga % group
+    fits: npt.NDArray[np.bool_] = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
+    return fits
+
+
+def _too_few_for_dualpipe(plans: Plans) -> npt.NDArray[np.bool_]:
+    """Plans of DualPipe or DualPipeV with fewer micro-batches than it needs, or an odd number for two directions."""
+    dual, in_v = plans.schedule == DUALPIPE, plans.schedule == DUALPIPEV
+    few: npt.NDArray[np.bool_] = ((dual | in_v) & (plans.ga < 2 * plans.pp)) | (dual & (plans.ga % 2 != 0))
+    return few
 
 
 def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
@@ -246,6 +307,7 @@ def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[n
     """Plans whose sharding is unknown, changes nothing, or does not fit their groups, by reason."""
     sharding = np.where(plans.sharding == AS_STACK, workload.arrays.framework.sharding, plans.sharding)
     some = plans.dp_shard > 0
+    apart = SPLITS_BACKWARD[plans.schedule] | (PLACEMENT[plans.schedule] != LOOP)
     gathering = (plans.reshard_after_forward != 1) | (plans.prefetch_layers != 1)
     unused = (some & (sharding == UNSHARDED)) | (gathering & (sharding != PARAMETERS_SHARDED))
     dp = replicas(plans) * plans.cp
@@ -255,6 +317,7 @@ def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[n
         "sharding_without_effect": unused,
         "dp_shard_not_dividing_dp": dp % np.where(some, plans.dp_shard, 1) != 0,
         "ep_does_not_fit_dp_shard": some & (ranks % plans.ep != 0) & (plans.ep % ranks != 0),
+        "sharding_not_in_schedule": (some | (sharding >= GRADIENTS_SHARDED)) & apart,
     }
 
 
@@ -288,6 +351,7 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans that fidelity simai does not support."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
+    changed |= plans.schedule > ONE_F_ONE_B
     changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
     return unknown

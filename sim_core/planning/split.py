@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.distinct import distinct_rows
+from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT, V, virtual_of
 from sim_core.jit import inner_kernel, kernel
 from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, Plans
 from sim_core.workloads.workload import Arrays
@@ -55,8 +56,8 @@ def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
 
 
 def _kinds(plans: Plans, rows: Ints) -> Ints:
-    """The columns that a split depends on, [rows, 4 + width]."""
-    columns = [plans.pp[rows], plans.vpp[rows], plans.layers[rows], plans.layer_split[rows]]
+    """The columns that a split depends on, [rows, 5 + width]."""
+    columns = [plans.pp[rows], plans.vpp[rows], plans.layers[rows], plans.layer_split[rows], PLACEMENT[plans.schedule[rows]]]
     return np.concatenate([np.stack(columns, axis=1), plans.virtual_layers[rows]], axis=1)
 
 
@@ -65,7 +66,7 @@ def layers_of(kind: Ints, virtual: int) -> int:
     """Layers of a virtual stage; `kind` is a row of `_kinds`."""
     pp, vpp, layers, rule = kind[0], kind[1], kind[2], kind[3]
     if rule == LISTED:
-        return int(kind[4 + virtual])
+        return int(kind[5 + virtual])
     if rule in (EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS):
         before = 0 if rule == LOSS_AS_LAYER else 1
         after = 0 if rule == EMBEDDING_AS_LAYER else 1
@@ -73,6 +74,8 @@ def layers_of(kind: Ints, virtual: int) -> int:
         held -= before if virtual == 0 else 0
         return int(held - (after if virtual == pp * vpp - 1 else 0))
     stage, chunk = virtual % pp, virtual // pp
+    if kind[4] == V and chunk % 2 == 1:
+        stage = pp - 1 - stage
     of_stage = (stage + 1) * layers // pp - stage * layers // pp
     return int(of_stage // vpp + (1 if chunk < of_stage % vpp else 0))
 
@@ -97,6 +100,7 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
     for k in range(splits):
         pp, virtual = kinds[k, 0], kinds[k, 0] * kinds[k, 1]
+        chunks = 2 if kinds[k, 4] == BOTH_WAYS else kinds[k, 1]
         distinct = 0
         layer = 0
         for v in range(virtual):
@@ -104,7 +108,6 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             begin[row] = layer
             layer += layers_of(kinds[k], v)
             end[row] = layer
-            stage_layers[stage_offset[k] + v % pp] += end[row] - begin[row]
             held = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
             distinct = _find(seen, distinct, held, size, row)
             for unit in range(units):
@@ -115,7 +118,10 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         distinct = 0
         for stage in range(pp):
             row = stage_offset[k] + stage
-            held = 2 * stage_layers[row] + (1 if ends_differ and stage in (0, pp - 1) else 0)
+            for chunk in range(chunks):
+                virtual_row = offset[k] + virtual_of(kinds[k, 4], stage, chunk, pp)
+                stage_layers[row] += end[virtual_row] - begin[virtual_row]
+            held = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, 4], stage, pp) > 0 else 0)
             distinct = _find(seen, distinct, held, stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
@@ -131,6 +137,14 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         stage_size=stage_size,
         sizes=sizes,
     )
+
+
+@inner_kernel
+def ends_of_stage(placement: int, stage: int, pp: int) -> int:
+    """Ends of the model on a stage: embedding, head, or both."""
+    if placement == LOOP:
+        return int(stage == 0) + int(stage == pp - 1)
+    return 2 if stage == 0 or (placement == BOTH_WAYS and stage == pp - 1) else 0
 
 
 @inner_kernel
@@ -165,20 +179,21 @@ def _fullest(kinds: Ints) -> Floats:
     most = np.empty((len(kinds), 2))
     for k in range(len(kinds)):
         pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
-        most[k] = layers / pp
+        chunks = 2 if kinds[k, 4] == BOTH_WAYS else vpp
+        most[k] = layers / pp * (chunks // vpp)
         listed = kinds[k, 3] == LISTED
-        fits = pp * vpp <= (kinds.shape[1] - 4 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
+        fits = pp * vpp <= (kinds.shape[1] - 5 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
         if not fits:
             continue  # illegal, or fidelity simai, which uses means
         fullest, at_end, held = 0, 0, 0
         for stage in range(pp):
             of_stage = 0
-            for chunk in range(vpp):
-                of_stage += layers_of(kinds[k], chunk * pp + stage)
+            for chunk in range(chunks):
+                of_stage += layers_of(kinds[k], virtual_of(kinds[k, 4], stage, chunk, pp))
             fullest = max(fullest, of_stage)
-            if stage in (0, pp - 1):
+            if ends_of_stage(kinds[k, 4], stage, pp) > 0:
                 at_end = max(at_end, of_stage)
             held += of_stage
-        if held == layers:
+        if held == layers * chunks // vpp:
             most[k, 0], most[k, 1] = fullest, at_end
     return most

@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.case import Case, collective_of, shard_ranks
+from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
-from sim_core.costing.parameters import ends_held, stage_factor
-from sim_core.engine.events import UP, Program, Times
+from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
+from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
+from sim_core.engine.events import UP, WEIGHT, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.models.precision import GATHERED
@@ -221,13 +223,41 @@ def _plain_backward_s(case: Case, virtual: int) -> float:
 
 
 @inner_kernel
+def _is_first(end_s: Floats, cell: int, rounds: int) -> bool:
+    """Whether the first of a stage's two chunks, cell `cell`, ends before the second."""
+    return bool(end_s[cell * rounds + rounds - 1] < end_s[(cell + 1) * rounds + rounds - 1])
+
+
+@inner_kernel
+def _exchange_s(case: Case, row: int) -> float:
+    """Sum of the gradients of a virtual stage over the two copies of the model, on stages that mirror each other.
+
+    Each rank sends its part of the reduced gradients, 1/dp of them, to the rank of the other copy; between nodes if the job has
+    more than one.
+    """
+    step, plan, scale = case.arrays.step, case.plan, case.blocks.scale[case.block]
+    layers, ends = float(case.split.end[row] - case.split.begin[row]), ends_held(row - case.first, plan.pp)
+    sent = 0.0
+    for k in range(step.role.shape[0]):
+        if step.role[k] == REDUCE_GRADIENTS:
+            ranks = float(case.dp)
+            if step.comm_group[k] == DP_EP:
+                ranks = expert_replicas(case.arrays, ranks, plan.tp, plan.ep)
+            sent += step.comm_bytes[k] * stage_factor(case.arrays, scale, plan.tp, step.comm_rule[k], layers, ends) / ranks
+    return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
+
+
+@inner_kernel
 def reduce_gradients(case: Case, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats) -> float:
     """Reduce the gradients of each virtual stage bucket by bucket, during its last backward or after the pipeline.
 
     Bucket j of n is ready after (j+1)/n of the backward; the stream takes buckets as they become ready. Writes the end of each
     stage's reduction to `reduced_s` and returns the latest one (the barrier of the gradient norm).
     """
-    pp, vpp, ga = case.plan.pp, case.plan.vpp, case.plan.ga
+    pp, schedule = case.plan.pp, case.plan.schedule
+    chunks, rounds, placement = chunks_of(schedule, case.plan.vpp), rounds_of(schedule, case.plan.ga), PLACEMENT[schedule]
+    cells = pp * chunks
+    last_third = 2 if SPLITS[schedule] else 1  # of the ends: weight gradients, or whole backwards
     overlapped, layered = case.plan.overlap_grad == 1, case.arrays.layered_gradients
     free_s, end_s, duration_s = times.free_s, times.end_s, program.duration_s
     first, size_of = case.first, case.split.size
@@ -237,12 +267,17 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
     for stage in range(pp):
         stream_s = 0.0 if overlapped else free_s[stage]
         stage_s = 0.0
-        for chunk in range(vpp - 1, -1, -1):
-            cell = stage * vpp + chunk
-            virtual = chunk * pp + stage
-            last_s = end_s[(pp * vpp + cell) * ga + ga - 1]
+        for turn in range(chunks):
+            chunk = chunks - 1 - turn
+            if placement == BOTH_WAYS and _is_first(end_s, last_third * cells + stage * 2, rounds):
+                chunk = turn
+            cell = stage * chunks + chunk
+            virtual = virtual_of(placement, stage, chunk, pp)
+            last_s = end_s[(last_third * cells + cell) * rounds + rounds - 1]
+            apart = last_third == 2 and end_s[(cells + cell) * rounds + rounds - 1] < last_s
+            tail_s = duration_s[WEIGHT, cell] if apart else duration_s[UP, cell]
             if layered:
-                begin_s = last_s - duration_s[UP, cell]
+                begin_s = last_s - tail_s
                 done_s, sent_s = _stream_layers(case, program, virtual, begin_s, stream_s)
                 stream_s = done_s if overlapped else stream_s + sent_s
                 stage_s += sent_s
@@ -253,7 +288,11 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
             stage_s += total_s[size]
             stream_s += total_s[size]
             if overlapped:
-                stream_s = max(stream_s, _last_bucket_s(number, bucket_s, size, last_s, duration_s[UP, cell]))
+                stream_s = max(stream_s, _last_bucket_s(number, bucket_s, size, last_s, tail_s))
+            if placement == BOTH_WAYS:
+                exchange_s = _exchange_s(case, first + virtual)
+                stage_s += exchange_s
+                stream_s = max(stream_s, last_s) + exchange_s
         out[DP_TOTAL] += stage_s / pp
         reduced_s[stage] = max(stream_s, free_s[stage])
         reduced_s[stage] += max(stage_s - reduced_s[stage] + free_s[stage], 0.0) * case.arrays.framework.dp_contention

@@ -7,10 +7,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Case, collective_of
+from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, WEIGHT_COMPUTE, WEIGHT_GRADIENTS, Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import N_GROUPS
-from sim_core.engine.events import DOWN, UP, Program
+from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_of
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program
+from sim_core.engine.split_events import set_links
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
@@ -40,9 +42,14 @@ def allocate_lowered(arrays: Arrays) -> Lowered:
 
 @inner_kernel
 def lower(case: Case, low: Lowered, program: Program) -> None:
-    """Fill `low` and the durations and messages of `program`; the schedule fills its order."""
+    """Fill `low`, and the durations and messages of `program`; the schedule fills its order."""
     _cost_sends(case, program)
     _fill_blocks(case, low, program)
+    schedule = case.plan.schedule
+    if SPLITS[schedule]:
+        chunks = chunks_of(schedule, case.plan.vpp)
+        _fill_parts(case, chunks, program)
+        set_links(PLACEMENT[schedule], case.plan.pp, chunks, program)
 
 
 @inner_kernel
@@ -79,8 +86,9 @@ def _cost_sends(case: Case, program: Program) -> None:
 @inner_kernel
 def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     """Durations of the blocks of each virtual stage, from its layers; and the passes of all stages."""
-    plan, row, key = case.plan, case.first, case.block
-    pp, vpp, how = plan.pp, plan.vpp, plan.checkpointing
+    plan, key, how = case.plan, case.block, case.plan.checkpointing
+    pp, chunks, placement = plan.pp, chunks_of(plan.schedule, plan.vpp), PLACEMENT[plan.schedule]
+    share = plan.vpp / chunks  # of the micro-batches
     # local names: inside a loop, numba counts references to every array of a tuple that it accesses
     layers, passes, begin, end = case.split.layers, case.split.passes, case.split.begin, case.split.end
     unit_layers, layer_unit = case.arrays.unit_layers, case.arrays.layer_unit
@@ -89,8 +97,9 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     all_passes[:] = 0.0
     all_again[:] = 0.0
     low.extra_s[:] = 0.0
-    for virtual in range(pp * vpp):
-        stage = virtual % pp
+    for turn in range(pp * chunks):
+        stage, chunk = turn % pp, turn // pp
+        row = case.first + virtual_of(placement, stage, chunk, pp)
         forward_s = 0.0
         backward_s = 0.0
         slower = slowness(case, stage)
@@ -112,12 +121,44 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
                 extra_again_s = slower * redone * case.blocks.again[key, unit, RECOMPUTE_S]
                 forward_s += extra_forward_s
                 backward_s += extra_backward_s + extra_again_s
-                low.extra_s[FORWARD_S] += extra_forward_s
-                low.extra_s[BACKWARD_S] += extra_backward_s
-                low.extra_s[RECOMPUTE_S] += extra_again_s
-            all_passes[unit] += count
-            all_again[unit] += redone
-        cell = stage * vpp + virtual // pp
+                low.extra_s[FORWARD_S] += extra_forward_s * share
+                low.extra_s[BACKWARD_S] += extra_backward_s * share
+                low.extra_s[RECOMPUTE_S] += extra_again_s * share
+            all_passes[unit] += count * share
+            all_again[unit] += redone * share
+        cell = stage * chunks + chunk
         duration_s[DOWN, cell] = forward_s
         duration_s[UP, cell] = backward_s
-        row += 1
+
+
+@inner_kernel
+def _fill_parts(case: Case, chunks: int, program: Program) -> None:
+    """Seconds of the weight gradients of each cell, and of a forward beside a backward of the stage's other chunk.
+
+    Embedding and loss do not split. A pair hides the all-to-alls of the one behind the compute of the other (DeepSeek-AI 2024,
+    section 3.2.1): it takes as long as all compute, all exposed all-to-alls, or the longer of the two alone, whichever is most.
+    """
+    plan, key = case.plan, case.block
+    pp, placement = plan.pp, PLACEMENT[plan.schedule]
+    jitter = 1 + case.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
+    apart_s, duration_s = case.blocks.apart_s, program.duration_s
+    for stage in range(pp):
+        slower = (plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1
+        for chunk in range(chunks):
+            cell, row = stage * chunks + chunk, case.first + virtual_of(placement, stage, chunk, pp)
+            duration_s[WEIGHT, cell] = 0.0
+            duration_s[PAIR, cell] = 0.0
+            for unit in range(case.split.passes.shape[1]):
+                seconds = apart_s[key, unit, WEIGHT_GRADIENTS] + slower * apart_s[key, unit, WEIGHT_COMPUTE]
+                duration_s[WEIGHT, cell] += case.split.layers[row, unit] * seconds
+                duration_s[PAIR, cell] += case.split.passes[row, unit] * apart_s[key, unit, EXPERTS_FORWARD]
+        if not PAIRS[plan.schedule]:
+            continue
+        for chunk in range(2):
+            cell, beside = stage * 2 + chunk, stage * 2 + 1 - chunk
+            row = case.first + virtual_of(placement, stage, 1 - chunk, pp)
+            hideable_s = duration_s[PAIR, cell]
+            for unit in range(case.split.passes.shape[1]):
+                hideable_s += case.split.passes[row, unit] * apart_s[key, unit, EXPERTS_BACKWARD]
+            forward_s, backward_s = duration_s[DOWN, cell], duration_s[UP, beside]
+            duration_s[PAIR, cell] = max(forward_s + backward_s - hideable_s, hideable_s, forward_s, backward_s)

@@ -15,10 +15,12 @@ from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
-from sim_core.costing.parameters import ends_held, stage_factor
+from sim_core.costing.parameters import stage_factor
+from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
+from sim_core.planning.split import ends_of_stage
 from sim_core.step.gradients import Buckets, cost_buckets
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
@@ -63,7 +65,8 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
     Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
     a layer runs once its buckets have arrived. Initializes `after_s` of each stage.
     """
-    pp, vpp, first, size_of = case.plan.pp, case.plan.vpp, case.first, case.split.size
+    pp, first, size_of = case.plan.pp, case.first, case.split.size
+    placement, chunks = PLACEMENT[case.plan.schedule], chunks_of(case.plan.schedule, case.plan.vpp)
     overlapped = case.plan.overlap_param == 1
     gate_start_s, gate_end_s, duration_s = program.gate_start_s, program.gate_end_s, program.duration_s
     costed, total_s, first_s, most = buckets.costed, buckets.total_s, buckets.first_s, buckets.most
@@ -71,9 +74,9 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
     costed[:] = False
     for stage in range(pp):
         arrived_s = 0.0
-        for chunk in range(vpp):
-            cell = stage * vpp + chunk
-            row = first + chunk * pp + stage
+        for chunk in range(chunks):
+            cell = stage * chunks + chunk
+            row = first + virtual_of(placement, stage, chunk, pp)
             size = size_of[row]
             if not costed[size]:
                 cost_buckets(case, GATHER_PARAMETERS, row, buckets)
@@ -96,6 +99,7 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
     costed, work_s, comm_s, after_s = once.costed, once.compute_s, once.comm_s, once.after_s
     optimizer_s = once.optimizer_s
     costed[:] = False
+    together = pp > 1 and PLACEMENT[case.plan.schedule] == V  # both ends of the model are on the first stage
     slowest_s = 0.0
     for stage in range(pp):
         size = size_of[first + stage]
@@ -109,7 +113,7 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
             if not here:
                 continue
             compute_s = work_s[size, k] * slower
-            at_end = stage == 0 or stage == pp - 1
+            at_end = (stage == 0 or stage == pp - 1) and not together
             seconds = comm_s[size, k] if group[k] != EMBEDDING or at_end else 0.0
             after_s[stage] += compute_s + seconds
             total = TOTAL_OF[group[k]]
@@ -125,7 +129,7 @@ def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
     size, layers = case.split.stage_size[row], float(case.split.stage_layers[row])
-    ends = ends_held(row - case.first_stage, plan.pp)
+    ends = ends_of_stage(PLACEMENT[plan.schedule], row - case.first_stage, plan.pp)
     scale = case.blocks.scale[case.block]
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
@@ -139,8 +143,9 @@ def _cost(case: Case, row: int, once: Once) -> None:
         once.comm_s[size, k] = seconds
     optimizer = arrays.optimizer
     sharded = case.sharding >= OPTIMIZER_SHARDED or (case.sharding == AS_STACK and optimizer.sharded)
-    dense_ranks = shard_ranks(case, SHARD) if sharded else 1
-    expert_ranks = shard_ranks(case, EXPERT_SHARD) if sharded else 1
+    copies = 2 if PLACEMENT[plan.schedule] == BOTH_WAYS else 1
+    dense_ranks = copies * shard_ranks(case, SHARD) if sharded else 1
+    expert_ranks = copies * shard_ranks(case, EXPERT_SHARD) if sharded else 1
     dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
     experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
     moved = dense / dense_ranks + experts / expert_ranks

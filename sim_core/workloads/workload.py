@@ -290,6 +290,12 @@ class Workload:
         return sent
 
     @property
+    def has_weight_gradients(self) -> bool:
+        """Whether weight gradients have times of their own, so that they can run apart from input gradients."""
+        known = bool((self.arrays.pieces.compute_s[:, WEIGHT_GRADIENT] > 0).any())
+        return self.modelled is not None or (known and not self.arrays.layered_gradients)
+
+    @property
     def has_attention_core(self) -> bool:
         """Whether core attention is in pieces of its own, so that it can be recomputed alone."""
         return self.modelled is not None or bool(self.arrays.pieces.attention_core.any())

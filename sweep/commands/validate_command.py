@@ -11,6 +11,9 @@ import typer
 
 from sim_core import SpecError
 from sweep.validation.ablations import errors_without
+from sweep.validation.collectives import as_json as collectives_json
+from sweep.validation.collectives import as_markdown as collectives_markdown
+from sweep.validation.collectives import compare, published
 from sweep.validation.figures import figures, figures_of
 from sweep.validation.margins import more_simulated, record, worse
 from sweep.validation.report import ablation_table, as_json, as_markdown, as_rows
@@ -35,11 +38,20 @@ def command(
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Print every run.")] = False,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
+    of_network: Annotated[
+        bool, typer.Option("--collectives", help="Published nccl-tests tables against the cost model.")
+    ] = False,
     record_them: Annotated[
         bool, typer.Option("--record", help="Make these figures those that later ones are held to.")
     ] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
+    if of_network:
+        if table is not None or only is not None or rows or ablate or record_them:
+            raise SpecError("--collectives takes only --format")
+        compared = compare(published())
+        sys.stdout.write((collectives_json(compared) if form is Form.json else collectives_markdown(compared)) + "\n")
+        return
     if record_them and (table is not None or only is not None):
         raise SpecError("--record is for the whole table of published runs")
     if form is Form.json and (rows or ablate):

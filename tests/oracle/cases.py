@@ -33,6 +33,8 @@ from sim_core.workloads.workload import (
     layers_by_unit,
 )
 from tests.conftest import make_plans
+from tests.oracle.pipeline import DEEPSPEED, LOOPED_BFS, ONE_F_ONE_B
+from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, INTERLEAVED_ZB
 from tests.oracle.step import ALL_PARAMETERS, BLOCK, EVERY, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
 
 Ints = npt.NDArray[np.int64]
@@ -291,7 +293,7 @@ def ends(layer_split: int) -> tuple[int, int]:
 
 def legal(workload: Workload, plan: Plan) -> bool:
     """Whether a plan may run, memory aside, and is small enough for the oracle (docs: sim_core EXPLANATIONS)."""
-    chunks = plan.pp * plan.vpp
+    arrays, chunks = workload.arrays, plan.pp * plan.vpp
     slots = plan.layers + sum(ends(plan.layer_split))
     listed = plan.layer_split == LISTED
     before, after = ends(plan.layer_split)
@@ -303,7 +305,9 @@ def legal(workload: Workload, plan: Plan) -> bool:
     around = plan.dp * (plan.tp if workload.arrays.shares.whole_experts else 1)
     rules = (
         around % plan.ep == 0,
-        plan.vpp == 1 or (plan.pp > 1 and plan.schedule == 1 and plan.ga % plan.pp == 0 and plan.overlap_pp == 1),
+        plan.vpp == 1 or (plan.pp > 1 and plan.overlap_pp == 1),
+        fits_schedule(plan),
+        not plan.splits or (arrays.pieces.compute_s[:, 2].any() and not arrays.layered_gradients),
         listed or chunks <= slots,
         plan.layers == workload.layers or workload.arrays.layer_unit >= 0,
         listed or plan.layer_split == BALANCED or slots % chunks == 0,
@@ -319,9 +323,41 @@ def legal(workload: Workload, plan: Plan) -> bool:
         plan.checkpointing not in (EVERY, BLOCK) or plan.checkpoint_layers <= most,
         plan.straggler_factor == 1 or plan.straggler_stage < plan.pp,
         plan.all_gpus <= MAX_RANKS,
-        2 * chunks * plan.ga <= MAX_BLOCKS,
+        3 * chunks * plan.ga <= MAX_BLOCKS,
     )
     return all(rules)
+
+
+def fits_schedule(plan: Plan) -> bool:
+    """Whether the schedule takes the plan's stages, chunks, micro-batches and switches."""
+    pp, ga, group = plan.pp, plan.ga, plan.microbatch_group_size or plan.pp
+    if plan.splits and pp > 1 and not plan.overlap_pp:
+        return False
+    if plan.schedule == ONE_F_ONE_B:
+        return plan.vpp == 1 or (pp <= group <= ga and (ga % group == 0 or ga % group >= pp))
+    if plan.schedule == DEEPSPEED:
+        return plan.vpp == 1 and not plan.overlap_pp and not plan.overlap_grad
+    if plan.schedule == INTERLEAVED_ZB:
+        return ga % max(1, ga // pp) == 0
+    if plan.schedule == DUALPIPE:
+        return plan.vpp == 1 and pp % 2 == 0 and ga % 2 == 0 and ga >= 2 * pp
+    if plan.schedule in IN_A_V:
+        return plan.vpp == 2 and (plan.schedule != DUALPIPEV or ga >= 2 * pp)
+    return plan.vpp == 1 or plan.schedule == LOOPED_BFS
+
+
+def any_schedule(rng: np.random.Generator, pp: int) -> dict[str, int]:
+    """A schedule with chunks, micro-batches and switches that often suit it."""
+    schedule = int(rng.integers(12))
+    vpp = 2 if schedule in IN_A_V else pick(rng, 1, 2, 3) if schedule in (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB) else 1
+    vpp = vpp if pp > 1 else 1
+    rounds = int(rng.integers(1, 9))
+    ga = rounds * (pp if schedule in (ONE_F_ONE_B, INTERLEAVED_ZB) and vpp > 1 else 1)
+    if schedule in (DUALPIPE, DUALPIPEV):
+        ga = 2 * pp + 2 * int(rng.integers(3))
+    group = int(rng.integers(pp, ga + 1)) if ga >= pp and flip(rng) else 0
+    switch = 1 if vpp > 1 or schedule > LOOPED_BFS else 0 if schedule == DEEPSPEED else pick(rng, 0, 1)
+    return {"schedule": schedule, "vpp": vpp, "ga": ga, "microbatch_group_size": group, "overlap_pp": switch}
 
 
 def random_plans(rng: np.random.Generator, workload: Workload, machines: int) -> Iterator[Plan]:
@@ -330,7 +366,8 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
     reduced = float(step.comm_bytes[step.role == REDUCE_GRADIENTS].max(initial=2e8)) * workload.base.pp
     while True:
         tp, pp, ep = pick(rng, 1, 1, 2, 3, 4, 8), int(rng.integers(1, 7)), pick(rng, 1, 2, 3, 4, 8)
-        vpp = pick(rng, 1, 2, 3) if pp > 1 else 1
+        chosen = any_schedule(rng, pp)
+        vpp = chosen["vpp"]
         dp = ep * int(rng.integers(1, 7))
         if workload.arrays.shares.whole_experts and flip(rng):
             dp = int(rng.integers(1, 7))
@@ -341,21 +378,19 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
         plan = Plan(
             tp=tp,
             pp=pp,
-            vpp=vpp,
             ep=ep,
             all_gpus=tp * pp * dp,
             micro_batch=pick(rng, 1, 2, 3),
-            ga=int(rng.integers(1, 9)) * (pp if vpp > 1 else 1),
-            schedule=1 if vpp > 1 else pick(rng, 0, 1),
+            **chosen,
             layer_split=layer_split,
             virtual_layers=tuple(listed),
             checkpointing=int(rng.integers(6)),
             checkpoint_layers=int(rng.integers(1, 4)),
             overlap_tp=pick(rng, 0, 1),
             overlap_ep=pick(rng, 0, 1),
-            overlap_pp=1 if vpp > 1 else pick(rng, 0, 1),
-            overlap_grad=pick(rng, 0, 1),
+            overlap_grad=0 if chosen["schedule"] == DEEPSPEED else pick(rng, 0, 1),
             overlap_param=pick(rng, 0, 1),
+            post_validation=pick(rng, 0, 0, 1),
             bucket_bytes=0 if flip(rng) else int(size(rng, reduced / 12, 2 * reduced)),
             hardware=int(rng.integers(machines)),
             layers=layers,
@@ -375,7 +410,8 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "ep": (1, 2),
     "micro_batch": (1, 2),
     "ga": (2, 4, 6),
-    "schedule": (0, 1),
+    "schedule": tuple(range(12)),
+    "microbatch_group_size": (0, 3, 4, 5),
     "layer_split": (EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS),
     "checkpointing": (0, 1, 2, 3, 4, 5),
     "checkpoint_layers": (1, 2),
@@ -384,6 +420,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "overlap_pp": (0, 1),
     "overlap_grad": (0, 1),
     "overlap_param": (0, 1),
+    "post_validation": (0, 1),
     "bucket_bytes": (0, 10_000_000, 100_000_000),
     "hardware": (0, 1, 2),
     "straggler_stage": (0, 1),

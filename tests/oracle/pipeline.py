@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-FORWARD, BACKWARD = 0, 1
-GPIPE, ONE_F_ONE_B = 0, 1
+FORWARD, BACKWARD, INPUT, WEIGHTS = range(4)
+GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS = range(4)
 
 
 class Block(NamedTuple):
-    """One micro-batch through one virtual stage, one way."""
+    """One micro-batch through one virtual stage, one way: forward, backward, or one part of a backward."""
 
     stage: int
     way: int
@@ -19,19 +19,19 @@ class Block(NamedTuple):
     micro_batch: int
 
 
-def order(schedule: int, stage: int, pp: int, vpp: int, ga: int) -> list[Block]:
+def order(schedule: int, stage: int, pp: int, vpp: int, ga: int, group: int = 0) -> list[Block]:
     """The blocks of a stage in the order in which it runs them.
 
     GPipe (Huang et al. 2019): all forwards, all backwards. 1F1B (Narayanan et al. 2021, section 2.2): warm-up forwards, one
-    forward and one backward in turn, the rest; interleaved in groups of pp micro-batches a chunk.
+    forward and one backward in turn, the rest; interleaved in groups of micro-batches a chunk. Looped BFS: all of a chunk.
     """
-    group = pp if vpp > 1 else ga
-    turns = [(chunk, first + k) for first in range(0, ga, group) for chunk in range(vpp) for k in range(group)]
+    group = ga if vpp == 1 or schedule == LOOPED_BFS else group or pp
+    turns = [(chunk, k) for first in range(0, ga, group) for chunk in range(vpp) for k in range(first, min(first + group, ga))]
     forwards = [Block(stage, FORWARD, chunk, micro_batch) for chunk, micro_batch in turns]
     backwards = [Block(stage, BACKWARD, vpp - 1 - chunk, micro_batch) for chunk, micro_batch in turns]
-    if schedule == GPIPE:
+    if schedule in (GPIPE, LOOPED_BFS):
         return forwards + backwards
-    warm_up = pp - 1 - stage if vpp == 1 else 2 * (pp - 1 - stage) + (vpp - 1) * pp
+    warm_up = pp - 1 - stage if vpp == 1 else 2 * (pp - 1 - stage) + (vpp - 1) * group
     warm_up = min(warm_up, len(turns))
     blocks = forwards[:warm_up]
     for k in range(len(turns) - warm_up):
@@ -63,6 +63,7 @@ class Pipeline:
     into: list[list[float]]
     gate: list[list[tuple[float, float]]]
     background: bool
+    group: int = 0
 
     def neighbour(self, block: Block, step: int) -> Block | None:
         """The block that the same micro-batch runs `step` blocks later on its way."""
@@ -77,7 +78,9 @@ class Pipeline:
         In the background a message leaves at the end of its block. Blocking, a stage posts what it sends and what it receives
         next between two blocks and goes on when both are through; a message is through `into` seconds after both ends posted.
         """
-        orders = [order(self.schedule, stage, self.pp, self.vpp, self.ga) for stage in range(self.pp)]
+        if self.schedule == DEEPSPEED:
+            return self._run_slots()
+        orders = [order(self.schedule, stage, self.pp, self.vpp, self.ga, self.group) for stage in range(self.pp)]
         before = {b: (row[k - 1] if k else None) for row in orders for k, b in enumerate(row)}
         turns: list[tuple[int, Block | None, Block | None]] = [(b.stage, before[b], b) for b in before]
         turns += [(stage, row[-1], None) for stage, row in enumerate(orders)]
@@ -88,6 +91,40 @@ class Pipeline:
         end: dict[Block, float] = {}
         for turn in TopologicalSorter(graph).static_order():
             self._take(turn, before, end, stages[turn[0]])
+        return stages, end
+
+    def _run_slots(self) -> tuple[list[Stage], dict[Block, float]]:
+        """DeepSpeed: in slot 2j+i stage i runs forward j, in slot 2j+2p-1-i backward j. Before, neighbours meet of which one
+        runs forward and the next one backward: first the gradient goes up, then the activation down, each sent one slot ago."""
+        stages, end = [Stage() for _ in range(self.pp)], {}
+        slots: list[dict[int, Block]] = [{} for _ in range(2 * (self.ga + self.pp))]
+        for stage in range(self.pp):
+            for j in range(self.ga):
+                slots[2 * j + stage][stage] = Block(stage, FORWARD, 0, j)
+                slots[2 * j + 2 * self.pp - 1 - stage][stage] = Block(stage, BACKWARD, 0, j)
+        for now, last in zip(slots, [{}, *slots[:-1]], strict=True):
+            for up in range(self.pp - 1):
+                gradient = last.get(up + 1) if up + 1 in last and last[up + 1].way == BACKWARD else None
+                activation = last.get(up) if up in last and last[up].way == FORWARD else None
+                cost = (self.into[BACKWARD][up] if gradient else 0.0) + (self.into[FORWARD][up + 1] if activation else 0.0)
+                if not gradient and not activation:
+                    continue
+                through = max(stages[up].end, stages[up + 1].end) + cost
+                for one in stages[up : up + 2]:
+                    one.in_messages += cost
+                    one.held_up_by_messages += min(through - one.end, cost)
+                    one.idle += max(through - one.end - cost, 0.0)
+                    one.end = through
+            for block in now.values():
+                one = stages[block.stage]
+                duration = self.duration[block.way][block.stage][0]
+                done = one.end + duration
+                if block.way == FORWARD and block.micro_batch == 0:
+                    starts, ends = self.gate[block.stage][0]
+                    gated = max(max(one.end, starts) + duration, ends)
+                    one.gated += gated - done
+                    done = gated
+                end[block] = one.end = done
         return stages, end
 
     def _needs(self, turn: tuple[int, Block | None, Block | None], before: dict[Block, Block | None]) -> list[Block]:

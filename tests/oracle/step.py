@@ -27,14 +27,15 @@ from sim_core.workloads.workload import (
     TP,
 )
 from tests.oracle.groups import Grid, Placement, placement
-from tests.oracle.pipeline import BACKWARD, FORWARD, Block, Pipeline
+from tests.oracle.pipeline import BACKWARD, FORWARD, WEIGHTS, Block, Pipeline, Stage
+from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = range(6)
 FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
 
-RULES = ((0, 0, 0), (1, 1, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 1, 0), (0, 1, 0))
+RULES = ((0, 0, 0), (1, 1, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 1, 0), (0, 1, 0), (1, 1, 0), (0, 1, 1))
 """docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep."""
-COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS = 1, 4, 5, 7
+COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS, EXPERT_LOAD = 1, 4, 5, 7, 8
 PART = {TP: "tp", EP: "ep", DP: "dp", DP_EP: "dp", EMBEDDING: "dp"}
 GATHERED_WIDTH = 2
 DDP_BUCKET = 25 * 2**20
@@ -53,6 +54,7 @@ class Plan:
     micro_batch: int
     ga: int
     schedule: int
+    microbatch_group_size: int
     layer_split: int
     checkpointing: int
     checkpoint_layers: int
@@ -61,6 +63,7 @@ class Plan:
     overlap_pp: int
     overlap_grad: int
     overlap_param: int
+    post_validation: int
     bucket_bytes: int
     hardware: int
     layers: int
@@ -74,6 +77,32 @@ class Plan:
     def dp(self) -> int:
         """Replicas."""
         return self.all_gpus // (self.tp * self.pp)
+
+    @property
+    def splits(self) -> bool:
+        """Whether weight gradients run apart."""
+        return self.schedule >= ZB_H1
+
+    @property
+    def copies(self) -> int:
+        """How often the job holds the model, besides its replicas."""
+        return 2 if self.schedule == DUALPIPE else 1
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages on a stage."""
+        return self.vpp * self.copies
+
+    def in_model(self, stage: int, chunk: int) -> int:
+        """Which virtual stage of the model a chunk is."""
+        if chunk % 2 and self.schedule in (DUALPIPE, *IN_A_V):
+            stage = self.pp - 1 - stage
+        return stage if self.schedule == DUALPIPE else chunk * self.pp + stage
+
+    def ends(self, stage: int) -> int:
+        """How many of the embedding and the loss a stage holds."""
+        held = [self.in_model(stage, chunk) for chunk in range(self.chunks)]
+        return (0 in held) + (self.pp * self.vpp - 1 in held)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +124,9 @@ class Pass:
     compute_forward: float
     compute_backward: float
     compute_again: float
+    weights: float
+    compute_weights: float
+    experts: tuple[float, float]
     parts: dict[str, float]
     again_parts: dict[str, float]
 
@@ -123,6 +155,9 @@ class Oracle:
         base, plan = self.workload.base, self.plan
         by_micro_batch, by_tp, by_ep = RULES[rule]
         factor = plan.micro_batch / base.micro_batch if by_micro_batch else 1.0
+        load = self.workload.arrays.expert_load
+        if rule == EXPERT_LOAD and len(load):
+            factor *= float(load[min(plan.ep, len(load) - 1)])
         return factor / (plan.tp / base.tp if by_tp else 1) / (plan.ep / base.ep if by_ep else 1)
 
     def of_stage(self, rule: int, layers: int, end: bool) -> float:
@@ -175,7 +210,9 @@ class Oracle:
 
     def _piece(self, k: int) -> Pass:
         pieces, plan = self.workload.arrays.pieces, self.plan
-        forward, of_input, of_weights = (float(s) * self.slower * self.moved(COMPUTE) for s in pieces.compute_s[k])
+        rules = self.workload.arrays.compute_rule
+        rule = int(rules[k]) if len(rules) else COMPUTE
+        forward, of_input, of_weights = (float(s) * self.slower * self.moved(rule) for s in pieces.compute_s[k])
         beside = (forward, of_weights, 0.0)
         again = 1.0
         if plan.checkpointing == FILE:
@@ -188,6 +225,9 @@ class Oracle:
         parts: dict[str, float] = defaultdict(float)
         again_parts: dict[str, float] = defaultdict(float)
         stalled = [0.0, 0.0, 0.0]
+        experts = [0.0, 0.0]
+        if plan.splits and plan.schedule < DUALPIPE:
+            beside = (forward, 0.0, 0.0)  # the weight gradient runs at another time
         for phase in (FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE):
             kind, group = int(pieces.comm_kind[k, phase]), int(pieces.comm_group[k, phase])
             if kind == NO_COMM:
@@ -196,6 +236,8 @@ class Oracle:
             total = self.seconds(kind, group, size)
             hides = {TP: plan.overlap_tp, EP: plan.overlap_ep}.get(group, 0)
             stalled[phase] = max(total - beside[phase], 0.0) if hides else total
+            if group == EP:
+                experts[int(phase != FORWARD_PHASE)] += stalled[phase]
             for sums, times in ((parts, 1.0), (again_parts, again if phase == FORWARD_PHASE else 0.0)):
                 sums[PART[group] + "_total_s"] += times * total
                 sums[PART[group] + "_exposed_s"] += times * stalled[phase]
@@ -206,6 +248,9 @@ class Oracle:
             compute_forward=forward,
             compute_backward=of_input + of_weights,
             compute_again=compute_again,
+            weights=of_weights + stalled[WEIGHT_PHASE],
+            compute_weights=of_weights,
+            experts=(experts[0], experts[1]),
             parts=parts,
             again_parts=again_parts,
         )
@@ -223,9 +268,10 @@ class Oracle:
         plan, arrays = self.plan, self.workload.arrays
         again = {NONE: 0, BLOCK: plan.checkpoint_layers}.get(plan.checkpointing, plan.layers)
         found = [(self.unit_of(layer), k < again) for k, layer in enumerate(self.held[stage][chunk])]
-        if arrays.first_unit >= 0 and (stage, chunk) == (0, 0):
+        virtual = plan.in_model(stage, chunk)
+        if arrays.first_unit >= 0 and virtual == 0:
             found.insert(0, (arrays.first_unit, plan.checkpointing == FILE))
-        if arrays.last_unit >= 0 and (stage, chunk) == (plan.pp - 1, plan.vpp - 1):
+        if arrays.last_unit >= 0 and virtual == plan.pp * plan.vpp - 1:
             found.append((arrays.last_unit, plan.checkpointing == FILE))
         return found
 
@@ -236,10 +282,11 @@ class Oracle:
     def durations(self, out: dict[str, float]) -> list[list[list[float]]]:
         """[way][stage][chunk] of a block; adds a micro-batch's parts of all stages to `out`."""
         plan = self.plan
-        found = [[[0.0] * plan.vpp for _ in range(plan.pp)] for _ in (FORWARD, BACKWARD)]
+        found = [[[0.0] * plan.chunks for _ in range(plan.pp)] for _ in (FORWARD, BACKWARD)]
+        whole, out = out, defaultdict(float)
         for stage in range(plan.pp):
             more = self.slow(stage) - 1
-            for chunk in range(plan.vpp):
+            for chunk in range(plan.chunks):
                 for unit, again in self.units(stage, chunk):
                     for piece in self.passes[unit]:
                         found[FORWARD][stage][chunk] += piece.forward + more * piece.compute_forward
@@ -254,7 +301,32 @@ class Oracle:
                         for parts in sums:
                             for name, value in parts.items():
                                 out[name] += value
+        for name, value in out.items():
+            whole[name] += value / plan.copies
         return found
+
+    def split(self, duration: list[list[list[float]]]) -> tuple[list[list[float]], list[list[float]]]:
+        """[stage][chunk]: weight gradients of layers; and a forward beside a backward of the other chunk, where all-to-alls of
+        experts hide behind the other's compute."""
+        plan = self.plan
+        weights = [[0.0] * plan.chunks for _ in range(plan.pp)]
+        experts = [[[0.0] * plan.chunks for _ in range(plan.pp)] for _ in (FORWARD, BACKWARD)]
+        for stage in range(plan.pp):
+            for chunk in range(plan.chunks):
+                for layer in self.held[stage][chunk]:
+                    for piece in self.passes[self.unit_of(layer)]:
+                        weights[stage][chunk] += piece.weights + (self.slow(stage) - 1) * piece.compute_weights
+                for unit, _ in self.units(stage, chunk):
+                    for piece in self.passes[unit]:
+                        for way in (FORWARD, BACKWARD):
+                            experts[way][stage][chunk] += piece.experts[way]
+        pair = [[0.0] * plan.chunks for _ in range(plan.pp)]
+        for stage in range(plan.pp if plan.schedule in (DUALPIPE, DUALPIPEV) else 0):
+            for chunk in range(plan.chunks):
+                one, other = duration[FORWARD][stage][chunk], duration[BACKWARD][stage][1 - chunk]
+                sent = experts[FORWARD][stage][chunk] + experts[BACKWARD][stage][1 - chunk]
+                pair[stage][chunk] = max(one + other - sent, sent, one, other)
+        return weights, pair
 
     def sends(self) -> list[list[float]]:
         """[way][stage], seconds of a message into a stage: that of the slowest pair of ranks."""
@@ -279,7 +351,7 @@ class Oracle:
     def buckets(self, role: int, stage: int, chunk: int) -> list[list[float]]:
         """Seconds of the buckets of each message of a role, for a chunk: equal buckets, none above the limit."""
         step, layers = self.workload.arrays.step, len(self.held[stage][chunk])
-        end = (stage, chunk) in ((0, 0), (self.plan.pp - 1, self.plan.vpp - 1))
+        end = self.plan.in_model(stage, chunk) in (0, self.plan.pp * self.plan.vpp - 1)
         limit = float(self.plan.bucket_bytes)
         if limit == 0:
             limit = self.gradient_width * max(MEGATRON_BUCKET[0], MEGATRON_BUCKET[1] * self.plan.dp)
@@ -304,7 +376,7 @@ class Oracle:
         gates, after = [], []
         for stage in range(self.plan.pp):
             begun, row = 0.0, []
-            for chunk in range(self.plan.vpp):
+            for chunk in range(self.plan.chunks):
                 kinds = [kind for kind in self.buckets(GATHER_PARAMETERS, stage, chunk) if kind[0] > 0]
                 whole, gate = sum(map(sum, kinds)), (0.0, 0.0)
                 if self.plan.overlap_param and kinds:
@@ -355,21 +427,58 @@ class Oracle:
         return [*found, (now, self.seconds(ALL_REDUCE, DP, filled))] if filled else found
 
     def reductions(
-        self, lines: Pipeline, ends: list[float], block_end: dict[Block, float], out: dict[str, float]
+        self, lines: Pipeline | SplitPipeline, ends: list[float], block_end: dict[Block, float], out: dict[str, float]
     ) -> list[float]:
         """When each stage's gradients are reduced: one stream a stage, beside the backward or after it."""
         found = []
         for stage in range(self.plan.pp):
             stream = 0.0 if self.plan.overlap_grad else ends[stage]
-            for chunk in reversed(range(self.plan.vpp)):
-                duration = lines.duration[BACKWARD][stage][chunk]
-                begin = block_end[Block(stage, BACKWARD, chunk, self.plan.ga - 1)] - duration
+            last = [self.last_gradients(lines, stage, chunk, block_end) for chunk in range(self.plan.chunks)]
+            chunks = list(reversed(range(self.plan.chunks)))
+            if self.plan.copies == 2:
+                chunks.sort(key=lambda chunk: sum(last[chunk]))
+            for chunk in chunks:
+                begin, duration = last[chunk]
                 for ready, cost in sorted(self.chunk_gradients(stage, chunk, begin, duration)):
                     stream = (max(stream, ready) if self.plan.overlap_grad else stream) + cost
                     out["dp_total_s"] += cost
+                if self.plan.copies == 2:
+                    exchange = self.exchange(stage, chunk)
+                    out["dp_total_s"] += exchange
+                    stream += exchange
             found.append(max(stream, ends[stage]))
             out["dp_exposed_s"] += found[-1] - ends[stage]
         return found
+
+    def last_gradients(
+        self, lines: Pipeline | SplitPipeline, stage: int, chunk: int, block_end: dict[Block, float]
+    ) -> tuple[float, float]:
+        """(begin, seconds) of the block of a chunk that ends its gradients."""
+        duration = lines.duration[BACKWARD][stage][chunk]
+        last = Block(stage, BACKWARD, chunk, self.plan.ga // self.plan.copies - 1)
+        if isinstance(lines, SplitPipeline):
+            apart = last._replace(way=WEIGHTS)
+            duration = duration if last in block_end else lines.weights[stage][chunk]
+            return block_end[apart] - duration, duration
+        return block_end[last] - duration, duration
+
+    def exchange(self, stage: int, chunk: int) -> float:
+        """Seconds in which a rank and its mirror, which hold the same layers, add up their parts of the reduced gradients."""
+        step, plan = self.workload.arrays.step, self.plan
+        end = plan.in_model(stage, chunk) in (0, plan.pp * plan.vpp - 1)
+        size = sum(
+            float(step.comm_bytes[k])
+            * self.of_stage(int(step.comm_rule[k]), len(self.held[stage][chunk]), end)
+            / (
+                plan.dp / plan.ep * (plan.tp if self.workload.arrays.shares.whole_experts else 1)
+                if step.comm_group[k] == DP_EP
+                else plan.dp
+            )
+            for k in range(len(step.role))
+            if step.role[k] == REDUCE_GRADIENTS
+        )
+        size *= self.gradient_width / self.workload.arrays.gradient_width
+        return self.network.send(size, plan.all_gpus > self.network.gpus_per_node)
 
     def once_a_step(self, stage: int, out: dict[str, float]) -> float:
         """Seconds of a stage after the gradients."""
@@ -379,12 +488,13 @@ class Oracle:
         for k in range(len(step.role)):
             if step.role[k] != AFTER_GRADIENTS and (step.role[k] != ONCE_ON_FIRST_STAGE or stage > 0):
                 continue
-            end = stage in (0, self.plan.pp - 1)
+            end = self.plan.ends(stage) > 0
             factor = self.of_stage(int(step.compute_rule[k]), layers, end)
             compute = float(step.compute_s[k]) * self.slower * factor * self.slow(stage)
             kind, group = int(step.comm_kind[k]), int(step.comm_group[k])
             size = float(step.comm_bytes[k]) * self.of_stage(int(step.comm_rule[k]), layers, end)
-            takes_part = kind != NO_COMM and (group != EMBEDDING or end)
+            in_one_place = self.plan.schedule in IN_A_V and self.plan.pp > 1
+            takes_part = kind != NO_COMM and (group != EMBEDDING or (stage in (0, self.plan.pp - 1) and not in_one_place))
             seconds = self.seconds(kind, group, size) if takes_part else 0.0
             out["optimizer_s"] += compute
             out[PART[group] + "_total_s"] += seconds
@@ -401,28 +511,81 @@ class Oracle:
         each: dict[str, float] = defaultdict(float)
         duration = self.durations(each)
         gates, after = self.gathers(duration[FORWARD], once)
-        lines = Pipeline(
-            schedule=plan.schedule,
-            pp=plan.pp,
-            vpp=plan.vpp,
-            ga=plan.ga,
-            duration=duration,
-            into=self.sends(),
-            gate=gates,
-            background=bool(plan.overlap_pp),
-        )
-        stages, block_end = lines.run()
+        lines: Pipeline | SplitPipeline
+        if plan.splits:
+            weights, pair = self.split(duration)
+            lines = SplitPipeline(
+                schedule=plan.schedule,
+                pp=plan.pp,
+                chunks=plan.chunks,
+                ga=plan.ga,
+                duration=duration,
+                weights=weights,
+                pair=pair,
+                into=self.sends(),
+                gate=gates,
+            )
+            stages, block_end, _ = lines.run()
+        else:
+            lines = Pipeline(
+                schedule=plan.schedule,
+                pp=plan.pp,
+                vpp=plan.vpp,
+                ga=plan.ga,
+                duration=duration,
+                into=self.sends(),
+                gate=gates,
+                background=bool(plan.overlap_pp),
+                group=plan.microbatch_group_size,
+            )
+            stages, block_end = lines.run()
         reduced = self.reductions(lines, [stage.end for stage in stages], block_end, once)
         last = [after[stage] + self.once_a_step(stage, once) for stage in range(plan.pp)]
         for stage, spent in enumerate(stages):
             once["pp_total_s"] += spent.in_messages
             once["pp_exposed_s"] += spent.held_up_by_messages
             once["dp_exposed_s"] += spent.gated
-            once["bubble_s"] += spent.idle + max(reduced) - reduced[stage] + max(last) - last[stage]
+            once["bubble_s"] += spent.idle
+            if not plan.post_validation:
+                once["bubble_s"] += max(reduced) - reduced[stage] + max(last) - last[stage]
+        if isinstance(lines, SplitPipeline):
+            for row in lines.rows():
+                for one, other in (item for item in row if len(item) == 2):
+                    alone = duration[FORWARD][one.stage][one.chunk] + duration[BACKWARD][other.stage][other.chunk]
+                    once["ep_exposed_s"] -= alone - lines.pair[one.stage][one.chunk]
+        step_s = max(reduced) + max(last)
+        if plan.post_validation:
+            step_s = self.without_barrier(lines, stages, block_end, [r + a for r, a in zip(reduced, last, strict=True)], once)
         names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "bubble_s", "optimizer_s")
         names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
-        return {**found, "step_time_s": max(reduced) + max(last)}
+        return {**found, "step_time_s": step_s}
+
+    def without_barrier(
+        self,
+        lines: Pipeline | SplitPipeline,
+        stages: list[Stage],
+        block_end: dict[Block, float],
+        done: list[float],
+        out: dict[str, float],
+    ) -> float:
+        """The longest time of a stage from its first block to its own end; a stage waits for no more than that."""
+        begun, came = [], []
+        for stage in range(len(stages)):
+            first = Block(stage, FORWARD, int(self.plan.copies == 2 and stage >= self.plan.pp // 2), 0)
+            source = lines.sender(first) if isinstance(lines, SplitPipeline) else lines.neighbour(first, -1)
+            cost = self.sends()[FORWARD][stage] if source else 0.0
+            if source and isinstance(lines, SplitPipeline):
+                cost = lines.cost(source.stage, first)
+            begun.append(block_end[source] + cost if source else 0.0)
+            came.append(cost)
+        whole = max(own - start for own, start in zip(done, begun, strict=True))
+        for stage, start in enumerate(begun):
+            # before: waiting to begin, and at the end for all others, of a step that is the longest of all
+            out["pp_exposed_s"] -= came[stage]
+            out["bubble_s"] -= start - came[stage]
+        out["bubble_s"] += sum(whole - (own - start) for own, start in zip(done, begun, strict=True))
+        return whole
 
     def state_bytes(self) -> list[float]:
         """Bytes of weights, gradients and optimizer on a rank of each stage; NaN where the gradients are not known."""
@@ -435,8 +598,8 @@ class Oracle:
         replicated, shared_out = work.state_width
         return [
             sum(
-                count * (replicated + shared_out / (copies if sharded else 1))
-                for count, copies in self._parameters(sum(map(len, chunks)), stage in (0, self.plan.pp - 1))
+                count * (replicated + shared_out / (copies * self.plan.copies if sharded else 1))
+                for count, copies in self._parameters(sum(map(len, chunks)), self.plan.ends(stage) > 0)
             )
             for stage, chunks in enumerate(self.held)
         ]

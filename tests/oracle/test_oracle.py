@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -45,6 +45,7 @@ from tests.oracle.cases import (
     workload_of,
 )
 from tests.oracle.groups import Placement
+from tests.oracle.split import IN_A_V
 from tests.oracle.step import Network, Oracle, Plan
 
 RELATIVE = 1e-9
@@ -87,7 +88,12 @@ def layer_counts(plan: Plan) -> list[int]:
         return list(plan.virtual_layers)
     if plan.layer_split == BALANCED:
         counts = balanced(plan.pp, plan.vpp, plan.layers)
-        return [counts[stage][chunk] for chunk in range(plan.vpp) for stage in range(plan.pp)]
+        in_a_v = plan.schedule in IN_A_V
+        return [
+            counts[plan.pp - 1 - stage if in_a_v and chunk % 2 else stage][chunk]
+            for chunk in range(plan.vpp)
+            for stage in range(plan.pp)
+        ]
     before, after = ends(plan.layer_split)
     equal = [(plan.layers + before + after) // chunks] * chunks
     equal[0] -= before
@@ -100,7 +106,7 @@ def layers_held(plan: Plan) -> list[list[range]]:
     bounds = [0, *accumulate(layer_counts(plan))]
     assert bounds[-1] == plan.layers
     numbers = [range(first, last) for first, last in pairwise(bounds)]
-    return [numbers[stage :: plan.pp] for stage in range(plan.pp)]
+    return [[numbers[plan.in_model(stage, chunk)] for chunk in range(plan.chunks)] for stage in range(plan.pp)]
 
 
 def oracle(workload: Workload, machines: Machines, plan: Plan) -> Oracle:
@@ -177,6 +183,7 @@ INPUTS = {
 @pytest.mark.parametrize("name", INPUTS)
 def test_random_plans_of_the_examples(name: str) -> None:
     workload, _ = read_workload(str(EXAMPLES / "workloads" / name), INPUTS[name])
+    workload = replace(workload, recorded=None)  # what its messages took is in tests/sim_core/test_trace_plans.py
     rng = np.random.default_rng(len(name))
     machines = random_machines(rng, workload.dtype, most_memory=1e15)
     draw = random_plans(rng, workload, len(machines.variants))

@@ -127,6 +127,19 @@ def test_one_axis_at_a_time(tmp_path: Path, machine: HardwareTable) -> None:
                 assert abs(state) < STATE
 
 
+@pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=["dense", "experts"])
+def test_a_text_without_times_has_the_state_of_one_with_them(tmp_path: Path, machine: HardwareTable, model: Model) -> None:
+    """It counts all parameters in one message, of dense ones and of experts."""
+    plan = Plan(tp=4, ep=2 if model.experts else 1, dp=8)
+    states = []
+    for profiled in (True, False):
+        text = write(tmp_path, str(Text(model, plan, profiled=profiled)))
+        work = read_workload(text, Facts(micro_batch=1, sequence=2048))[0]
+        states.append(simulated(work, machine, plan, "event")[2])
+    whole = 18 / (6 + 12 / plan.dp) if not model.experts else 1  # without a gather of parameters the optimizer is not sharded
+    assert states[1] == pytest.approx(states[0] * whole, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_sweep_ranks_plans_as_their_own_files_do(tmp_path: Path, machine: HardwareTable, seed: int) -> None:
     """One file, moved to random plans of 64 GPUs and a global batch of 64, against a file for each of them."""

@@ -149,6 +149,36 @@ def test_memory_in_flight_is_that_of_the_schedules() -> None:
             assert kept(pp=pp, vpp=vpp) == pytest.approx(alone * (1 + (pp - 1) / (pp * vpp)), rel=0.05)
 
 
+def test_memory_of_weight_gradients_apart_is_that_of_their_orders() -> None:
+    """Micro-batches of a stage's activations over those of 1F1B on its first stage; see test_schedules."""
+    work, pp = workload("gpt3-175b", parallel=True), 8
+    plan: dict[str, Any] = {"tp": 8, "all_gpus": 64, "micro_batch": 1, "ga": 32, "pp": pp}
+
+    def kept(schedule: str, vpp: int = 1, checkpointing: str = "none") -> float:
+        more = {"schedule": schedule, "vpp": vpp, "checkpointing": checkpointing}
+        return float(run(work, table(), **plan, **more).named()["activation_bytes"][0])
+
+    alone = kept("1f1b")
+    in_a_v = {"zb-v": pp, "v-half": (pp + 2) // 2, "v-min": (pp + 4) // 3 - 1}  # others have one more than the fullest stage
+    for schedule, most in in_a_v.items():
+        assert kept(schedule, 2) == pytest.approx(alone * most / pp, rel=0.15)  # logits are on the first stage, too
+    assert kept("zb-h1") == pytest.approx(alone, rel=0.1)
+    assert kept("zb-h2") == pytest.approx(alone * (2 * pp - 1) / pp, rel=0.1)
+    assert kept("dualpipe") == pytest.approx(alone * (pp + 1) / pp, rel=0.15)
+    # what recompute restores stays until the weight gradients, most of it on the last stage
+    assert kept("1f1b", checkpointing="full") < 0.2 * alone
+    assert kept("zb-h1", checkpointing="full") > 0.6 * alone
+
+
+def test_two_copies_of_the_model_share_the_optimizer() -> None:
+    """6 bytes per parameter for weights and gradients, twice; 12 for the optimizer on all 2 dp ranks, so once."""
+    work = workload("llama3-8b")
+    found = run(work, table(), tp=1, pp=2, all_gpus=8, ga=8, layer_split="balanced", schedule=["1f1b", "dualpipe"]).state_bytes
+    every = run(work, table(), tp=1, pp=1, all_gpus=4, ga=8).state_bytes[0]
+    assert found[1] == pytest.approx(every * (6 + 12 / 8) / (6 + 12 / 4), rel=1e-9)
+    assert found[1] > 1.5 * found[0]
+
+
 def test_recompute_trades_memory_for_time() -> None:
     work = workload("llama3-8b", sequence=8192)
     modes = ["none", "block:4", "every:2", "full"]

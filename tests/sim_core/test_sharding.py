@@ -227,6 +227,7 @@ ILLEGAL: dict[str, dict[str, Any]] = {
     "sharding_without_effect": {"sharding": "none", "dp_shard": 8},
     "dp_shard_not_dividing_dp": {"sharding": "parameters", "dp_shard": 24},
     "ep_does_not_fit_dp_shard": {"sharding": "parameters", "dp_shard": 4, "ep": 6, "all_gpus": 12},
+    "sharding_not_in_schedule": {"sharding": "gradients", "schedule": "zb-h1", "pp": 2, "ga": 4},
 }
 
 

@@ -1,0 +1,104 @@
+"""Schedules by name, what each is like, and blocks as numbers.
+
+A block is one micro-batch through one virtual stage (chunk): a forward, a whole backward, or a part of a backward that runs
+apart: the input gradient, which the stage before waits for, or the weight gradient, for which nothing waits but the
+optimizer (Qi et al. 2023, arXiv 2401.10241, section 2).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.jit import inner_kernel, kernel
+
+Ints = npt.NDArray[np.int64]
+
+SCHEDULES: Final = (
+    "gpipe",
+    "1f1b",
+    "1f1b-deepspeed",
+    "looped-bfs",
+    "zb-h1",
+    "zb-h2",
+    "interleaved-zb",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipe",
+    "dualpipev",
+)
+GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS, ZB_H1, ZB_H2, INTERLEAVED_ZB, ZB_V, V_HALF, V_MIN, DUALPIPE, DUALPIPEV = range(12)
+
+LOOP, V, BOTH_WAYS = 0, 1, 2
+"""Where virtual stages lie: chunk after chunk down the stages; down and up again; the whole model down and again up."""
+_PLACED: Final = {ZB_V: V, V_HALF: V, V_MIN: V, DUALPIPEV: V, DUALPIPE: BOTH_WAYS}
+PLACEMENT: Final = np.array([_PLACED.get(schedule, LOOP) for schedule in range(len(SCHEDULES))])
+SPLITS: Final = np.arange(len(SCHEDULES)) >= ZB_H1
+"""Whether a schedule runs weight gradients apart, at least some."""
+PAIRS: Final = np.arange(len(SCHEDULES)) >= DUALPIPE
+"""Whether it runs a forward and a backward of different micro-batches at the same time."""
+APART: Final = SPLITS & ~PAIRS
+"""Whether it runs all of them apart: then no message hides behind the weight gradient of its own piece."""
+
+WHOLE, INPUT, WEIGHTS, PAIRED = 0, 1, 2, 3
+"""Parts: all of a forward or backward; the input gradient; the weight gradient; a forward that runs beside the next block."""
+NO_BLOCK: Final = -1
+"""Fills the row of a stage with fewer blocks than the row is long."""
+PART_SHIFT: Final = 1
+PART_MASK: Final = 3
+CHUNK_SHIFT: Final = 3
+MICRO_BATCH_SHIFT: Final = 23
+CHUNK_MASK: Final = (1 << (MICRO_BATCH_SHIFT - CHUNK_SHIFT)) - 1
+
+
+@inner_kernel
+def block_code(backward: int, chunk: int, micro_batch: int, part: int = WHOLE) -> int:
+    """The code of one block."""
+    return backward | (part << PART_SHIFT) | (chunk << CHUNK_SHIFT) | (micro_batch << MICRO_BATCH_SHIFT)
+
+
+@kernel
+def chunks_of(schedule: int, vpp: int) -> int:
+    """Virtual stages that a stage runs."""
+    return 2 if PLACEMENT[schedule] == BOTH_WAYS else vpp
+
+
+@kernel
+def rounds_of(schedule: int, ga: int) -> int:
+    """Micro-batches through each of them: half of all where two copies of the model share them out."""
+    return ga // 2 if PLACEMENT[schedule] == BOTH_WAYS else ga
+
+
+@kernel
+def row_of(schedule: int, vpp: int, ga: int) -> int:
+    """Codes of one stage in an order."""
+    return (3 if SPLITS[schedule] else 2) * chunks_of(schedule, vpp) * rounds_of(schedule, ga)
+
+
+def most_blocks(schedule: Ints, pp: Ints, vpp: Ints, ga: Ints) -> int:
+    """Codes in the longest order of some plans."""
+    rows = np.where(SPLITS[schedule], 3, 2) * vpp * ga  # two copies of the model share the micro-batches out
+    return int((pp * rows).max())
+
+
+def most_scratch(schedule: Ints, pp: Ints, ga: Ints) -> int:
+    """Numbers that the longest order of some plans needs as scratch."""
+    compacted = (schedule == V_HALF) | (schedule == V_MIN)
+    return int(np.where(compacted, pp * (22 * ga + 18 * pp + 16) + 2 * ga, 4 * pp + 6).max())
+
+
+def most_cells(schedule: Ints, pp: Ints, vpp: Ints) -> int:
+    """Virtual stages of all stages of some plans, at most."""
+    return int((pp * np.where(PLACEMENT[schedule] == BOTH_WAYS, 2, vpp)).max())
+
+
+@inner_kernel
+def virtual_of(placement: int, stage: int, chunk: int, pp: int) -> int:
+    """Number, in model order, of the virtual stage that is chunk `chunk` of a stage."""
+    if placement == LOOP or chunk % 2 == 0:
+        return chunk * pp + stage
+    mirrored = pp - 1 - stage
+    return mirrored if placement == BOTH_WAYS else chunk * pp + mirrored

@@ -1,0 +1,155 @@
+"""The event engine for weight gradients apart, virtual stages in any place, and blocks that run in pairs.
+
+It runs what `events` runs, and more, at about half the speed. Messages are sent in the background.
+"""
+
+from __future__ import annotations
+
+from sim_core.engine.codes import (
+    BOTH_WAYS,
+    CHUNK_MASK,
+    CHUNK_SHIFT,
+    INPUT,
+    LOOP,
+    MICRO_BATCH_SHIFT,
+    PAIRED,
+    PART_MASK,
+    PART_SHIFT,
+    WEIGHTS,
+    virtual_of,
+)
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, clear
+from sim_core.jit import inner_kernel
+
+
+@inner_kernel
+def set_links(placement: int, pp: int, chunks: int, program: Program) -> None:
+    """Fill `source` and `into_s` of a program from `message_s`; a message within a stage costs nothing."""
+    source, into_s, message_s = program.source, program.into_s, program.message_s
+    source[:, : pp * chunks] = -1
+    into_s[:, : pp * chunks] = 0.0
+    last = pp if placement == BOTH_WAYS else pp * chunks  # virtual stages of one copy of the model
+    for stage in range(pp):
+        for chunk in range(chunks):
+            cell, virtual = stage * chunks + chunk, virtual_of(placement, stage, chunk, pp)
+            if virtual == last - 1:
+                continue
+            # where the next virtual stage is
+            there, other = stage, chunk
+            if placement == LOOP:
+                there, other = (stage + 1, chunk) if stage < pp - 1 else (0, chunk + 1)
+            elif virtual_of(placement, stage, chunk + 1, pp) == virtual + 1 and placement != BOTH_WAYS:
+                other = chunk + 1
+            else:
+                there = stage + 1 if chunk % 2 == 0 else stage - 1
+            following = there * chunks + other
+            source[DOWN, following] = cell
+            source[UP, cell] = following
+            if there != stage:
+                # the same link for both directions: that between two neighbours, or from the last stage to the first
+                link = 0 if placement == LOOP and stage == pp - 1 else max(stage, there)
+                into_s[DOWN, following] = message_s[DOWN, link]
+                into_s[UP, cell] = message_s[UP, link - 1 if link > 0 else pp - 1]
+
+
+@inner_kernel
+def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times) -> bool:  # noqa: C901, PLR0915
+    """Run `rounds` micro-batches through all blocks. False if some can never start (a contradictory order)."""
+    order, duration_s = program.order, program.duration_s
+    source, into_s = program.source, program.into_s
+    end_s, position, free_s = times.end_s, times.position, times.free_s
+    third = pp * chunks * rounds
+    blocks = 3 * chunks * rounds
+    clear(times, pp, 3 * third)
+    done = 0
+    downward = True
+    while done < pp * blocks:
+        moved = 0
+        for turn in range(pp):
+            stage = turn if downward else pp - 1 - turn
+            first = position[stage]
+            k = first
+            free = free_s[stage]
+            while k < blocks:
+                code = order[stage * blocks + k]
+                if code < 0:
+                    k += 1
+                    continue
+                part = (code >> PART_SHIFT) & PART_MASK
+                chunk = (code >> CHUNK_SHIFT) & CHUNK_MASK
+                cell = stage * chunks + chunk
+                block = cell * rounds + (code >> MICRO_BATCH_SHIFT)
+                if part == WEIGHTS:
+                    if end_s[third + block] < 0.0:
+                        break
+                    free += duration_s[WEIGHT, cell]
+                    end_s[2 * third + block] = free
+                    k += 1
+                    continue
+                # one block, or two that run at the same time
+                together = 2 if part == PAIRED else 1
+                start = free
+                cost, message = 0.0, 0.0
+                ready = True
+                for each in range(together):
+                    code_of = order[stage * blocks + k + each]
+                    direction = code_of & 1
+                    cell_of = stage * chunks + ((code_of >> CHUNK_SHIFT) & CHUNK_MASK)
+                    before = source[direction, cell_of]
+                    if before < 0:
+                        continue
+                    sent = end_s[direction * third + before * rounds + (code_of >> MICRO_BATCH_SHIFT)]
+                    if sent < 0.0:
+                        ready = False
+                        break
+                    cost = max(cost, into_s[direction, cell_of])
+                    message += into_s[direction, cell_of]
+                    start = max(start, sent + into_s[direction, cell_of])
+                if not ready:
+                    break
+                times.message_s[stage] += message
+                times.exposed_s[stage] += min(start - free, cost)
+                times.idle_s[stage] += max(start - free - cost, 0.0)
+                direction = code & 1
+                seconds = duration_s[direction, cell]
+                if part == PAIRED:
+                    seconds = duration_s[PAIR, cell]
+                elif part == INPUT:
+                    seconds -= duration_s[WEIGHT, cell]
+                free = start + seconds
+                if direction == DOWN and code >> MICRO_BATCH_SHIFT == 0:
+                    gated = max(max(start, program.gate_start_s[cell]) + seconds, program.gate_end_s[cell])
+                    times.gated_s[stage] += gated - free
+                    free = gated
+                for each in range(together):
+                    code_of = order[stage * blocks + k + each]
+                    cell_of = stage * chunks + ((code_of >> CHUNK_SHIFT) & CHUNK_MASK)
+                    at = cell_of * rounds + (code_of >> MICRO_BATCH_SHIFT)
+                    end_s[(code_of & 1) * third + at] = free
+                    if code_of & 1 == UP and part != INPUT:
+                        end_s[2 * third + at] = free
+                k += together
+            position[stage] = k
+            free_s[stage] = free
+            moved += k - first
+        if moved == 0:
+            return False
+        done += moved
+        downward = not downward
+    return True
+
+
+@inner_kernel
+def hidden_s(program: Program, pp: int, chunks: int, rounds: int) -> float:
+    """Seconds by which the pairs of all stages are shorter than their blocks one after the other."""
+    total_s = 0.0
+    blocks = 3 * chunks * rounds
+    for at in range(pp * blocks):
+        code = program.order[at]
+        if code < 0 or (code >> PART_SHIFT) & PART_MASK != PAIRED:
+            continue
+        first = at // blocks * chunks
+        cell = first + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
+        beside = first + ((program.order[at + 1] >> CHUNK_SHIFT) & CHUNK_MASK)
+        total_s += program.duration_s[DOWN, cell] + program.duration_s[UP, beside] - program.duration_s[PAIR, cell]
+    return total_s

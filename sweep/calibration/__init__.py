@@ -1,0 +1,1 @@
+"""A user's own measurements made into numbers of a hardware file."""

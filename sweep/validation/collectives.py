@@ -1,0 +1,200 @@
+"""Collectives measured with nccl-tests and published, against the cost model on the stated fabric."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core import Hardware, SpecError, collective_seconds, read_hardware
+
+DATA: Final = Path(__file__).parent / "data"
+TABLES: Final = DATA / "collective_tables.csv"
+SECONDS: Final = DATA / "collectives.csv"
+
+FABRICS: Final[Mapping[str, Mapping[str, object]]] = {
+    "EFA v1": {"nic_latency": "204 us", "ll128": False},
+    "EFA v2": {"nic_latency": "72 us"},
+    "Slingshot": {"nic_latency": "28 us", "net_overhead": "8 us"},
+    "TCPX": {"nic_latency": "170 us", "net_overhead": "5 us"},
+}
+"""What differs from the presets' InfiniBand, by the time of the smallest messages on these tables (docs/network.md)."""
+BARS: Final = ("InfiniBand", "RoCE", "EFA", "NVLink")
+"""Fabrics whose error is held to a bar, on A100, H100, H200 and B200."""
+HELD: Final = ("A100", "H100", "H200", "B200")
+LARGE: Final = 2**24 * 0.99
+"""Bytes from which a message counts as large: 16 MB, a little less where ranks do not divide it."""
+BAR_PERCENT: Final = {"large": 12.0, "small": 25.0}
+TRAY: Final = 4
+"""GPUs that share the NICs of a tray of a rack of 72."""
+
+
+class Measured(NamedTuple):
+    """One published table: rows of nccl-tests of one operation, and where it ran."""
+
+    name: str
+    source: str
+    hw: str
+    nodes: int
+    ranks: int
+    operation: str
+    fabric: str
+    node_gbps: float | None  # all NICs of a node, one direction
+    quality: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether the bars apply: a stated fabric of the kinds above, and figures that are not known to be bad."""
+        return self.quality == "ok" and self.fabric.startswith(BARS) and self.hw.startswith(HELD)
+
+
+class Compared(NamedTuple):
+    """A table with the predicted seconds of each size."""
+
+    table: Measured
+    predicted: tuple[float, ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Predicted over measured."""
+        return [shown / measured for shown, measured in zip(self.predicted, self.table.seconds, strict=True)]
+
+
+def published() -> list[Measured]:
+    """The tables that ship with the product."""
+    rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    with SECONDS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            rows[row["table"]].append((int(row["bytes"]), float(row["us"]) * 1e-6))
+    with TABLES.open(encoding="utf-8", newline="") as file:
+        return [
+            Measured(
+                name=row["table"],
+                source=row["source"],
+                hw=row["hw"],
+                nodes=int(row["nodes"]),
+                ranks=int(row["ranks"]),
+                operation=row["operation"],
+                fabric=row["fabric"],
+                node_gbps=float(row["node_gbps"]) if row["node_gbps"] else None,
+                quality=row["quality"],
+                sizes=tuple(size for size, _ in rows[row["table"]]),
+                seconds=tuple(seconds for _, seconds in rows[row["table"]]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def hardware_of(table: Measured) -> tuple[Hardware, int]:
+    """The preset with the stated network, and the nodes: of racks, the racks that the ranks fill."""
+    hardware = read_hardware(table.hw)
+    gpus = int(hardware.value("gpus_per_node"))
+    rack = gpus > 8
+    nodes = math.ceil(table.ranks / gpus) if rack and table.fabric != "RoCE, apart" else table.nodes
+    values: dict[str, object] = dict(FABRICS.get(table.fabric, {}))
+    if table.node_gbps is not None:
+        sharing = TRAY if rack or table.fabric == "Slingshot" else gpus
+        values["nic_bandwidth"] = f"{table.node_gbps / sharing} Gb/s"
+        if not rack:
+            values |= {"gpus_per_node": sharing, "nics_per_node": sharing}
+    return hardware.with_values(values), nodes
+
+
+def compare(tables: Iterable[Measured]) -> list[Compared]:
+    """Predict each table. Tables of operations that the model does not have are passed over."""
+    found = []
+    for table in tables:
+        hardware, nodes = hardware_of(table)
+        try:
+            predicted = collective_seconds(table.operation, table.sizes, table.ranks, nodes, hardware)
+        except SpecError:
+            continue
+        found.append(Compared(table, tuple(float(seconds) for seconds in predicted)))
+    return found
+
+
+class Summary(NamedTuple):
+    """Errors of the tables that are held to the bars: median absolute error in percent, and what is off by a factor of 2."""
+
+    rows: dict[str, int]
+    median: dict[str, float]
+    beyond_two: dict[str, int]  # table -> sizes
+
+
+def summary(found: Sequence[Compared]) -> Summary:
+    """Of large and of small messages."""
+    errors: dict[str, list[float]] = {"large": [], "small": []}
+    beyond: dict[str, int] = {}
+    for one in found:
+        if one.table.held:
+            for size, ratio in zip(one.table.sizes, one.ratios, strict=True):
+                errors["large" if size >= LARGE else "small"].append(abs(ratio - 1) * 100)
+                if not 0.5 <= ratio <= 2:
+                    beyond[one.table.name] = beyond.get(one.table.name, 0) + 1
+    return Summary(
+        {name: len(values) for name, values in errors.items()},
+        {name: float(np.median(values)) for name, values in errors.items()},
+        beyond,
+    )
+
+
+def as_json(found: Sequence[Compared]) -> str:
+    """An object a table and decade of sizes."""
+    rows = []
+    for one in found:
+        table = one.table
+        for decade, ratios in _by_decade(one).items():
+            rows.append(
+                {
+                    **{"table": table.name, "source": table.source, "hw": table.hw, "fabric": table.fabric},
+                    **{"operation": table.operation, "nodes": table.nodes, "ranks": table.ranks, "quality": table.quality},
+                    **{"held": table.held, "bytes_from": 10**decade, "sizes": len(ratios)},
+                    **{"bias": round((float(np.mean(ratios)) - 1) * 100, 2)},
+                    **{"median_error": round(float(np.median(np.abs(np.array(ratios) - 1))) * 100, 2)},
+                }
+            )
+    return json.dumps(rows, indent=1)
+
+
+def as_markdown(found: Sequence[Compared]) -> str:
+    """Predicted over measured seconds by operation, nodes and decade of bytes; a line a table."""
+    decades = sorted({decade for one in found for decade in _by_decade(one)})
+    heading = (
+        "| table | hardware | fabric | operation | nodes x GPUs | " + " | ".join(_bytes(decade) for decade in decades) + " |"
+    )
+    lines = [heading, "|---|---|---|---|---|" + "--:|" * len(decades)]
+    order = sorted(found, key=lambda one: (not one.table.held, one.table.operation, one.table.nodes, one.table.name))
+    for one in order:
+        table, by_decade = one.table, _by_decade(one)
+        cells = [f"{float(np.median(by_decade[decade])):.2f}" if decade in by_decade else "" for decade in decades]
+        fabric = table.fabric if table.quality == "ok" else f"{table.fabric} ({table.quality})"
+        where = f"{table.nodes} x {table.ranks // table.nodes}"
+        name = f"**{table.name}**" if table.held else table.name
+        lines.append(f"| {name} | {table.hw} | {fabric} | {table.operation} | {where} | " + " | ".join(cells) + " |")
+    held = summary(found)
+    lines.append("")
+    for name, words in (("large", "16 MB and more"), ("small", "less")):
+        error = f"median error {held.median[name]:.1f} % of {held.rows[name]} (bold tables; bar {BAR_PERCENT[name]:g} %)"
+        lines.append(f"Messages of {words}: {error}.  ")
+    off = ", ".join(f"{name} ({count})" for name, count in sorted(held.beyond_two.items())) or "none"
+    lines.append(f"Off by more than a factor of 2: {off}.")
+    return "\n".join(lines)
+
+
+def _by_decade(one: Compared) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = defaultdict(list)
+    for size, ratio in zip(one.table.sizes, one.ratios, strict=True):
+        found[int(math.log10(size))].append(ratio)
+    return dict(sorted(found.items()))
+
+
+def _bytes(decade: int) -> str:
+    return f"{10 ** (decade % 3)} {('B', 'kB', 'MB', 'GB')[decade // 3]}"
