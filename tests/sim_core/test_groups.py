@@ -58,7 +58,9 @@ def held(ranks: list[int], gpus_per_node: int) -> tuple[int, ...]:
 def table() -> HardwareTable:
     """A row for each size of a node."""
     node = read_hardware("H100-SXM")
-    return hardware_table([node.with_values({"gpus_per_node": size, "nics_per_node": size}) for size in NODES], None)
+    return hardware_table(
+        [node.with_values({"gpus_per_node": size, "nics_per_node": size, "fabric_efficiency": 1}) for size in NODES], None
+    )
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_every_micro_batch_gathers_and_scatters_again() -> None:
     assert sent["parameters"][1] == pytest.approx(sent["parameters"][0])
     # 2 bytes gathered twice (embedding and head once), 4 bytes scattered
     layers = 32 * 218_112_000
-    assert gathered / scattered == pytest.approx((2 * 2 * layers + 2 * 2 * 128256 * 4096) / (4 * 8.03e9), rel=0.1)
+    assert gathered / scattered == pytest.approx((2 * 2 * layers + 2 * 2 * 128256 * 4096) / (4 * 8.03e9), rel=0.15)
 
 
 def test_parameters_that_stay_are_gathered_once_a_micro_batch() -> None:
