@@ -50,13 +50,13 @@ def test_the_readme_shows_what_its_jobs_print(example: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("path", sorted({*EXAMPLES.glob("*.yaml")} - {NIGHTLY}), ids=lambda path: path.name)
 def test_every_example_prepares(path: Path) -> None:
-    assert prepare(load_spec(path), path.parent).sweep.space.size >= 1000
+    assert prepare(load_spec(path), path.parent).sweep.space.size >= 100
 
 
 def test_the_example_of_a_nightly_file_prepares() -> None:
     for entry in load_nightly(NIGHTLY).sweeps:
         spec = NIGHTLY.parent / entry.spec
-        assert prepare(load_spec(spec, entry.set), spec.parent).sweep.space.size >= 1000
+        assert prepare(load_spec(spec, entry.set), spec.parent).sweep.space.size >= 100
 
 
 def test_every_key_of_a_nightly_file_is_documented() -> None:
@@ -100,7 +100,7 @@ def test_every_column_is_documented() -> None:
 def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: Workload, h100: HardwareTable) -> None:
     text = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
     for workload, figures in (
-        (gpt7b, ("417.4 ms by events, 480.9 ms by the model", "26.4 of 118.3 ms remain")),
+        (gpt7b, ("422.8 ms by events, 480.9 ms by the model", "31.4 of 128.2 ms remain")),
         (llama, ("14.25 s by events, 14.77 s by the model", "(2.7 ms left)")),
     ):
         overlap = {"overlap_grad": 1, "overlap_param": 1, "overlap_pp": 0, "checkpointing": 1}
