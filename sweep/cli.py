@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
     "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
-    "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
+    "timeline": "Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
     "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
