@@ -65,9 +65,9 @@ def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     """Spans from columns and scalars; without `parts` they are behind the blocks."""
     defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS)))}
     given = defaults | columns
-    whole = {name: np.broadcast_to(np.asarray(given[name], np.int64), rows) for name in _WHOLE}
-    times = {name: np.broadcast_to(np.asarray(given[name], np.float64), rows) for name in ("start_s", "end_s")}
-    return Spans(*whole.values(), *times.values(), parts=np.asarray(given["parts"], np.float64))
+    stage, stream, kind, chunk, micro_batch = (np.broadcast_to(np.asarray(given[name], np.int64), rows) for name in _WHOLE)
+    start_s, end_s = (np.broadcast_to(np.asarray(given[name], np.float64), rows) for name in ("start_s", "end_s"))
+    return Spans(stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(given["parts"], np.float64))
 
 
 def of_part(part: int, seconds: Floats) -> Floats:
