@@ -18,7 +18,7 @@ from cluster.demo import free_ports
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_execution import command
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 PROGRAM = os.environ.get("S3RVER") or shutil.which("s3rver")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="s3rver is not installed (npm install --global s3rver)")
@@ -40,10 +40,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     port, folder = free_ports(1)[0], tmp_path / "objects"
     folder.mkdir()
     line = [str(PROGRAM), "-d", str(folder), "-a", "127.0.0.1", "-p", str(port), "--configure-bucket", "bucket"]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = tmp_path / "server.log"
+    with log.open("w") as file:  # no pipe: one that nobody reads would stop it
+        legacy = {**os.environ, "NODE_OPTIONS": "--openssl-legacy-provider"}  # for its continuation tokens, since Node.js 17
+        process = subprocess.Popen(line, env=legacy, stdout=file, stderr=subprocess.STDOUT)
     try:
-        assert process.stdout is not None
-        assert any("S3rver listening" in told for told in process.stdout), "the server does not start"
+        assert until(lambda: "S3rver listening" in log.read_text(), process), log.read_text()
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "S3RVER")
         monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
