@@ -57,7 +57,7 @@ def _variance(pairs: Pairs, factor: float, scale: Scale) -> Floats:
 
 def _fit(pairs: Pairs, factor: float, rows: Bools) -> Scale:
     """Climbs the likelihood along one of the two at a time, by ever smaller steps."""
-    chosen = Pairs(*(column[rows] for column in pairs))
+    chosen = pairs.chosen(rows)
     if not len(chosen.error):
         return START
     _, at, counts = np.unique(chosen.set, return_inverse=True, return_counts=True)

@@ -49,7 +49,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Of the error of the ratio of two plans of one job: variance same^2 + doubling^2 x doublings between them (`variogram`)."""
+    """Of the error of the ratio of two plans of one job: `same` if they are as good as one, `doubling` for a doubling apart."""
 
     same: float
     doubling: float

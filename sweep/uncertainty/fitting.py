@@ -137,7 +137,9 @@ def _variances(runs: Residuals, weights: Floats) -> tuple[float, float]:
     """Variance of the means of sets, and the mean variance inside sets, by weights of the runs."""
     mean = _by_set(runs.set, weights, lambda rows: float(np.average(runs.error[rows], weights=weights[rows])))
     middle = float(np.average(mean, weights=weights))
-    return float(np.average((mean - middle) ** 2, weights=weights)), float(np.average((runs.error - mean) ** 2, weights=weights))
+    return float(np.average((mean - middle) ** 2, weights=weights)), float(
+        np.average((runs.error - mean) ** 2, weights=weights)
+    )
 
 
 def _by_set(sets: npt.NDArray[np.str_], weights: Floats, of_rows: Callable[[npt.NDArray[np.intp]], float]) -> Floats:

@@ -42,9 +42,7 @@ class Judgement:
     tie: Bools  # cannot be told from the best at evidence.CONFIDENCE; true for the best
 
 
-def judge(
-    rows: pa.Table, columns: Sequence[str], seconds: Floats, basis: Basis, own: OwnRuns | None = None
-) -> Judgement:
+def judge(rows: pa.Table, columns: Sequence[str], seconds: Floats, basis: Basis, own: OwnRuns | None = None) -> Judgement:
     """Judge plans that compete with each other, by the plan `columns` that vary among them.
 
     `seconds`, [n]: what each plan takes, simulated, in any unit that is proportional to time (GPU-seconds a sample, 1 / MFU).
@@ -91,12 +89,14 @@ class _Known:
         self._n, self._differences = n, differences
         self.mean = np.full(n, spread.middle)
         self.narrowing = np.ones(n)
-        self._shared, self._weights = np.zeros((n, 0)), np.zeros((0, 0))
+        self._shared: Floats = np.zeros((n, 0))
+        self._weights: Floats = np.zeros((0, 0))
         if own is not None and runs:
             apart = all_distances(self._points, np.arange(n, n + runs))
             shared = spread.between**2 + differences.covariance(apart)
             among = shared[n:] + np.eye(runs) * differences.same**2 / 2
-            self._shared, self._weights = shared[:n], np.linalg.inv(among)
+            self._shared = shared[:n]
+            self._weights = np.asarray(np.linalg.inv(among), np.float64)
             self.mean = spread.middle + self._shared @ (self._weights @ (own.error - spread.middle))
             prior = spread.between**2 + differences.variance + differences.same**2 / 2
             told = np.einsum("ij,jk,ik->i", self._shared, self._weights, self._shared)
@@ -106,4 +106,5 @@ class _Known:
         """Variance of the error of the ratio of each plan to one of them, [n]."""
         variance = self._differences.variogram(distances(self._points, to)[: self._n])
         apart = self._shared - self._shared[to]
-        return variance - np.einsum("ij,jk,ik->i", apart, self._weights, apart)
+        left: Floats = variance - np.einsum("ij,jk,ik->i", apart, self._weights, apart)
+        return left

@@ -40,6 +40,10 @@ class Pairs(NamedTuple):
     set: npt.NDArray[np.str_]
     experts: Bools
 
+    def chosen(self, rows: Bools) -> Pairs:
+        """Some of the pairs."""
+        return Pairs(self.error[rows], self.doublings[rows], self.set[rows], self.experts[rows])
+
 
 def pairs_of(runs: Residuals) -> Pairs:
     """All pairs of different plans of each job. Of a plan that was measured twice, the mean."""
@@ -58,4 +62,6 @@ def pairs_of(runs: Residuals) -> Pairs:
             apart.append(doublings[first[one], first[other]])
             sets.append(runs.set[rows[0]])
             experts.append(runs.experts[rows[0]])
-    return Pairs(np.array(errors, np.float64), np.array(apart, np.float64), np.array(sets, np.str_), np.array(experts, np.bool_))
+    return Pairs(
+        np.array(errors, np.float64), np.array(apart, np.float64), np.array(sets, np.str_), np.array(experts, np.bool_)
+    )

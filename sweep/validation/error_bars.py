@@ -33,7 +33,10 @@ def out_of_bounds(found: Evidence) -> list[str]:
 
 def as_markdown(found: Evidence) -> str:
     """Intervals by class, differences of plans, and what they hold of sets that were left out."""
-    lines = ["| class | runs | sets | measured step over simulated, 90 % | ratio of two plans a doubling apart |", "|---|--:|--:|---|--:|"]
+    lines = [
+        "| class | runs | sets | measured step over simulated, 90 % | ratio of two plans a doubling apart |",
+        "|---|--:|--:|---|--:|",
+    ]
     for kind, name in KINDS.items():
         spread, differences = found.spreads[kind], found.differences[kind]
         low, high = np.expm1(spread.low), np.expm1(spread.high)
