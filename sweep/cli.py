@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
 
 COMMANDS: Final = {
+    "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "rank": "Rank the plans of a sweep.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
