@@ -20,7 +20,7 @@ def legal(path: Path) -> int:
     """Plans of a spec that could be simulated."""
     prepared = prepare(load_spec(path), path.parent)
     rows = evaluate(prepared.sweep, np.arange(min(prepared.sweep.space.count, 50_000)), lost=FIRST_FAILURE)
-    return rows.column("status").to_pylist().count("failed")
+    return int(rows.column("status").to_pylist().count("failed"))
 
 
 @pytest.mark.parametrize(
