@@ -82,7 +82,8 @@ def test_differences_are_found_again() -> None:
 
 def test_a_plan_measured_twice_is_one_plan() -> None:
     runs = Residuals(
-        error=np.array([0.1, 0.3, 0.0, 9.0]), set=np.array(["a"] * 4), experts=np.zeros(4, np.bool_), job=np.array([0, 0, 0, 1]),
+        error=np.array([0.1, 0.3, 0.0, 9.0]), set=np.array(["a"] * 4), experts=np.zeros(4, np.bool_),
+        job=np.array([0, 0, 0, 1]),
         sizes=np.log2([[2, 1], [2, 1], [8, 2], [1, 1]]), choices=np.array([["x"], ["x"], ["y"], ["x"]]),
     )  # fmt: skip
     pairs = pairs_of(runs)
