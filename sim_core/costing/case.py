@@ -91,7 +91,7 @@ def case_at(
         plan=plan,
         device=device_at(hardware, plan.hardware),
         dp=plan.all_gpus // (plan.tp * plan.pp),
-        sharding=plan.sharding if plan.sharding != AS_STACK else arrays.framework.sharding,
+        sharding=sharding_of(arrays, plan),
         groups=groups,
         group=groups.key[i],
         split=split,
@@ -100,6 +100,14 @@ def case_at(
         blocks=blocks,
         block=blocks.key[i],
     )
+
+
+@inner_kernel
+def sharding_of(arrays: Arrays, plan: Plan) -> int:
+    """What data-parallel ranks divide, one of terms.SHARDINGS; AS_STACK: as recorded."""
+    if plan.sharding != AS_STACK:
+        return plan.sharding
+    return arrays.framework.sharding_in_pipeline if plan.pp > 1 else arrays.framework.sharding
 
 
 @inner_kernel

@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.models.description import EMBEDDING, HEAD, MTP, Model, Unit
+from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
 from sim_core.models.flops import sequence_of
 from sim_core.models.keys import Floats, Keys, Shape, shape_of
+from sim_core.models.recompute import RECOMPUTE_MODULES
 
 MODES: Final = ("none", "selective", "full")
 """Columns of `activation_bytes`. Selective: core attention is computed again; full: only the layer's input is kept."""
@@ -42,6 +43,33 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, logit
     return np.stack([whole + ends, whole - core + ends, kept + ends], axis=1)
 
 
+def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool) -> Floats:
+    """Bytes of them that a layer does not keep where a module runs again, [n, RECOMPUTE_MODULES].
+
+    Of `layernorm`, `mla_up_proj` and `moe_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
+    input. Those of `moe` hold those of `moe_act` and `shared_experts`.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    saved = np.zeros((len(keys.tp), len(RECOMPUTE_MODULES)))
+    if unit.kind != LAYER:
+        return saved
+    if not flash:
+        saved[:, 0] = _core(model, shape)
+    saved[:, 1] = 2.0 * shape.stored * shape.local * model.hidden
+    if model.mla:
+        normed = (model.mla.q_rank or 0) + model.mla.kv_rank
+        each = 2 * model.head_dim + model.v_head_dim
+        saved[:, 2] = 2.0 * (shape.local * normed + shape.tokens * shape.heads * each)
+    experts = model.experts
+    if experts and unit.moe:
+        saved[:, 3] = shape.routed * shape.stored * experts.ffn / shape.etp
+        saved[:, 5] = _experts(model, shape)
+        saved[:, 6] = _mlp(model, shape, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0
+    else:
+        saved[:, 4] = _mlp(model, shape, model.ffn or 0, shape.tp)
+    return saved
+
+
 def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> Floats:
     """Those of logits and loss among them, [n]."""
     if unit.kind not in (HEAD, MTP):
@@ -50,13 +78,27 @@ def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> 
 
 
 def buffer_bytes(model: Model, keys: Keys) -> Floats:
-    """Bytes of buffers for messages, [n, 2]: an activation that is gathered, and one that a stage receives.
+    """Bytes of buffers for messages, [n, 2]: of an activation that is gathered, and of what context-parallel ranks pass; of one
+    that a stage receives.
 
     Megatron-LM keeps one buffer for gathered inputs (`get_global_memory_buffer`), forward and backward.
     """
     shape = shape_of(model, keys, sequence_of(model))
     gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
-    return np.stack([gathered, 2.0 * shape.local * model.hidden], axis=1)
+    return np.stack([gathered + _context_buffers(model, shape), 2.0 * shape.local * model.hidden], axis=1)
+
+
+def _context_buffers(model: Model, shape: Shape) -> Floats:
+    """The most that context parallelism holds for one layer, in its backward, beside the rank's own queries, keys and values.
+
+    Ring: keys and values of this hop and of the next one (Liu et al. 2023, arXiv 2310.01889, section 3), and as many gradients
+    of them. Gathered: those of all ranks, and their gradients (Llama 3, arXiv 2407.21783, section 3.3.2). All-to-all: what it
+    sends while it receives: queries, keys and values.
+    """
+    pair = 2.0 * shape.tokens * shape.kv_heads * (model.head_dim + model.v_head_dim)
+    ring = np.where(shape.gathers == 1, 2.0 * shape.ring * pair, 4.0 * pair)
+    exchanged = 2.0 * shape.tokens * shape.heads * model.head_dim + pair
+    return np.where(shape.ring > 1, ring, 0.0) + np.where(shape.a2a > 1, exchanged, 0.0)
 
 
 def _local_width(model: Model, shape: Shape) -> Floats:

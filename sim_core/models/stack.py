@@ -15,6 +15,7 @@ from sim_core.models.kernels import Kernels
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Number = Annotated[float, Field(ge=0)]
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 
 
 class Stack(Checked):
@@ -29,7 +30,8 @@ class Stack(Checked):
     fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
     accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
-    sharding: Literal["none", "optimizer", "gradients", "parameters"]  # unless the plan says otherwise
+    sharding: Sharding  # unless the plan says otherwise
+    sharding_in_pipeline: Sharding | None = None  # the same where pp > 1, if it is another
     weight_bytes: Literal[0, 2]  # of 16-bit weights that a rank keeps beside the fp32 ones
     optimizer_bytes: Number  # traffic per weight of a rank's share and step
     experts_with_tp: Flag  # experts are divided by tensor parallelism, too

@@ -85,6 +85,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             dp_contention=stack.dp_contention,
             jitter=stack.jitter,
             sharding=SHARDINGS.index(stack.sharding),
+            sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )
     return Workload(
