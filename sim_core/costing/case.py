@@ -38,7 +38,6 @@ class Blocks(NamedTuple):
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
     apart_s: Floats  # [rows, units, 4] by WEIGHT_GRADIENTS to EXPERTS_BACKWARD
-    kept: Floats  # [rows, units, 3] activations of one micro-batch without, with selective, with full recompute; modelled only
     held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
 
@@ -74,7 +73,6 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
         apart_s=np.zeros((rows, units, 4)),
-        kept=np.zeros((rows, units, 3)),
         held=np.zeros((rows, units, 2)),
         measured_s=np.zeros((rows, units)),
     )

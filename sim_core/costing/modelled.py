@@ -14,7 +14,6 @@ from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
-from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import Messages, messages
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
@@ -53,8 +52,6 @@ def cost_model_blocks(
         times = 1 if unit.kind == LAYER else unit.number
         cost = cost._replace(seconds=cost.seconds * times)
         _add_unit(blocks, at, filled, cost, sent, times)
-        kept = activation_bytes(model, unit, keys, flash=stack.flash_attention, logit=stack.logit_bytes) * times
-        blocks.kept[:, at] += kept[shape]
         mine = held(model, unit, keys)
         blocks.held[:, at, 0] += mine.dense[shape] * times
         blocks.held[:, at, 1] += mine.experts[shape] * times

@@ -139,10 +139,8 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         if unit.kind == LAYER:
             at, number = number, number + 1
         times = 1 if unit.kind == LAYER else unit.number
-        kept[:, at, :LOGITS] += (
-            activation_bytes(model, unit, keys, flash=stack.flash_attention, logit=stack.logit_bytes) * times
-        )
-        kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention)
+        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept) * times
+        kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         mine = held(model, unit, keys)
         parameters[:, at] += (mine.dense + mine.experts) * times
