@@ -24,6 +24,7 @@ class Kept(NamedTuple):
     logit: float = LOGIT  # bytes per logit
     expert_outputs: bool = True  # of routed copies; not kept where their probabilities are applied before the second GEMM
     activation_input: float = 2.0  # bytes of an element that enters the activation of an MLP
+    attention_output: float | None = None  # of an element of core attention's output; None: 2, and those of a narrower copy
 
 
 MEGATRON: Final = Kept()
@@ -50,7 +51,7 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept:
     core = np.zeros(len(keys.tp)) if flash else _core(model, shape)
     ffn = _experts(model, shape, kept) if unit.moe else _mlp(model, shape, kept, model.ffn or 0, shape.tp)
     block_inputs = shape.local * model.hidden * _local_width(model, unit, shape)
-    whole = block_inputs + _attention(model, shape) + ffn + core
+    whole = block_inputs + _attention(model, shape, kept) + ffn + core
     of_input = 2.0 * shape.local * model.hidden
     return np.stack([whole + ends, whole - core + ends, of_input + ends], axis=1)
 
@@ -134,12 +135,13 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
 
 
-def _attention(model: Model, shape: Shape) -> Floats:
+def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
     """Queries, keys, values and the output of core attention; with mla the latents before and after their norms.
 
     The projection's input is that output, or a narrower copy of it.
     """
-    copy = np.where(shape.stored < 2.0, shape.stored, 0.0) * shape.tokens * shape.heads * model.v_head_dim
+    each = np.where(shape.stored < 2.0, shape.stored, 0.0) if kept.attention_output is None else kept.attention_output - 2.0
+    copy = each * shape.tokens * shape.heads * model.v_head_dim
     if model.mla:
         latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
         each = 2 * model.head_dim + 2 * model.v_head_dim

@@ -30,6 +30,7 @@ class Stack(Checked):
     logit_bytes: Number  # kept per logit from head to backward
     expert_outputs_kept: Flag  # false: probabilities of routed copies are applied before the experts' second GEMM
     activation_input_bytes: Number  # kept of an element that enters the activation of an MLP
+    attention_output_bytes: Number | None = None  # of core attention's output; else 16 bits and the projection's narrower copy
     fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
     accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
@@ -59,7 +60,7 @@ class Stack(Checked):
     @property
     def kept(self) -> Kept:
         """What it keeps of some activations."""
-        return Kept(self.logit_bytes, self.expert_outputs_kept, self.activation_input_bytes)
+        return Kept(self.logit_bytes, self.expert_outputs_kept, self.activation_input_bytes, self.attention_output_bytes)
 
     @property
     def kernels(self) -> Kernels:
