@@ -34,7 +34,7 @@ from sim_core.metrics import (
 from sim_core.models.activations import activation_bytes, buffer_bytes, logits_bytes, module_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
-from sim_core.models.recompute import RECOMPUTE_MODULES
+from sim_core.models.recompute import CORE_ATTN, RECOMPUTE_MODULES
 from sim_core.models.sharding import held
 from sim_core.models.stack import read_stack
 from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, MODULES, SELECTIVE, Plan, Plans, by_order, plan_at
@@ -285,9 +285,8 @@ def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, r
         again = redone * of_layers / layers if layers > 0 else 0.0
         stored = again / plan.checkpoint_layers if how == EVERY else again
         if how == MODULES and of_layers > 0:
-            saved = _saved(kept[shape, unit], plan.checkpoint_layers)
-            held -= of_layers * saved
-            working = max(working, saved)
+            held -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
+            working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
         held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
         held += ends * kept[shape, unit, WHOLE]
         waiting += of_layers * kept[shape, unit, WITHOUT_CORE]

@@ -90,7 +90,7 @@ def test_memory_is_what_a_micro_batch_no_longer_keeps() -> None:
 
 def test_core_attention_is_selective() -> None:
     for name, stack in (("deepseek-v3", "megatron-core"), ("megatron-22b", "megatron-2022")):
-        of = workload(name, stack, layers=8)
+        of = workload(name, stack, layers=8, sequence=2048)
         found = run(of, dp=1, pp=2, checkpointing=["selective", "core_attn"])
         assert not found.reason.any()
         assert (found.metrics[:, 0] == found.metrics[:, 1]).all()
