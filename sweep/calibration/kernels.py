@@ -133,7 +133,8 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
         surface = GemmSurface(dtype=cast(Dtype, dtype), phase=named, m=axes[0], n=axes[1], k=axes[2], us=us)
         m, n, k = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
         preset_s = gemm_s(kernels, dtype, m, n, k, phase=named).seconds
-        yield _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, 2.0 * m * n * k)
+        flops = np.asarray(2.0 * m * n * k, np.float64)
+        yield _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, flops)
 
 
 def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
@@ -161,8 +162,8 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             fastest = Counter(_fastest(of_dim)).most_common(1)[0][0]
             if slower > OTHER_KERNEL and bare.kernels.tables:
                 notes.append(
-                    f"{what}: left out, {slower:.2f} x the preset: {fastest} of this PyTorch is another kernel than that of the "
-                    "tables; which one a job runs is a matter of its stack"
+                    f"{what}: left out, {slower:.2f} x the preset: {fastest} of this PyTorch is another kernel than "
+                    "that of the tables; which one a job runs is a matter of its stack"
                 )
                 continue
             notes.append(f"{what}: mostly {fastest}")

@@ -76,7 +76,7 @@ def slower(factor: float, phase: str = "forward") -> dict[tuple[int, int, int], 
 
 
 def test_the_script_measures_a_gpu_and_its_file_becomes_hardware(script: Path) -> None:
-    """The GPU: 1 ms and 1 GFLOP/s; too small for the larger shapes; without FP8 kernels, nvidia-smi and a choice of attention."""
+    """The GPU: 1 ms and 1 GFLOP/s; too small for the larger shapes; without FP8, nvidia-smi and a choice of attention."""
     done = measure(script, "--quick", "--out", "a.jsonl", FAKE_CUDA="1")
     assert done.returncode == 0, done.stderr
     measured = read_kernels(script.parent / "a.jsonl")
@@ -91,7 +91,7 @@ def test_the_script_measures_a_gpu_and_its_file_becomes_hardware(script: Path) -
     assert "NVIDIA H100 80GB HBM3, cuda 12.9, PyTorch 0.0.fake" in told.stdout
     mine = load_kernels(read_hardware(str(script.parent / "mine.yaml")))
     for phase in ("forward", "input_gradient", "weight_gradient"):
-        timed = gemm_s(mine, "bf16", *np.array(list(law)).T, phase=phase)  # type: ignore[arg-type]
+        timed = gemm_s(mine, "bf16", *np.array(list(law)).T, phase=phase)
         assert timed.seconds == pytest.approx(list(law.values()), rel=1e-4)
         assert timed.measured.all()
     assert "your own kernels: NVIDIA H100 80GB HBM3" in sweep("hardware", script.parent / "mine.yaml").stdout
@@ -110,7 +110,10 @@ def test_a_run_that_is_stopped_keeps_what_it_has(script: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--quick", "--device", "cpu", "--out", "there.jsonl"), "error: there.jsonl: there already; move it away or say --out"),
+        (
+            ("--quick", "--device", "cpu", "--out", "there.jsonl"),
+            "error: there.jsonl: there already; move it away or say --out",
+        ),
         (("--out", "b.jsonl"), "error: --device cuda: PyTorch sees no GPU"),
         (("--device", "tpu"), "error: --device tpu: Expected one of cpu, cuda"),
         (("--device", "cpu", "--seconds", "-1"), "error: --warm-up, --seconds: expected numbers of seconds"),
@@ -142,7 +145,7 @@ def test_kernels_between_measured_sizes_keep_the_shape_of_the_tables(tmp_path: P
     assert parse_hardware(yaml.safe_load(hardware_yaml(mine)), "again").surface == mine.surface
     m, n, k = np.array([3000, 777, 60000]), np.array([5120, 14336, 28672]), np.array([2560, 1024, 8192])
     for phase in ("forward", "input_gradient", "weight_gradient"):
-        ours, theirs = (gemm_s(load_kernels(one), "bf16", m, n, k, phase=phase) for one in (mine, tables))  # type: ignore[arg-type]
+        ours, theirs = (gemm_s(load_kernels(one), "bf16", m, n, k, phase=phase) for one in (mine, tables))
         assert ours.seconds == pytest.approx(1.25 * theirs.seconds, rel=1e-4)
 
 
@@ -218,7 +221,10 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", "3: not a JSON object: found '{', expected a line of measure_kernels.py"),
-        ('{"kind": "gem"}', "3: kind: found 'gem', expected one of gemm, attention, memory, skipped, conditions, reference, end"),
+        (
+            '{"kind": "gem"}',
+            "3: kind: found 'gem', expected one of gemm, attention, memory, skipped, conditions, reference, end",
+        ),
         (json.dumps(rows({(1, 2, 3): 1.0}, us=-1)[0]), "3: us: found '-1', expected microseconds above 0 and below 1e+09"),
         (json.dumps(rows({(1, 2, 3): 1.0}, us=None)[0]), "3: us: found 'None', expected microseconds above 0 and below 1e+09"),
         (json.dumps(rows({(1, 2, 3): 1.0}, m=2.5)[0]), "3: m: found '2.5', expected a whole number from 1 to 2,147,483,647"),
