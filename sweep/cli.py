@@ -24,7 +24,7 @@ COMMANDS: Final = {
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
-    "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
+    "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
