@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, Final
@@ -14,8 +15,10 @@ from typer.core import TyperCommand, TyperGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
 
 COMMANDS: Final = {
+    "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "rank": "Rank the plans of a sweep.",
+    "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
@@ -77,6 +80,24 @@ def _options(
 
 def main() -> None:
     """Entry point. An input error is one line on standard error and exit code 1."""
+    try:
+        _run()
+    except SystemExit as end:
+        if "ray" in sys.modules:
+            _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _leave(code: int) -> None:
+    """End this process at once: Ray's threads crash an orderly end once the cluster is lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run() -> None:
+    """Run a command; its errors become one line."""
     try:
         app()
     except KeyboardInterrupt:
