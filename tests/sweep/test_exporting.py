@@ -182,7 +182,7 @@ def test_what_has_no_flag_is_said() -> None:
     assert "# Without a flag: straggler_factor 1.1 on stage 0" in text
 
 
-TITAN_KEYS = {  # of v0.2.2
+TITAN_KEYS: dict[str, dict[str, type]] = {  # of v0.2.2
     "parallelism": {
         "data_parallel_replicate_degree": int, "data_parallel_shard_degree": int, "fsdp_reshard_after_forward": str,
         "tensor_parallel_degree": int, "enable_async_tensor_parallel": bool, "pipeline_parallel_degree": int,
