@@ -235,7 +235,9 @@ def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
             raise SpecError(f"checkpointing: found {shown(label)}, expected '{word}', without a number")
         if word not in CHECKPOINTING[:MODULES] or counted != bool(colon) or (counted and not _is_span(span)):
             forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING[:MODULES]]
-            hint = nearest(label, (*forms, *RECOMPUTE_MODULES))
+            hint = nearest(label, forms)
+            if not hint.startswith("nearest"):
+                hint = nearest(label, (*forms, *RECOMPUTE_MODULES))
             meaning = ", K a whole number above 0" if ":K" in hint else ""
             raise SpecError(f"checkpointing: found {shown(label)}, {hint}{meaning}")
         kinds.append(CHECKPOINTING.index(word))
