@@ -129,6 +129,7 @@ class Framework(NamedTuple):
     dp_contention: float = 0.0  # part of hidden gradients and parameters that the compute beside them is slower by
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
     sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
+    sharding_in_pipeline: int = AS_STACK  # the same where pp > 1
 
 
 class RecordedMessages(NamedTuple):
@@ -232,6 +233,7 @@ class Workload:
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
     recorded_step_s: float | None = None  # of the recorded plan, as measured
+    replayed_s: float | None = None  # the step of a trace replayed, which the recorded plan takes in a simulation
     recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
     expert_weights: tuple[float, float] = (0.0, 0.0)  # bytes that a layer's experts read and write, forward and backward
     modelled: Modelled | None = None  # costed from numbers, or a recording moved by them

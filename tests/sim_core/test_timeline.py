@@ -49,6 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     "interleaved": {"vpp": 4, "checkpointing": "full"},
     "interleaved, overlapped tp": {"vpp": 2, "overlap_tp": True, "checkpointing": "selective"},
     "recompute of some layers": {"checkpointing": "block:3"},
+    "recompute of modules": {"checkpointing": "layernorm"},
     "gpipe": {"schedule": "gpipe", "overlap_pp": True},
     "looped": {"schedule": "looped-bfs", "vpp": 2},
     "deepspeed": {"schedule": "1f1b-deepspeed", "overlap_pp": False, "overlap_grad": False},
