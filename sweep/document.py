@@ -10,8 +10,8 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from sim_core import SpecError, nearest, shown
-from sweep.faults import told
+from sim_core import SpecError, shown
+from sweep.faults import meant, told
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
@@ -140,7 +140,7 @@ def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ..
     location = f"{where}:{line}" if line else where
     key = ".".join(at)
     if first["type"] == "extra_forbidden":
-        return SpecError(f"{location}: {key}: unknown key, {nearest(at[-1], _fields(model, at[:-1]))}")
+        return SpecError(f"{location}: {key}: unknown key, {meant(at[-1], _fields(model, at[:-1]))}")
     if first["type"] == "missing":
         return SpecError(f"{location}: {key}: missing")
     if first["type"] == "value_error":

@@ -1,11 +1,11 @@
-"""What pydantic finds wrong with a value, in our words: `found ..., expected ...`."""
+"""What is wrong with a document, in our words: `found ..., expected ...`, and which name was meant."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sim_core import shown
+from sim_core import nearest, shown
 
 _EXPECTED: Final = {
     "string_type": "a text",
@@ -26,6 +26,45 @@ _BOUNDS: Final = {
     "less_than": ("lt", "a number below {}"),
     "less_than_equal": ("le", "a number of at most {}"),
 }
+_BUCKET: Final = "bucket_bytes"
+_SEQUENCE: Final = "sequence"
+_MEANT: Final = {
+    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length", _SEQUENCE), _SEQUENCE),
+    **dict.fromkeys(("world_size", "gpus", "num_gpus", "n_gpus", "gpu_count"), "all_gpus"),
+    **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "global_batch"),
+    **dict.fromkeys(("micro_batch_size", "mbs_size", "per_device_batch_size"), "micro_batch"),
+    **dict.fromkeys(("gradient_accumulation", "gradient_accumulation_steps", "num_microbatches"), "ga"),
+    **dict.fromkeys(("recompute", "recompute_granularity", "activation_checkpointing"), "checkpointing"),
+    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "expert_model_parallel_size": "ep",
+    "context_parallel_size": "cp", "virtual_pipeline_model_parallel_size": "vpp", "data_parallel_size": "dp",
+}  # fmt: skip
+"""Names that other tools use, and ours."""
+
+
+def meant(name: str, valid: Iterable[str]) -> str:
+    """A hint which valid name was meant: by another tool's name for it, else by its letters."""
+    words, ours = list(valid), _MEANT.get(name.lower().replace("-", "_"))
+    if ours in words:
+        return f"nearest valid: {ours}"
+    return f"set workload.{_SEQUENCE}, the same for all plans" if ours == _SEQUENCE else nearest(name, words)
+
+
+def bare_size(document: Mapping[str, Any]) -> str:
+    """What is wrong with a gradient bucket in a document of a user: a number without a unit may mean bytes or MB."""
+    fixed, axes = document.get("fixed"), document.get("axes")
+    places = {"fixed.bucket_bytes": [fixed.get(_BUCKET)] if isinstance(fixed, Mapping) else []}
+    for key, values in axes.items() if isinstance(axes, Mapping) else ():
+        names = [name.strip() for name in str(key).split(",")]
+        if _BUCKET in names and isinstance(values, list):
+            one = len(names) == 1
+            places[f"axes.{key}"] = values if one else [row[names.index(_BUCKET)] for row in values if isinstance(row, list)]
+        elif _BUCKET in names and isinstance(values, Mapping):
+            places[f"axes.{key}"] = [bound for bounds in values.values() for bound in bounds]
+    for where, given in places.items():
+        for value in given:
+            if isinstance(value, int) and value > 0:
+                return f"{where}: found {shown(value)}, expected a size with its unit, such as '100 MB' (or 0)"
+    return ""
 
 
 def told(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
