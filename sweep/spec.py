@@ -65,7 +65,8 @@ NUMBERS: Final = (
     "prefetch_layers",
 )
 SWITCHES: Final = (
-    "overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation", "reshard_after_forward",
+    "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_pp", "overlap_grad", "overlap_param", "post_validation",
+    "reshard_after_forward",
 )  # fmt: skip
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
