@@ -50,7 +50,7 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def _query(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    return duckdb.sql(query.replace("RESULTS", f"'{folder}/part-*.parquet'")).fetchall()
+    return duckdb.connect().execute(query.replace("RESULTS", f"'{folder}/part-*.parquet'")).fetchall()
 
 
 def test_counts_and_best_values_are_those_of_the_result(folder: Path, content: dict[str, Any]) -> None:
