@@ -70,6 +70,10 @@ class Store:
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
         self.folder.probe()
+        self.check_held(provenance, fresh=fresh)
+
+    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """Raise SpecError if the folder holds another sweep; nothing is written."""
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
@@ -82,6 +86,18 @@ class Store:
             return None
         except ValueError as error:
             raise SpecError(f"{self.folder / MANIFEST}: is damaged ({error}); start over with `sweep run --fresh`") from None
+
+    def is_running(self) -> bool:
+        """Whether a run on this machine is writing here; an object store does not tell."""
+        local = self.folder.local
+        if local is None or not (local / _LOCK).is_file():
+            return False
+        with open(local / _LOCK, "rb") as lock:  # noqa: PTH123 (flock wants the descriptor)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,7 @@ from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank
 from sweep.show.checks import print_checks
-from sweep.show.progress import progress_display
+from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
@@ -53,11 +54,11 @@ def command(
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     _introduce(loaded, prepared, console)
+    folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
-        _dry_run(prepared, workers or len(os.sched_getaffinity(0)), console)
+        _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console)
         return
     check_persistent(out)
-    folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
     Store(directory=folder).check(prepared.provenance, fresh=fresh)
     try:
         begun = time.monotonic()
@@ -84,18 +85,38 @@ def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     print_checks(prepared.sweep.workload.checks, console)
 
 
-def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
+def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, console: Console) -> None:
+    store, count = Store(directory=folder), prepared.sweep.space.count
+    store.check_held(prepared.provenance, fresh=fresh)
+    left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
     found = dry_run(prepared.sweep)
     print_reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
-    count = prepared.sweep.space.count
-    rate = 1 / found.seconds_per_plan
+    if left < count:
+        console.print(
+            f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.", soft_wrap=True, highlight=False
+        )
+    simulated = left * found.seconds_per_plan / workers
     console.print(
-        f"About {rate:,.0f} plans/s per worker: {count:,} plans take about {short(count / rate / workers, 's')} "
-        f"with {workers} worker{'s' * (workers != 1)}, plus 1 to 3 s to start, "
-        f"and {short(count * found.bytes_per_plan, 'B')} of results. "
+        f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about "
+        f"{clock(found.seconds(left, workers) if left else 0)} (h:min:s) with {workers} worker{'s' * (workers != 1)}, "
+        f"{clock(simulated)} of it to simulate, and {short(left * found.bytes_per_plan, 'B')} of results{_free(folder)}. "
         "Nothing was stored.",
         highlight=False,
+        soft_wrap=True,
     )
+    if "" not in found.reasons:
+        console.print("No plan can run." if found.probed == count else "None of these plans can run.")
+        raise typer.Exit(EXIT_NO_PLAN)
+
+
+def _free(folder: Folder) -> str:
+    """What is free on the disk of a local folder."""
+    if folder.local is None:
+        return ""
+    place = folder.local.absolute()
+    while not place.exists():
+        place = place.parent
+    return f" ({short(shutil.disk_usage(place).free, 'B')} are free)"
 
 
 def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
