@@ -59,9 +59,7 @@ class _Commands(TyperGroup):
             self.add_command(_OnDemand(name=name, help=purpose))
 
 
-app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, context_settings=HELP
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
 
 def _version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import RESULTS
+from sweep.commands.shared import RESULTS, AsJson
 from sweep.folder import folder_at
 from sweep.listing import results_below
 from sweep.show.progress import clock
@@ -22,7 +22,7 @@ DAY_S = 86_400
 
 def command(
     directory: Annotated[str | None, typer.Argument(help="Folder of results, a path or URI. Default: results/.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the results below a folder: plans done, state, age, best plan."""
     folder = folder_at(directory or RESULTS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +27,7 @@ from sweep.show.checks import print_checks
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
+from sweep.show.tables import rows_text
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.slices import LIMIT_S
 from sweep.spec import SweepSpec, load_spec
@@ -48,15 +51,17 @@ def command(
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Print what a run would do; store nothing.")] = False,
     fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
     top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (per group); 0: no table.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the ranked rows, as JSON.")] = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
-    console = own_console()
+    console = Console(quiet=True) if quiet or as_json else own_console()
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     _introduce(loaded, prepared, console)
     folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
-        _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console)
+        _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console, as_json=as_json)
         return
     check_persistent(out)
     Store(directory=folder).check(prepared.provenance, fresh=fresh)
@@ -69,7 +74,9 @@ def command(
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
         raise typer.Exit(exit_code(stop)) from None
-    _conclude(progress, folder, running.workers, top, console)
+    if as_json and top != 0:
+        sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
+    _conclude(progress, folder, running.workers, 0 if quiet or as_json else top, console)
 
 
 def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
@@ -85,7 +92,7 @@ def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     print_checks(prepared.sweep.workload.checks, console)
 
 
-def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, console: Console) -> None:
+def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, console: Console, *, as_json: bool) -> None:
     store, count = Store(directory=folder), prepared.sweep.space.count
     store.check_held(prepared.provenance, fresh=fresh)
     left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
@@ -95,6 +102,10 @@ def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, cons
         console.print(
             f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.", soft_wrap=True, highlight=False
         )
+    if as_json:
+        data = {"plans": count, "left": left, "probed": found.probed, "reasons": found.reasons, "workers": workers}
+        data |= {"seconds": found.seconds(left, workers), "bytes": left * found.bytes_per_plan}
+        sys.stdout.write(json.dumps(data, indent=1) + "\n")
     simulated = left * found.seconds_per_plan / workers
     console.print(
         f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about "

@@ -16,6 +16,7 @@ from sweep.spec import SweepSpec
 RESULTS: Final = Path("results")
 
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Step = Annotated[
     int | None, typer.Option("--step", min=1, max=LARGEST["step"], help="Which of several steps in the files; else the median.")
 ]
