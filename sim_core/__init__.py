@@ -74,6 +74,7 @@ from sim_core.planning.legality import (
     REASONS,
     STATUSES,
 )
+from sim_core.bounds import Bounds, bounds
 from sim_core.simulator import (
     Events,
     Results,

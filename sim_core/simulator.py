@@ -106,7 +106,7 @@ class Events(NamedTuple):
     end_s: Floats
 
 
-class _Tables(NamedTuple):
+class Tables(NamedTuple):
     """The tables of a batch of plans; each has the row of every plan."""
 
     groups: Groups
@@ -114,7 +114,7 @@ class _Tables(NamedTuple):
     blocks: Blocks
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch that all plans of a batch use in turn."""
 
     program: Program
@@ -137,9 +137,9 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     workload = replace(workload, arrays=with_recorded(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
-    for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = _tables(workload, hardware, plans, rows)
-        scratch = _scratch(workload.arrays, plans, tables.split, rows)
+    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        tables = tables_of(workload, hardware, plans, rows)
+        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
@@ -182,7 +182,7 @@ def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) 
     check_plans(plans, len(hardware))
 
 
-def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
+def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = by_order(plans, rows)
     virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
@@ -195,10 +195,11 @@ def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
         begin = end
 
 
-def _tables(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
+def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
+    """The tables of a batch."""
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
-    return _Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
+    return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
@@ -225,8 +226,8 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     workload = replace(workload, arrays=with_recorded(workload, hardware))
     rows = np.zeros(1, np.int64)
-    tables = _tables(workload, hardware, one, rows)
-    scratch = _scratch(workload.arrays, one, tables.split, rows)
+    tables = tables_of(workload, hardware, one, rows)
+    scratch = allocate_scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
     _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
@@ -244,12 +245,12 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     )
 
 
-def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
+def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
     """Scratch large enough for each plan in `rows`."""
     schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
     blocks, stages, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), int(pp.max()), most_cells(schedule, pp, vpp)
     program, times = allocate(blocks, stages, cells)
-    return _Scratch(
+    return Scratch(
         program=program,
         of_order=np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64),
         times=times,
@@ -267,9 +268,9 @@ def _run_rows(
     arrays: Arrays,
     hardware: HardwareColumns,
     plans: Plans,
-    tables: _Tables,
+    tables: Tables,
     rows: Ints,
-    scratch: _Scratch,
+    scratch: Scratch,
     again: Floats,
     reason: Ints,
     metrics: Floats,
@@ -304,7 +305,7 @@ def _all_finite(values: Floats) -> bool:
 
 
 @inner_kernel
-def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
+def _simulate_one(case: Case, scratch: Scratch, out: Floats) -> bool:
     """Simulate one step; adds its metrics to the zeroed `out`. False if some blocks can never run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, ga = plan.pp, plan.ga
