@@ -15,6 +15,7 @@ from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
 
 COMMANDS: Final = {
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
+    "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError
 from sweep.budget import COSTS
-from sweep.columns import UTILISATION, result_column
+from sweep.columns import MEASURES, UTILISATION, result_column
 from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.query import columns_of, results
+from sweep.spec import SweepSpec
 from sweep.store import Store
 
 TOP, GROUP_TOP = 20, 1
@@ -169,6 +170,12 @@ def ordering(
             return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
     name = result_column(by or "gpu_s_per_sample", list(schema))
     return [(name, name in HIGHER_IS_BETTER if descending is None else descending)]
+
+
+def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
+    """The column that a spec asks for, and whether more of it is better."""
+    order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
+    return order[0]
 
 
 def _check(connection: duckdb.DuckDBPyConnection, where: str) -> None:

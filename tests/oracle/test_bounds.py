@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sim_core import METRICS, SCHEDULES, bounds, simulate
-from tests.oracle.cases import random_machines, random_plans, random_workload
-from tests.oracle.test_oracle import columns
+from tests.oracle.cases import columns, random_machines, random_plans, random_workload
 
 STEP_TIME = METRICS.index("step_time_s")
 

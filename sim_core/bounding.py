@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import Case, case_at
+from sim_core.costing.recorded import with_recorded
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
-from sim_core.metrics import METRICS, STEP_TIME
-from sim_core.costing.recorded import with_recorded
+from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.simulator import Scratch, Tables, allocate_scratch, batches, legality, simulate, tables_of
 from sim_core.step.bound import bound_pipeline
