@@ -12,6 +12,7 @@ from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
+from sim_core.describing import Group, Shape, shape_of
 from sim_core.engine.codes import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -166,6 +167,9 @@ __all__ = [
     "Check",
     "Events",
     "Facts",
+    "Group",
+    "Shape",
+    "shape_of",
     "FormatError",
     "Hardware",
     "Job",

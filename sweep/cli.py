@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
+    "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."

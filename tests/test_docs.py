@@ -137,6 +137,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/fidelity.md",
         "docs/formats.md",
         "docs/results.md",
+        "docs/explain.md",
         "docs/reliability.md",
         "docs/cluster.md",
         "docs/nightly.md",

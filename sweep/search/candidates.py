@@ -33,8 +33,6 @@ class Searched:
 
     rows: pa.RecordBatch
     counted: dict[str, int]
-    simulated: int
-    tightness: float  # sum over the simulated of bound / step
 
 
 def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
@@ -52,7 +50,7 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     np.minimum.at(lowest, group, cost)
     order = np.argsort(cost - lowest[group], kind="stable")
     tables: list[pa.RecordBatch] = []
-    tightness, begin, size = 0.0, 0, FIRST_BATCH
+    begin, size = 0, FIRST_BATCH
     while True:
         ahead = order[begin:]
         open_ = ahead[~(cost[ahead] > frontier.limits(keys)[group[ahead]])]
@@ -62,13 +60,13 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
         begin += int(np.flatnonzero(np.isin(ahead, chosen))[-1]) + 1
         size *= 2
         simulated = evaluate(sweep, positions[rows[chosen]])
-        tightness += _tightness(found.take(pa.array(rows[chosen])), simulated)
         tables.append(simulated)
         frontier.simulated += simulated.num_rows
+        frontier.tightness += _tightness(found.take(pa.array(rows[chosen])), simulated)
         take_in(simulated, frontier)
     if not tables:
         counted[BEATEN] += len(rows)
-        return Searched(rows=evaluate(sweep, positions[:0]), counted=_plain(counted), simulated=0, tightness=0.0)
+        return Searched(rows=evaluate(sweep, positions[:0]), counted=_plain(counted))
     (all_simulated,) = pa.Table.from_batches(tables).unify_dictionaries().combine_chunks().to_batches()
     counted[BEATEN] += len(rows) - all_simulated.num_rows
     kept = in_answer(all_simulated, frontier)
@@ -77,8 +75,6 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     return Searched(
         rows=all_simulated.filter(pa.array(kept)),
         counted=_plain(counted),
-        simulated=all_simulated.num_rows,
-        tightness=tightness,
     )
 
 

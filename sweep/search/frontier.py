@@ -21,9 +21,10 @@ class Frontier:
     objective: Objective
     found: dict[bytes, tuple[Floats, Ints]] = field(default_factory=dict)
     simulated: int = 0
+    tightness: float = 0.0  # sum over the simulated of bound / step
 
     def copy(self) -> Frontier:
-        """One that can be added to on its own; the arrays are never changed in place."""
+        """One to be added to on its own, which has simulated nothing yet; the arrays are never changed in place."""
         return Frontier(objective=self.objective, found=dict(self.found))
 
     def add(self, keys: Sequence[bytes], group: Ints, cost: Floats, plan: Ints) -> None:

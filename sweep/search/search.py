@@ -45,9 +45,14 @@ class SearchTask(SliceTask):
 
     def encode(self, part: Slice) -> pa.Buffer:
         """Search a slice; returns its file, to be stored."""
-        found = search_among(self.sweep, np.arange(part.start, part.stop), self.frontier.copy())
-        simulated = found.simulated + (self.frontier.simulated if part.start == 0 else 0)
-        counted = {"plans": found.counted, "simulated": simulated, "tightness": found.tightness}
+        frontier = self.frontier.copy()
+        found = search_among(self.sweep, np.arange(part.start, part.stop), frontier)
+        done = [frontier, self.frontier] if part.start == 0 else [frontier]  # the seed counts once
+        counted = {
+            "plans": found.counted,
+            "simulated": sum(each.simulated for each in done),
+            "tightness": sum(each.tightness for each in done),
+        }
         return encoded(found.rows, self.provenance, counted)
 
     def give_up(self, part: Slice, reason: str) -> Receipt:
