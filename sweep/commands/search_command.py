@@ -19,7 +19,7 @@ from sweep.search.candidates import BEATEN, WORSE
 from sweep.search.objective import Objective
 from sweep.search.search import Answer, as_search, run_search
 from sweep.show.progress import progress_display
-from sweep.show.results import print_ranking
+from sweep.show.ranked import print_ranking
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.slices import LIMIT_S
 from sweep.spec import load_spec
