@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, Final
@@ -14,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
 
 COMMANDS: Final = {
+    "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
@@ -24,7 +26,7 @@ COMMANDS: Final = {
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
-    "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
+    "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
@@ -79,6 +81,24 @@ def _options(
 
 def main() -> None:
     """Entry point. An input error is one line on standard error and exit code 1."""
+    try:
+        _run()
+    except SystemExit as end:
+        if "ray" in sys.modules:
+            _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _leave(code: int) -> None:
+    """End this process at once: Ray's threads crash an orderly end once the cluster is lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run() -> None:
+    """Run a command; its errors become one line."""
     try:
         app()
     except KeyboardInterrupt:
