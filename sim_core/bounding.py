@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import Case, case_at
-from sim_core.costing.recorded import with_recorded
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
-from sim_core.simulator import Scratch, Tables, allocate_scratch, batches, legality, simulate, tables_of
+from sim_core.simulator import Scratch, Tables, allocate_scratch, arrays_of, batches, legality, simulate, tables_of
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.lower import lower
@@ -47,7 +46,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
     """
     reason, memory = legality(workload, hardware, plans)
-    workload = replace(workload, arrays=with_recorded(workload, hardware))
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     step_s = np.full(len(reason), np.nan)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = tables_of(workload, hardware, plans, rows)

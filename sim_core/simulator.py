@@ -135,7 +135,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
-    workload = replace(workload, arrays=_arrays(workload, hardware))
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
@@ -154,7 +154,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
 
 
-def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
+def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
     own = plans_of(workload)
@@ -164,8 +164,8 @@ def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
 
     def step_s(tried: Arrays) -> float:
         one = replace(workload, arrays=tried)
-        tables, metrics = _tables(one, table, own, row), np.full((len(METRICS), 1), np.nan)
-        scratch = _scratch(tried, own, tables.split, row)
+        tables, metrics = tables_of(one, table, own, row), np.full((len(METRICS), 1), np.nan)
+        scratch = allocate_scratch(tried, own, tables.split, row)
         _run_rows(tried, table.columns, own, tables, row, scratch, again_flops(one), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
@@ -243,7 +243,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    workload = replace(workload, arrays=_arrays(workload, hardware))
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = tables_of(workload, hardware, one, rows)
     scratch = allocate_scratch(workload.arrays, one, tables.split, rows)
