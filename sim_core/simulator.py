@@ -312,7 +312,7 @@ def _run_rows(
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
-        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i])
+        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i], plans.checkpoint_layers[i])
 
 
 @inner_kernel

@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
-    "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
+    "calibrate": "Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }
@@ -43,8 +43,10 @@ class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        one = typer.Typer(add_completion=False, context_settings=HELP)
-        one.command(self.name)(import_module(f"sweep.commands.{self.name}_command").command)
+        one = import_module(f"sweep.commands.{self.name}_command").command
+        if not isinstance(one, typer.Typer):  # a Typer: a command of several
+            function, one = one, typer.Typer(add_completion=False, context_settings=HELP)
+            one.command(self.name)(function)
         return typer.main.get_command(one).make_context(info_name, args, parent=parent, **extra)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import short
+from sim_core import SpecError, short, shown
 from sweep.commands.shared import RESULTS, introduce, make_ready, prepared_spec
 from sweep.execution import Progress, dry_run, run_sweep
 from sweep.executors import Executor
@@ -48,6 +48,8 @@ def command(
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = own_console()
+    if out is not None and not out.strip():
+        raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     introduce(loaded, prepared, console)
