@@ -49,7 +49,7 @@ from sim_core.simai.tables import bus_tables
 from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
 from sim_core.step.lower import Lowered, allocate_lowered, lower
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
-from sim_core.step.pipeline import go_on, run_pipeline, timed_blocks
+from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
@@ -93,18 +93,6 @@ class Results(NamedTuple):
             "measured_share": self.measured_share,
             "recomputed_flops": self.recomputed_flops,
         }
-
-
-class Events(NamedTuple):
-    """The blocks of one plan, ordered by (start, stage); times in seconds from the start of the step."""
-
-    stage: Ints
-    chunk: Ints
-    micro_batch: Ints
-    backward: Ints
-    part: Ints  # of a backward: 0 all of it, 1 input gradient, 2 weight gradient
-    start_s: Floats
-    end_s: Floats
 
 
 class Tables(NamedTuple):
@@ -215,7 +203,6 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
 
 
 def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
-    """The tables of a batch."""
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
     return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
@@ -233,8 +220,18 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
     return dict(zip(SIMAI_PARTS, sums.tolist(), strict=True))
 
 
-def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
-    """The events of one plan in the event engine. Raises SpecError if the plan cannot run."""
+class Ran(NamedTuple):
+    """One plan after its simulation in the event engine: what it was run with, and what the run has left in the scratch."""
+
+    workload: Workload
+    plans: Plans  # of one row
+    tables: Tables
+    scratch: Scratch
+    metrics: Floats  # [METRICS]
+
+
+def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Ran:
+    """Simulate one plan in the event engine. Raises SpecError if it cannot run."""
     _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
@@ -250,18 +247,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
     _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
-    shape = int(one.schedule[0]), int(one.pp[0]), int(one.vpp[0]), int(one.ga[0])
-    stage, chunk, micro_batch, backward, part, start, end = timed_blocks(shape, scratch.program, scratch.times)
-    by_start = np.lexsort((stage, start))
-    return Events(
-        stage=stage[by_start],
-        chunk=chunk[by_start],
-        micro_batch=micro_batch[by_start],
-        backward=backward[by_start],
-        part=part[by_start],
-        start_s=start[by_start],
-        end_s=end[by_start],
-    )
+    return Ran(workload=workload, plans=one, tables=tables, scratch=scratch, metrics=metrics[:, 0])
 
 
 def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
