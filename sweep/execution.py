@@ -65,6 +65,24 @@ def run_sweep(
     log: Callable[[str], None] = lambda text: None,
 ) -> Progress:
     """Compute the missing rows of a sweep. Raises SimError, OSError; after an interrupt the result can be resumed."""
+
+    def task(provenance: bytes) -> SliceTask:
+        return SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
+
+    return run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log)
+
+
+def run_slices(
+    prepared: Prepared,
+    store: Store,
+    executor: Executor,
+    task_of: Callable[[bytes], SliceTask],
+    *,
+    fresh: bool,
+    watch: Callable[[Progress], None],
+    log: Callable[[str], None],
+) -> Progress:
+    """Run the task of a provenance on all slices that the store lacks. See `run_sweep`."""
     count = prepared.sweep.space.count
     with store.opened(prepared.provenance, fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
@@ -74,7 +92,7 @@ def run_sweep(
         progress = Progress(total=count, resumed=count - left)
         if not missing:
             return progress
-        task = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
+        task = task_of(provenance)
         queue = SliceQueue(gaps=deque(missing), workers=executor.workers)
         watch(progress)
         try:

@@ -13,9 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import SpecError, cache_dir, is_compiled, short, shown
-from sweep.commands.shared import RESULTS, prepared_spec, print_warnings
-from sweep.evaluation import warm_up
+from sim_core import SpecError, short, shown
+from sweep.commands.shared import RESULTS, introduce, make_ready, prepared_spec
 from sweep.execution import Progress, dry_run, run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
@@ -23,14 +22,13 @@ from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank
-from sweep.show.checks import print_checks
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
 from sweep.show.tables import rows_text
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.slices import LIMIT_S
-from sweep.spec import SweepSpec, load_spec
+from sweep.spec import load_spec
 from sweep.store import Store
 
 
@@ -60,7 +58,7 @@ def command(
         raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    _introduce(loaded, prepared, console)
+    introduce(loaded, prepared, console)
     folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
         _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console, as_json=as_json)
@@ -79,19 +77,6 @@ def command(
     if as_json and top != 0:
         sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
     _conclude(progress, folder, running.workers, 0 if quiet or as_json else top, console)
-
-
-def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
-    space = prepared.sweep.space
-    print_warnings(prepared.warnings, console)
-    axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
-    plans = f"{space.size:,} plan{'s' * (space.size != 1)}" + (f" ({axes})" if axes else "")
-    sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"{spec.name}: {plans}{sampled}", soft_wrap=True)
-    console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
-    for note in prepared.notes:
-        console.print(f"  note: {note}", soft_wrap=True)
-    print_checks(prepared.sweep.workload.checks, console)
 
 
 def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, console: Console, *, as_json: bool) -> None:
@@ -133,10 +118,7 @@ def _free(folder: Folder) -> str:
 
 
 def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
-    if not is_compiled():
-        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
-    seconds = warm_up(prepared.sweep)
-    console.print(f"Engine ready in {short(seconds, 's')}.")
+    make_ready(prepared, console)
     with progress_display(console) as watch:
         return run_sweep(
             prepared, store, executor, fresh=fresh, watch=watch, log=lambda text: console.print(text, soft_wrap=True)
