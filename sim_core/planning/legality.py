@@ -39,6 +39,7 @@ from sim_core.planning.columns import (
     Plans,
     replicas,
 )
+from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
@@ -106,6 +107,7 @@ REASONS: Final = (
     "window_needs_whole_keys",
     "dispatcher_not_recorded",
     "precision_not_recorded",
+    "expert_load_unknown",
     "precision_not_in_stack",
     "precision_not_on_device",
     "sizes_unfit_precision",
@@ -182,6 +184,7 @@ EXPLANATIONS: Final = {
     "window_needs_whole_keys": "cp > 1 as a ring (p2p), but some layers have sliding windows: use a2a or all_gather",
     "dispatcher_not_recorded": "a recorded workload's all-to-alls are those of its own dispatcher (a model has any)",
     "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
+    "expert_load_unknown": "expert_imbalance: no experts, no recorded times by tokens, or ep does not divide their number",
     "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
     "precision_not_on_device": "the device has no tensor cores of this precision",
     "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
@@ -231,6 +234,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "cp_not_recorded": (plans.cp > 1) & workload.from_file,
         "dispatcher_not_recorded": (plans.dispatcher != 0) & workload.from_file,
         "precision_not_recorded": (plans.precision > 0) & workload.from_file,
+        "expert_load_unknown": loads_unknown(workload, plans),
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
@@ -351,7 +355,7 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans that fidelity simai does not support."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
-    changed |= plans.schedule > ONE_F_ONE_B
+    changed |= (plans.schedule > ONE_F_ONE_B) | (plans.expert_imbalance != 0)
     changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
     return unknown
