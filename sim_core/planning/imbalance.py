@@ -86,4 +86,4 @@ def zipf_load(exponent: float, experts: int, ep: int) -> float:
         return float(popular.max() / popular.mean())
     rng = np.random.default_rng(0)
     sums = [rng.permutation(popular).reshape(ep, -1).sum(axis=1).max() for _ in range(DRAWS)]
-    return float(np.mean(sums) * ep / popular.sum())
+    return min(float(np.mean(sums) * ep / popular.sum()), float(ep))
