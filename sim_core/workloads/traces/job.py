@@ -185,9 +185,9 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
         )
         for (stage, index), file in sorted(placed.items())
     )
-    for rank in ranks:
-        _check_stamps(rank)
-    warnings += [told for rank in ranks if (told := _cut_off(rank))]
+    for one in ranks:
+        _check_stamps(one)
+    warnings += [told for one in ranks if (told := _cut_off(one))]
     return Job(ranks=ranks, layout=layout, warnings=tuple(warnings), sequence=_sequence(files))
 
 
