@@ -71,6 +71,7 @@ from sim_core.planning.columns import (
     Plans,
     slice_plans,
 )
+from sim_core.planning.imbalance import imbalance_codes
 from sim_core.planning.legality import (
     EXPLANATIONS,
     FIRST_FAILURE,
@@ -208,6 +209,7 @@ __all__ = [
     "calibrated",
     "read_calibrated",
     "checkpointing_codes",
+    "imbalance_codes",
     "collective_seconds",
     "compiling_alone",
     "count",

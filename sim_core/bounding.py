@@ -14,6 +14,7 @@ from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.imbalance import with_loads
 from sim_core.simulator import Scratch, Tables, allocate_scratch, arrays_of, batches, legality, simulate, tables_of
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
@@ -46,6 +47,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
     """
     reason, memory = legality(workload, hardware, plans)
+    plans = with_loads(workload, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     step_s = np.full(len(reason), np.nan)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):

@@ -42,6 +42,7 @@ from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, by_order, slice_plans
+from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
 from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
@@ -123,6 +124,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
+    plans = with_loads(workload, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
@@ -167,6 +169,7 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     """
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
+    plans = with_loads(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     held = workload.memory_of or workload
     memory[STATE_BYTES] = model_state_bytes(held, plans)
@@ -240,6 +243,7 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
+    one = with_loads(workload, one)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = tables_of(workload, hardware, one, rows)

@@ -106,7 +106,9 @@ def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
     base = case.arrays.base
     rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
     rules, load = case.arrays.compute_rule, case.arrays.expert_load
-    if load.shape[0] > 0:
+    if load.shape[0] > 0 and plan.expert_imbalance > 0:
+        blocks.scale[row, EXPERT_LOAD] *= plan.expert_imbalance / case.arrays.recorded_load
+    elif load.shape[0] > 0:
         blocks.scale[row, EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
     if not by_model:
         blocks.compute[row] = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)
