@@ -31,6 +31,9 @@ JAX: Final = ("maxtext", "paxml")
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"), ("", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
+FP32_ACCUMULATION: Final = "fp32 grad accumulation"
+"""In the notes of runs with DeepSpeed's BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
+(deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank, and 10 of traffic a micro-batch."""
 LAYOUT_LAYERS: Final = 61
 LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32: [1] + [2] * 30 + [0]}
 """Layers of each virtual stage, by the number of these, in Megatron-Bridge's recipes of DeepSeek-V3 and Kimi K2, both of 61
@@ -49,6 +52,8 @@ def stack_of(row: Row, model: Model) -> Stack:
     if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
         name = "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
     stack = read_stack(name)
+    if name == "megatron-deepspeed" and FP32_ACCUMULATION in row.text("notes").lower():
+        stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
     return stack
