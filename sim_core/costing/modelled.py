@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 EXPOSED: Final = 1
+AGAIN: Final = 2
+"""Row of `nic_s`."""
 
 
 def cost_model_blocks(
@@ -77,7 +79,7 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     blocks.work[:, at, BACKWARD_S] += backward
     exposed = [np.zeros(len(shape)), np.zeros(len(shape))]
     selective = filled.plans.checkpointing[filled.first] == SELECTIVE
-    seconds = message_s(filled, sent) * times
+    seconds, of_nics = (of_one * times for of_one in message_s(filled, sent))
     again_messages = np.zeros(len(shape))
     for k in range(len(sent.names)):
         total = seconds[:, k]
@@ -87,6 +89,9 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
         of_context = int(sent.group[k]) in (CP_A2A, CP_RING)
         metric = CP_TOTAL if of_context else EP_TOTAL if sent.group[k] == EP else TP_TOTAL
         backwards = int(sent.phase[k] != FORWARD)
+        nic = of_nics[:, k]
+        nic = np.stack([nic, nic * out / np.maximum(total, 1e-30)], axis=1)
+        blocks.nic_s[:, at, backwards] += nic
         blocks.work[:, at, metric] += total
         blocks.work[:, at, metric + EXPOSED] += out
         exposed[backwards] += out
@@ -97,6 +102,7 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
             blocks.again[:, at, metric] += np.where(left_out, 0.0, total)
             blocks.again[:, at, metric + EXPOSED] += np.where(left_out, 0.0, out)
             again_messages += np.where(left_out, 0.0, out)
+            blocks.nic_s[:, at, AGAIN] += np.where(left_out[:, None], 0.0, nic)
     again = np.where(selective, core, forward) + again_messages
     blocks.again[:, at, RECOMPUTE_S] += np.where(selective, core, forward)
     launched = (stack.launch_forward, stack.launch_backward)
