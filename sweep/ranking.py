@@ -16,6 +16,7 @@ from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.store import Store
+from sweep.stragglers import TAIL
 
 TOP, GROUP_TOP = 20, 1
 HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "goodput", "effective_tokens_per_s", *UTILISATION)
@@ -88,6 +89,7 @@ def rank(
         varying, held = _spread(connection, plan_columns, condition)
         asked = provenance.get("spec", {})
         more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
+        more_columns += TAIL if asked.get("stragglers") else ()
         select = chosen or [*varying, *_result_columns(by, schema, more_columns)]
         select = list(dict.fromkeys(["plan", *per, *select, by]))
         facts = provenance.get("plausibility", {})
@@ -102,7 +104,7 @@ def rank(
         ).to_arrow_table()
     utilisation = _utilisation(rows)
     if not chosen:
-        select = [name for name in select if name not in (MFU, *COSTS, *GOODPUT) or rows[name].null_count < len(rows)]
+        select = [name for name in select if name not in (MFU, *COSTS, *GOODPUT, *TAIL) or rows[name].null_count < len(rows)]
     return Ranking(
         rows=rows.select(["rank", *select]),
         by=by,
@@ -128,7 +130,9 @@ def rank(
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     """Notes of the run that concern the ranking."""
-    notes = [note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:"))]
+    notes = [
+        note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:", "stragglers:"))
+    ]
     checks = len(provenance.get("checks", ()))
     if checks:
         notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")

@@ -15,6 +15,7 @@ from sweep.fidelity import Disagreement
 from sweep.ranking import Ranking
 from sweep.show.checks import print_plausibility
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
+from sweep.stragglers import TAIL
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
@@ -131,6 +132,9 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
             f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}",
             soft_wrap=True,
         )
+    if row["step_time_p50_s"] is not None:
+        half, most = (short(row[name], "s") for name in TAIL)
+        console.print(f"with stragglers half of the steps take up to {half}, 95 % up to {most}", soft_wrap=True)
     if row["goodput"] is not None:
         part, _, rate = (cell(name, row[name]) for name in GOODPUT)
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"
