@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -19,6 +19,9 @@ help:  ## list the commands
 
 sweep: $(READY)  ## set up, run the main job, rank it
 	$(BIN)/sweep run examples/llama3_70b_h100.yaml
+
+dist: $(READY)  ## a wheel under dist/, to be installed elsewhere
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 
 test: $(READY)  ## all tests except the long ones
 	$(BIN)/sweep simulate examples/workloads/gpt7b_tp4_dp128.simai.txt >/dev/null # compile once, not in every worker

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from sweep.validation.ablations import ABLATIONS, errors_without
+from sweep.validation.error_bars import as_markdown as error_bars_markdown
+from sweep.validation.error_bars import evidence_of
 from sweep.validation.figures import figures, figures_of
 from sweep.validation.report import ablation_table, as_markdown
 from sweep.validation.simulation import Run, run_rows
@@ -102,6 +104,7 @@ def main() -> int:
     page = DOCS / "validation.md"
     text = page.read_text(encoding="utf-8")
     text = between(text, "figures", as_markdown(figures(runs), figures_of("all", "", runs)))
+    text = between(text, "error bars", error_bars_markdown(evidence_of(runs)))
     text = between(text, "ablations", ablation_table(base, without))
     page.write_text(text, encoding="utf-8")
     print(f"{page}: {len(timed)} runs, {len(ABLATIONS)} ablations")

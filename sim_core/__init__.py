@@ -11,6 +11,7 @@ from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
+from sim_core.describing import Group, Shape, shape_of
 from sim_core.engine.codes import SCHEDULES
 from sim_core.errors import (
     FormatError,
@@ -28,9 +29,11 @@ from sim_core.hardware.description import (
     preset_names,
     read_hardware,
 )
+from sim_core.hardware.kernels.attention import attention_backward_s, attention_forward_s
 from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
 from sim_core.hardware.kernels.gemm import PHASES as GEMM_PHASES
 from sim_core.hardware.kernels.gemm import gemm_s
+from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
 from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
@@ -165,6 +168,9 @@ __all__ = [
     "Check",
     "Events",
     "Facts",
+    "Group",
+    "Shape",
+    "shape_of",
     "FormatError",
     "Hardware",
     "Job",
@@ -185,6 +191,9 @@ __all__ = [
     "Stack",
     "Start",
     "Summary",
+    "Surface",
+    "GemmSurface",
+    "AttentionSurface",
     "Traffic",
     "Workload",
     "cache_dir",
@@ -204,6 +213,8 @@ __all__ = [
     "model_names",
     "model_yaml",
     "gemm_s",
+    "attention_forward_s",
+    "attention_backward_s",
     "load_kernels",
     "measured_kernels",
     "memory_basis",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, Final
@@ -14,19 +15,21 @@ from typer.core import TyperCommand, TyperGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
 
 COMMANDS: Final = {
+    "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "rank": "Rank the plans of a sweep.",
+    "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
-    "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
+    "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
-    "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
+    "calibrate": "Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }
@@ -39,8 +42,10 @@ class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        one = typer.Typer(add_completion=False, context_settings=HELP)
-        one.command(self.name)(import_module(f"sweep.commands.{self.name}_command").command)
+        one = import_module(f"sweep.commands.{self.name}_command").command
+        if not isinstance(one, typer.Typer):  # a Typer: a command of several
+            function, one = one, typer.Typer(add_completion=False, context_settings=HELP)
+            one.command(self.name)(function)
         return typer.main.get_command(one).make_context(info_name, args, parent=parent, **extra)
 
 
@@ -77,6 +82,24 @@ def _options(
 
 def main() -> None:
     """Entry point. An input error is one line on standard error and exit code 1."""
+    try:
+        _run()
+    except SystemExit as end:
+        if "ray" in sys.modules:
+            _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _leave(code: int) -> None:
+    """End this process at once: Ray's threads crash an orderly end once the cluster is lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run() -> None:
+    """Run a command; its errors become one line."""
     try:
         app()
     except KeyboardInterrupt:

@@ -56,15 +56,45 @@ SHORT_NAMES: Final = {
     "gpu-s/sample": "gpu_s_per_sample",
 }
 """Headings of the ranked table -> columns. Both are accepted wherever a column is named."""
+SHORT_PARTS: Final = {
+    "fwd": "compute_forward_s",
+    "bwd": "compute_backward_s",
+    "recomp": "compute_recompute_s",
+    "TP": "tp_exposed_s",
+    "EP": "ep_exposed_s",
+    "CP": "cp_exposed_s",
+    "PP": "pp_exposed_s",
+    "DP": "dp_exposed_s",
+    "bubble": "bubble_s",
+    "optim": "optimizer_s",
+}
+"""The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
+UNITS: Final = ("_s", "_bytes")
+"""Endings that may be left out where a column is named."""
 
 
 def result_column(name: str, columns: Sequence[str]) -> str:
-    """The result column that `name` means; a table heading or a name without `_s` is accepted. Raises SpecError."""
-    short = SHORT_NAMES.get(name.strip(), name.strip().removeprefix("hardware."))
-    for candidate in (short, f"{short}_s"):
+    """The result column that `name` means; a table heading or a name without its unit is accepted. Raises SpecError."""
+    given = name.strip().removeprefix("hardware.").removesuffix("%")
+    short = SHORT_NAMES.get(given, SHORT_PARTS.get(given, given))
+    for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate
     raise SpecError(f"unknown column {name!r}, {nearest(short, columns)}")
+
+
+def other_names(columns: Sequence[str]) -> dict[str, str]:
+    """Further names of these columns in a condition: headings that SQL can read, and names without their unit."""
+    known = {name.lower() for name in columns}
+    names = {short: name for short, name in SHORT_NAMES.items() if name in columns and short.isidentifier()}
+    for unit in UNITS:
+        names |= {name.removesuffix(unit): name for name in columns if name.endswith(unit) and not name.endswith("per_s")}
+    return {short: name for short, name in names.items() if short.lower() not in known}
+
+
+def names_of_hardware(columns: Sequence[str]) -> list[str]:
+    """Columns of hardware numbers as a spec names them: `hardware.nic_bandwidth`."""
+    return [f"hardware.{name}" for name in columns if name in HARDWARE_KEYS]
 
 
 def result_schema(space: Space) -> pa.Schema:

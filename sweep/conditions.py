@@ -59,13 +59,16 @@ def locked_down(files: Sequence[Path] = ()) -> Iterator[duckdb.DuckDBPyConnectio
         yield connection
 
 
-def check_condition(expression: str, columns: Collection[str], later: Collection[str] = ()) -> None:
-    """Raise SpecError unless `expression` is one condition on these columns; `later` are only known after a run."""
+def check_condition(expression: str, columns: Collection[str], later: Collection[str] = (), also: Collection[str] = ()) -> None:
+    """Raise SpecError unless `expression` is one condition on these columns; `later` are only known after a run.
+
+    `also`: further names of the columns.
+    """
     if len(expression) > MOST_CHARACTERS:
         raise SpecError(f"found {len(expression):,} characters, expected at most {MOST_CHARACTERS:,}")
     with locked_down() as connection:
         for text in (f"SELECT {expression}\n", f"SELECT ({expression}\n)"):  # alone, and where it will stand
-            _check_tree(_tree(connection, text), {name.lower() for name in columns}, columns, later)
+            _check_tree(_tree(connection, text), {name.lower() for name in (*columns, *also)}, columns, later)
 
 
 def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sim_core import FIDELITIES, PARTS, SpecError
 from sweep.folder import Location
-from sweep.query import columns_of, results
+from sweep.query import NAMED, columns_of, results
 
 _NOT_OF_THE_PLAN = ("plan", "fidelity")
 
@@ -39,7 +39,7 @@ def compare_fidelity(directory: Location, *, top: int, where: str | None) -> Dis
         condition = f"({where}\n)" if where else "true"
         connection.execute(
             "CREATE TEMP TABLE pairs AS WITH ok AS "
-            f"(SELECT * FROM results WHERE status = 'ok' AND coalesce({condition}, false)) "
+            f"(SELECT * FROM {NAMED} WHERE status = 'ok' AND coalesce({condition}, false)) "
             f"SELECT e.plan AS plan, s.plan AS simai_plan, {plan}, "
             f"e.step_time_s AS event_s, s.step_time_s AS simai_s, s.step_time_s / e.step_time_s AS ratio, {parts}, "
             "rank() OVER (ORDER BY e.step_time_s) AS event_rank, rank() OVER (ORDER BY s.step_time_s) AS simai_rank "

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
 import duckdb
 
 from sim_core import SpecError
+from sweep.columns import names_of_hardware, other_names
 from sweep.conditions import check_condition, locked_down
 from sweep.folder import Location
 from sweep.store import Store
 
+NAMED: Final = "named AS hardware"
+"""The rows with all names of their columns; so called, `hardware.nic_bandwidth` is the column, too."""
+
 
 @contextmanager
 def results(directory: Location, where: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value."""
+    """The rows as the table `results`, and as NAMED for conditions.
+
+    Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
+    """
     with opened(results=directory) as connection:
+        columns = list(columns_of(connection))
+        others = other_names(columns)
+        names = "".join(f', "{name}" AS "{short}"' for short, name in others.items())
+        connection.execute(f"CREATE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
         if where:
             try:
-                check_condition(where, columns_of(connection))
+                check_condition(where, columns, (), [*others, *names_of_hardware(columns)])
             except SpecError as error:
                 raise SpecError(f"--where {where!r}: {error}") from None
         try:

@@ -1,4 +1,7 @@
-"""Rank the results of a sweep: the best plans by a column, over all plans or within groups. DuckDB runs the queries."""
+"""Rank the results of a sweep: the best plans by a column, over all plans or within groups, or those on a Pareto front.
+
+DuckDB runs the queries.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,28 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError
 from sweep.budget import COSTS
-from sweep.columns import UTILISATION, result_column
+from sweep.columns import result_column
 from sweep.failures import GOODPUT
 from sweep.folder import Location
-from sweep.query import columns_of, results
+from sweep.fronts import FRONT, find_fronts
+from sweep.query import NAMED, columns_of, results
+from sweep.selection import (
+    ALIKE,
+    DIFFERING,
+    HIGHER_IS_BETTER,
+    Question,
+    check_type,
+    chosen_rows,
+    counted,
+    ordering,
+    quoted,
+    select,
+    spread,
+)
 from sweep.store import Store
 from sweep.stragglers import TAIL
 
 TOP, GROUP_TOP = 20, 1
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "goodput", "effective_tokens_per_s", *UTILISATION)
 MFU: Final = "mfu"
 HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
@@ -32,7 +48,10 @@ IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 class Ranking:
     """The ranked rows, and what the ranking leaves out."""
 
-    rows: pa.Table
+    rows: pa.Table  # every column of a result, or those asked for; the same for all results with the same columns
+    shown: tuple[str, ...]  # the columns of `rows` that say most of these plans
+    per: tuple[str, ...]
+    front: tuple[str, ...]  # columns of the Pareto front that the rows are; empty: a ranking
     by: str
     descending: bool
     ranked: int
@@ -49,6 +68,8 @@ class Ranking:
     utilisation: tuple[tuple[float, float], ...]  # of the rows: TFLOP/s per GPU and MFU, where known
     hfu: tuple[float, ...]  # of those rows that recompute, where known
     measured: tuple[float, ...]  # of the rows: the part of the compute on measured kernels, where known
+    alike: int  # plans that the rows stand for besides their own
+    differing: tuple[str, ...]  # columns in which those differ
 
 
 def rank(
@@ -60,53 +81,65 @@ def rank(
     per: Sequence[str] | None = None,
     columns: Sequence[str] = (),
     descending: bool | None = None,
+    pareto: Sequence[str] = (),
+    every: bool = False,
 ) -> Ranking:
     """Rank the results in `directory`. Ties go to the lower plan number.
 
-    `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group.
-    `columns` may be just `all`.
+    `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
+    just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
+    unless `top` says fewer. Plans with the same numbers are one row, unless `every`.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
     with results(directory, where) as connection:
         provenance = Store(directory=directory).provenance() or {}
         schema = columns_of(connection)
-        ordered_by = ordering(by, descending, provenance, schema)
+        front = [(name, name in HIGHER_IS_BETTER) for name in (result_column(each, list(schema)) for each in pareto)]
+        if front and by is not None:
+            raise SpecError("--pareto and --by: expected one of them; the front is in the order of its first column")
+        ordered_by = front or ordering(by, descending, provenance, schema)
         by, descending = ordered_by[0]
         if per is None:
             per = provenance.get("spec", {}).get("per", [])
         per = [result_column(name, list(schema)) for name in per]
-        top = top or (GROUP_TOP if per else TOP)
-        chosen = [result_column(name, list(schema)) for name in columns] if list(columns) != [ALL] else _all_columns(schema)
-        condition = f"status = 'ok' AND {_quoted(by)} IS NOT NULL"
-        total, reasons = _counts(connection, by)
-        memory = _too_large(connection, schema)
+        top = top or (None if front else GROUP_TOP if per else TOP)
+        wanted = [] if list(columns) in ([], [ALL]) else [_named(name, schema) for name in columns]
+        condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
         if where:
-            _check(connection, where)
+            check_type(connection, where, NAMED)
             condition += f" AND coalesce(({where}\n), false)"
-        ranked = _one(connection, f"SELECT count(*) FROM results WHERE {condition}")
+        total, ranked, reasons = counted(connection, by, where or "true", NAMED)
+        memory = _too_large(connection, schema) if "memory_exceeds_device" in reasons else None
         plan_columns = _plan_columns(schema)
-        varying, held = _spread(connection, plan_columns, condition)
-        asked = provenance.get("spec", {})
-        more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
-        more_columns += TAIL if asked.get("stragglers") else ()
-        select = chosen or [*varying, *_result_columns(by, schema, more_columns)]
-        select = list(dict.fromkeys(["plan", *per, *select, by]))
-        facts = provenance.get("plausibility", {})
-        over = f"PARTITION BY {', '.join(map(_quoted, per))} " if per else ""
-        order = ", ".join(f"{_quoted(name)} {'DESC' if more else 'ASC'}" for name, more in ordered_by) + ", plan"
-        groups = "".join(f"{_quoted(name)}, " for name in per)
-        more = [name for name in (TFLOPS, MFU, HFU, MEASURED) if name in schema and name not in select]
-        rows = connection.sql(
-            f"WITH ranked AS (SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, * FROM results WHERE {condition}) "
-            f"SELECT rank, {', '.join(map(_quoted, [*select, *more]))} "
-            f"FROM ranked WHERE rank <= {int(top)} ORDER BY {groups}rank"
-        ).to_arrow_table()
-    utilisation = _utilisation(rows)
-    if not chosen:
-        select = [name for name in select if name not in (MFU, *COSTS, *GOODPUT, *TAIL) or rows[name].null_count < len(rows)]
+        varying, held = spread(connection, plan_columns, NAMED, condition)
+        if front:
+            find_fronts(connection, NAMED, condition, front, per)
+            condition = f"plan IN (SELECT plan FROM {FRONT})"
+        source = NAMED
+        question = Question(
+            source=source, condition=condition, order=ordered_by, per=per, top=top, plan_columns=varying, every=every
+        )
+        select(connection, question, list(schema))
+        kept = [name for name in schema if name not in ("status", "reason")]
+        rows = chosen_rows(connection, kept, per)
+    asked = provenance.get("spec", {})
+    more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
+    more_columns += TAIL if asked.get("stragglers") else ()
+    shown = ["plan", *per, *varying, *(name for name, _ in front), *_result_columns(by, schema, more_columns)]
+    optional = (MFU, *COSTS, *GOODPUT, *TAIL)
+    shown = [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
+    alike = [n - 1 for n in rows[ALIKE].to_pylist()]
+    taken = ["rank", *kept, ALIKE, DIFFERING]
+    if wanted:
+        taken = shown = list(dict.fromkeys(["rank", "plan", *per, *wanted, by]))
+    elif list(columns) == [ALL]:
+        shown = kept
     return Ranking(
-        rows=rows.select(["rank", *select]),
+        rows=rows.select(taken),
+        shown=tuple(dict.fromkeys(["rank", *([ALIKE] if any(alike) and not wanted else []), *shown])),
+        per=tuple(per),
+        front=tuple(name for name, _ in front),
         by=by,
         descending=descending,
         ranked=ranked,
@@ -119,13 +152,20 @@ def rank(
         memory=memory,
         varying=tuple(varying),
         held=held,
-        plausibility=facts,
-        utilisation=utilisation,
+        plausibility=provenance.get("plausibility", {}),
+        utilisation=_utilisation(rows),
         hfu=tuple(a for a, b in zip(*(rows[name].to_pylist() for name in (HFU, MFU)), strict=True) if a != b and a is not None)
         if {HFU, MFU} <= set(rows.column_names)
         else (),
         measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
+        alike=sum(alike),
+        differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _named(name: str, schema: dict[str, str]) -> str:
+    """A column of a ranking by any of its names."""
+    return name.strip() if name.strip() in ("rank", ALIKE, DIFFERING) else result_column(name, list(schema))
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
@@ -154,43 +194,6 @@ def outcome(directory: Location) -> tuple[int, int]:
     return int(ok), int(failed)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    return int(connection.execute(query).fetchall()[0][0])
-
-
-def ordering(
-    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
-) -> list[tuple[str, bool]]:
-    """The columns to rank by, each with whether more is better: the given one, or the spec's objectives in turn."""
-    if by is None:
-        objectives = provenance.get("spec", {}).get("objectives", [])
-        order = [(result_column(str(o["column"]), list(schema)), o["direction"] == "maximize") for o in objectives]
-        if order:
-            return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
-    name = result_column(by or "gpu_s_per_sample", list(schema))
-    return [(name, name in HIGHER_IS_BETTER if descending is None else descending)]
-
-
-def _check(connection: duckdb.DuckDBPyConnection, where: str) -> None:
-    """Raise SpecError if `where` has another type than true or false."""
-    kind = connection.sql(f"SELECT ({where}\n) FROM results LIMIT 0").types[0]
-    if str(kind) != "BOOLEAN":
-        raise SpecError(f"--where {where!r}: found a value of type {kind}, expected a condition")
-
-
-def _counts(connection: duckdb.DuckDBPyConnection, by: str) -> tuple[int, dict[str, int]]:
-    """Number of all rows, and of rows that cannot be ranked, by reason."""
-    found = connection.execute(
-        f"SELECT CASE WHEN status = 'ok' THEN 'no_{by}' ELSE reason END AS why, count(*) FROM results "
-        f"WHERE status <> 'ok' OR {_quoted(by)} IS NULL GROUP BY why ORDER BY count(*) DESC, why"
-    ).fetchall()
-    return _one(connection, "SELECT count(*) FROM results"), {str(why): int(n) for why, n in found}
-
-
 def _too_large(connection: duckdb.DuckDBPyConnection, schema: dict[str, str]) -> tuple[float, float, float, float] | None:
     """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
     need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
@@ -205,19 +208,6 @@ def _plan_columns(schema: dict[str, str]) -> list[str]:
     """The columns that define a plan: all before the status."""
     names = list(schema)
     return [name for name in names[: names.index("status")] if name not in IDENTITY]
-
-
-def _all_columns(schema: dict[str, str]) -> list[str]:
-    """Every column but the status and reason, which are those of a result in each ranked row."""
-    return [name for name in schema if name not in ("status", "reason")]
-
-
-def _spread(connection: duckdb.DuckDBPyConnection, names: list[str], condition: str) -> tuple[list[str], dict[str, Any]]:
-    """The plan columns that vary among the ranked rows, and the values of those that do not."""
-    bounds = ", ".join(f"min({_quoted(n)}), max({_quoted(n)})" for n in names)
-    row = connection.execute(f"SELECT {bounds} FROM results WHERE {condition}").fetchall()[0]
-    pairs = list(zip(names, row[::2], row[1::2], strict=True))
-    return [n for n, low, high in pairs if low != high], {n: low for n, low, high in pairs if low == high}
 
 
 def _result_columns(by: str, schema: dict[str, str], costs: Sequence[str]) -> list[str]:

@@ -72,7 +72,7 @@ def is_whole(data: bytes, rows: int, identity: str | None) -> bool:
     if place is not None and data[place : place + len(_EMPTY)] != b"sha256:" + _digest(data, place).encode():
         return False
     try:
-        footer = pq.read_metadata(BytesIO(data))
+        footer = pq.read_metadata(pa.BufferReader(data))
         provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
     except (pa.ArrowException, OSError, ValueError):
         return False

@@ -24,7 +24,8 @@ from sweep.slice_file import Slice, is_whole, opened_text, sealed_text
 MANIFEST: Final = "sweep.json"
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK: Final = ".lock"
-_READERS: Final = 16
+_READERS: Final = 16  # of an object store, which answers late
+_LOCAL_READERS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ class Store:
                 (copies / part.file_name).write_bytes(data)
             return True
 
-        with ThreadPoolExecutor(_READERS) as readers:
+        with ThreadPoolExecutor(_READERS if self.folder.local is None else _LOCAL_READERS) as readers:
             return [part for part, fine in zip(parts, readers.map(whole, parts), strict=True) if not fine]
 
     @contextmanager

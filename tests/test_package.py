@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,6 +46,25 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     assert {path.rpartition(".")[2] for path in expected} == {"py", "typed", "yaml", "npz", "csv", "json"}
     found = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert found == expected
+
+
+@pytest.mark.long
+def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
+    """A spec written and tried by the code of the wheel, in an empty folder."""
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    ZipFile(wheel).extractall(site)
+    for arguments in (["init", "llama3-8b", "--gpus", "16"], ["run", "llama3-8b.yaml", "--dry-run"]):
+        code = (
+            f"import sys, sweep; assert sweep.__file__.startswith({str(site)!r}); "
+            f"sys.argv[1:] = {arguments!r}; from sweep.cli import main; main()"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(site)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=work, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert "Nothing was stored." in done.stdout
 
 
 def test_the_wheel_names_its_license(wheel: Path) -> None:

@@ -51,6 +51,7 @@ WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS = 0, 1, 2, 3
 ASSUMED_STACK: Final = "megatron-core"
 """Whose allocator and reserve are taken for files, which do not tell theirs."""
 PARAMETER_BYTES: Final = 2.0
+NO_STAGES: Final = np.empty((4, 0))
 
 
 class _State(NamedTuple):
@@ -69,8 +70,12 @@ class _Held(NamedTuple):
     parameters: Floats
 
 
-def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
-    """Bytes by MEMORY of the plans in `rows`, which must be legal, [len(MEMORY), n]; NaN where unknown."""
+def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats = NO_STAGES) -> Floats:
+    """Bytes by MEMORY of the plans in `rows`, which must be legal, [len(MEMORY), n]; NaN where unknown.
+
+    `of_stages`, if given, is filled with bytes on each stage of the last plan, [4, stages]: tensors without buffers; of these
+    activations with logits; of those logits; layers that are not sharded.
+    """
     memory = np.full((len(MEMORY), len(plans.tp)), np.nan)
     estimate = None if workload.modelled else estimate_of(workload)
     if workload.arrays.pieces.rerun.any():  # which activations a file keeps is not known where it runs some forwards again
@@ -95,7 +100,8 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints) -> Floats:
     whole = np.zeros(len(plans.tp))
     tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
     state = _state(workload, plans)
-    _fill(workload.arrays, plans, split, state, rows, shape, kept, *most, in_flight, tensors, whole, activations, logits)
+    filled = tensors, whole, activations, logits, of_stages
+    _fill(workload.arrays, plans, split, state, rows, shape, kept, *most, in_flight, *filled)
     memory[STATE_BYTES] = tensors - activations - whole
     activations -= logits
     memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
@@ -172,6 +178,7 @@ def _fill(
     whole: Floats,
     activations: Floats,
     logits: Floats,
+    of_stages: Floats,
 ) -> None:
     """Fill bytes of tensors: `total`, of these `whole` (layers not sharded) and `activations`, of those `logits`.
 
@@ -210,6 +217,9 @@ def _fill(
                     of_stage, of_logits = then + working, logits_then
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
                 unsharded = _unsharded(arrays, split, plan, sharding, kept.parameters[shape[k]], row + stage)
+            if of_stages.shape[1] > stage:
+                of_stages[0, stage], of_stages[1, stage] = bytes_ + of_stage + unsharded, of_stage
+                of_stages[2, stage], of_stages[3, stage] = of_logits, unsharded
             if not total[rows[k]] >= bytes_ + of_stage + unsharded:
                 total[rows[k]] = bytes_ + of_stage + unsharded
                 whole[rows[k]] = unsharded

@@ -48,6 +48,7 @@ class HardwareColumns(NamedTuple):
     gpus_per_pod: Ints  # 0: no pods
     pod_oversubscription: Floats
     shared_nics: Bools  # whether groups that send at the same time share their NICs
+    step_overhead: Floats  # seconds of a step besides its work
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Device(NamedTuple):
     compute_scale: float
     gpus_per_node: int
     hbm_bandwidth: float
+    step_overhead: float
     links: Links
     gpus_per_leaf: int
     gpus_per_pod: int
@@ -106,6 +108,7 @@ def device_at(table: HardwareColumns, row: int) -> Device:
         compute_scale=table.compute_scale[row],
         gpus_per_node=table.gpus_per_node[row],
         hbm_bandwidth=table.hbm_bandwidth[row],
+        step_overhead=table.step_overhead[row],
         links=Links(
             nvlink_bandwidth=table.nvlink_bandwidth[row],
             nvlink_latency=table.nvlink_latency[row],
@@ -175,5 +178,6 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         gpus_per_pod=(column("nodes_per_pod") * gpus).astype(np.int64),
         pod_oversubscription=column("pod_oversubscription"),
         shared_nics=column("shared_nics") == 1,
+        step_overhead=column("step_overhead"),
     )
     return HardwareTable(columns, tuple(variants), measured_on)

@@ -17,7 +17,8 @@ from sweep.commands.shared import RESULTS
 from sweep.fidelity import compare_fidelity
 from sweep.folder import Folder, folder_at
 from sweep.ranking import rank
-from sweep.show.results import print_disagreement, print_ranking
+from sweep.show.ranked import print_ranking
+from sweep.show.results import print_disagreement
 from sweep.show.tables import rows_text
 from sweep.show.terminal import WIDE, form_of, own_console
 from sweep.store import newest
@@ -43,6 +44,10 @@ def command(
         list[str] | None, typer.Option(help="Rank within each value of this column; '' for one ranking. Default: the spec's.")
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma-separated; or all.")] = None,
+    pareto: Annotated[
+        str | None, typer.Option(help="Plans that no other beats in all of these columns: step_time,peak_memory.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Plans with the same numbers apart, not as one row.")] = False,
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
@@ -53,7 +58,7 @@ def command(
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
     if compare:
-        if by or per or columns or descending is not None:
+        if by or per or columns or pareto or every or descending is not None:
             raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
         _compare(folder, top, where, form, output)
         return
@@ -65,6 +70,8 @@ def command(
         per=None if per is None else [name for part in per for name in part.split(",") if name],
         columns=columns.split(",") if columns else (),
         descending=descending,
+        pareto=pareto.split(",") if pareto else (),
+        every=every,
     )
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)

@@ -22,7 +22,8 @@ from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank
 from sweep.show.checks import print_checks
 from sweep.show.progress import progress_display
-from sweep.show.results import print_ranking, print_reasons
+from sweep.show.ranked import print_ranking
+from sweep.show.results import print_reasons
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.slices import LIMIT_S
 from sweep.spec import SweepSpec, load_spec

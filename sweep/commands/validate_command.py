@@ -10,14 +10,17 @@ from typing import Annotated
 import typer
 
 from sim_core import SpecError
+from sweep.uncertainty.evidence import record as record_evidence
 from sweep.validation.ablations import errors_without
 from sweep.validation.collectives import as_json as collectives_json
 from sweep.validation.collectives import as_markdown as collectives_markdown
 from sweep.validation.collectives import compare, published
-from sweep.validation.figures import figures, figures_of
+from sweep.validation.error_bars import as_markdown as error_bars_markdown
+from sweep.validation.error_bars import evidence_of, out_of_bounds
+from sweep.validation.figures import Figures, figures, figures_of
 from sweep.validation.margins import more_simulated, record, worse
 from sweep.validation.report import ablation_table, as_json, as_markdown, as_rows
-from sweep.validation.simulation import run_rows
+from sweep.validation.simulation import Run, run_rows
 from sweep.validation.table import COMMITTED, Row, read_table
 
 EXIT_WORSE = 5
@@ -68,10 +71,20 @@ def command(
         sys.stdout.write("\n" + as_rows(runs) + "\n")
     if ablate:
         sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.timed])) + "\n")
+    if table is None and only is None:
+        _hold(runs, found, form, record_them)
+
+
+def _hold(runs: list[Run], found: list[Figures], form: Form, record_them: bool) -> None:
+    """Record figures and error bars of the published runs, or hold them to those recorded."""
+    evidence = evidence_of(runs)
+    if form is Form.md:
+        sys.stdout.write(f"\nError bars:\n\n{error_bars_markdown(evidence)}\n")
     if record_them:
         record(found)
-    elif table is None and only is None:
-        lines = worse(found)
+        record_evidence(evidence)
+    else:
+        lines = worse(found) + out_of_bounds(evidence)
         sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
         if not lines and more_simulated(found):
             sys.stderr.write("more runs are simulated than when the figures were recorded: sweep validate --record\n")

@@ -13,7 +13,7 @@ from sweep.compare.pairs import Pairs, known_column, paired, quoted
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
 from sweep.folder import Location
 from sweep.query import columns_of
-from sweep.ranking import ordering
+from sweep.selection import ordering
 
 SAME: Final = 1e-9
 """Step times count as the same if their relative difference is smaller than this."""

@@ -1,4 +1,4 @@
-"""Screens of results: a ranking, counts by reason, one plan, where two fidelities disagree."""
+"""Screens of results: counts by reason, one plan, where two fidelities disagree."""
 
 from __future__ import annotations
 
@@ -12,67 +12,8 @@ from rich.table import Table
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.failures import GOODPUT
 from sweep.fidelity import Disagreement
-from sweep.ranking import Ranking
-from sweep.show.checks import print_plausibility
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
 from sweep.stragglers import TAIL
-
-MOST_COLUMNS: Final = 30
-"""A ranking of more columns is printed on its side."""
-
-
-def print_ranking(ranking: Ranking, console: Console) -> None:
-    """Print a ranking (plan columns, result, parts of the step in percent), then what it leaves out."""
-    rows = ranking.rows
-    parts = [name for name in PARTS if name in rows.column_names]
-    in_percent = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
-    live = [name for name in parts if not in_percent or any(value for value in rows[name].to_pylist())]
-    plain = [name for name in rows.column_names if not (in_percent and name in parts)]
-    headings = [SHORT_COLUMN.get(name, name) for name in plain] + [f"{SHORT_PART[name]}%" for name in live if in_percent]
-    lines = []
-    for row in rows.to_pylist():
-        cells = [cell(name, row[name]) for name in plain]
-        cells += [f"{100 * row[name] / row['step_time_s']:.0f}" for name in live] if in_percent else []
-        lines.append(cells)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    sideways = len(headings) > MOST_COLUMNS
-    if sideways:  # a line for each column
-        headings, *lines = ([first, *rest] for first, *rest in zip(headings, *lines, strict=True))
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if sideways and at == 0 else "right", no_wrap=True)
-    for cells in lines:
-        table.add_row(*cells)
-    if ranking.missing:
-        computed = f"{ranking.total:,} of {ranking.total + ranking.missing:,} plans are computed"
-        console.print(f"Incomplete: {computed}; the same `sweep run` computes the rest.")
-    if rows.num_rows:
-        print_table(table, console)
-    else:
-        console.print("No plan to rank.")
-    direction = "highest" if ranking.descending else "lowest"
-    console.print(f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first.")
-    print_plausibility(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, console)
-    if ranking.mixed_batches:
-        console.print(
-            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",
-            soft_wrap=True,
-        )
-    for note in ranking.notes:
-        console.print(f"note: {note}", soft_wrap=True)
-    if ranking.held and ranking.ranked:
-        console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), soft_wrap=True)
-    left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
-    if left_out:
-        more = {}
-        if ranking.memory:
-            need, have = (_span(*ranking.memory[k : k + 2]) for k in (0, 2))
-            more["memory_exceeds_device"] = f"; need {need}, have {have}"
-        print_reasons(left_out, console, "Not ranked", more)
-
-
-def _span(low: float, high: float) -> str:
-    a, b = short(low, "B"), short(high, "B")
-    return a if a == b else f"{a} to {b}"
 
 
 def print_reasons(counts: Mapping[str, int], console: Console, title: str, more: Mapping[str, str] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,20 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import short
-from sweep.columns import SHORT_NAMES
+from sweep.columns import SHORT_NAMES, SHORT_PARTS
 
-SHORT_PART: Final = {
-    "compute_forward_s": "fwd",
-    "compute_backward_s": "bwd",
-    "compute_recompute_s": "recomp",
-    "tp_exposed_s": "TP",
-    "ep_exposed_s": "EP",
-    "cp_exposed_s": "CP",
-    "pp_exposed_s": "PP",
-    "dp_exposed_s": "DP",
-    "bubble_s": "bubble",
-    "optimizer_s": "optim",
-}
+SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
 SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 ROUNDING_S: Final = 1e-12
 TABLE_WIDTH: Final = 250
@@ -34,6 +24,19 @@ TABLE_WIDTH: Final = 250
 def print_table(table: Table, console: Console) -> None:
     """Print a table without truncation, however narrow the terminal: a wrapped row is readable, a cut-off cell is not."""
     Console(file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True).print(table)
+
+
+def plain_table(headings: Sequence[str], columns: Sequence[Sequence[str]], console: Console, *, left: int = 0) -> None:
+    """Print a table of cells by column, right-aligned but for the first `left` columns, and never cut off.
+
+    Much faster than rich's tables, which take a millisecond a row.
+    """
+    widths = [max(map(len, (heading, *cells))) for heading, cells in zip(headings, columns, strict=True)]
+    forms = [f"{{:{'<' if at < left else '>'}{width}}}" for at, width in enumerate(widths)]
+    line = " " + "  ".join(forms)
+    rule = " " + "─" * (sum(widths) + 2 * len(widths) - 2)
+    lines = [line.format(*headings), rule, *(line.format(*cells) for cells in zip(*columns, strict=True))]
+    console.file.write("\n" + "\n".join(text.rstrip() for text in lines) + "\n\n")
 
 
 def cell(name: str, value: Any) -> str:

@@ -18,12 +18,14 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from sim_core import PARTS, SpecError
 from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import rank
+from sweep.show.ranked import print_ranking
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES
@@ -248,3 +250,119 @@ def test_the_utilisation_is_unknown_where_the_layers_are_changed(tmp_path: Path)
     run_sweep(prepared, Store(directory=tmp_path), InlineExecutor())
     assert rank(tmp_path).utilisation == ()
     assert "MFU is unknown, it needs the model of each number of layers" in sweep("rank", tmp_path).stdout
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Llama 3 8B, where the size of a bucket often makes no difference."""
+    out = tmp_path_factory.mktemp("alike")
+    spec = out / "alike.yaml"
+    spec.write_text(
+        "name: alike\nmodel: llama3-8b\nworkload: {sequence: 2048}\nhardware: H100-SXM\n"
+        "axes: {tp: [1, 2, 4], pp: [1, 2], ga: [2, 4], micro_batch: [1, 2], bucket_bytes: [0, 50 MB, 100 MB],"
+        " hardware.nic_bandwidth: [200 Gb/s, 400 Gb/s]}\n"
+        "fixed: {all_gpus: 8}\nwhere: [gpus = 8 and hardware.nic_bandwidth > 1e9]\n"
+    )
+    run_sweep(prepare(load_spec(spec), out), Store(directory=out / "r"), InlineExecutor())
+    yield out / "r"
+
+
+def numbers(row: dict[str, Any]) -> tuple[float, ...]:
+    """What plans that are one row have in common."""
+    names = (*PARTS, "step_time_s", "peak_memory_bytes", "all_gpus", "global_batch")
+    return tuple(float(f"{row[name] or 0:.5g}") for name in names)
+
+
+def test_plans_with_the_same_numbers_are_one_row(alike: Path) -> None:
+    """Against a dictionary in Python: on one node neither network nor (here) buckets matter."""
+    ok = [row for row in rows(alike).to_pylist() if row["status"] == "ok"]
+    ok.sort(key=lambda row: (row["gpu_s_per_sample"], row["plan"]))
+    kinds: dict[tuple[float, ...], list[dict[str, Any]]] = {}
+    for row in ok:
+        kinds.setdefault(numbers(row), []).append(row)
+    found = rank(alike, top=1000)
+    told = found.rows.to_pylist()
+    assert len(told) == len(kinds) < len(ok) == found.ranked == sum(row["alike"] for row in told)
+    assert {numbers(row): (row["plan"], row["alike"]) for row in told} == {
+        key: (min(row["plan"] for row in same), len(same)) for key, same in kinds.items()
+    }
+    assert all("nic_bandwidth" in row["alike_but_for"].split() for row in told)
+    assert set(found.differing) >= {"nic_bandwidth"}
+    assert found.alike == len(ok) - len(kinds)
+    best = rank(alike, top=3).rows.to_pylist()
+    assert best == told[:3]
+    assert plans(rank(alike, top=1000, every=True)) == [row["plan"] for row in ok]
+    screen = sweep("rank", alike, "--top", 3).stdout
+    more = sum(row["alike"] - 1 for row in best)
+    assert f"alike: {more:,} more plans with the same numbers, which differ in " in screen
+    assert "alike:" not in sweep("rank", alike, "--top", 3, "--all").stdout
+
+
+@pytest.mark.parametrize("per", [[], ["all_gpus"]])
+def test_a_front_holds_the_plans_that_none_beats(results: Path, table: ROWS, per: list[str]) -> None:
+    """Against every pair of rows."""
+    ok = [row for row in table if row["status"] == "ok" and row["tp"] > 1]
+    points = [(row["gpu_s_per_sample"], -row["mfu"], row["pp"]) for row in ok]
+    groups = [tuple(row[name] for name in per) for row in ok]
+    expected = {
+        row["plan"]
+        for row, point, group in zip(ok, points, groups, strict=True)
+        if not any(
+            other != point and group == of and all(a <= b for a, b in zip(other, point, strict=True))
+            for other, of in zip(points, groups, strict=True)
+        )
+    }
+    front = ("gpu-s/sample", "mfu", "pp")
+    found = rank(results, pareto=front, per=per, where="tp > 1", every=True)
+    assert set(plans(found)) == expected
+    assert found.front == ("gpu_s_per_sample", "mfu", "pp")
+    costs = rank(results, pareto=front, per=[], where="tp > 1").rows["gpu_s_per_sample"].to_pylist()
+    assert costs == sorted(costs)
+
+
+def test_a_front_has_no_other_order(results: Path) -> None:
+    with pytest.raises(SpecError, match="--pareto and --by: expected one of them"):
+        rank(results, by="mfu", pareto=["step_time"])
+
+
+def test_machine_formats_have_every_column_of_a_result(results: Path, table: ROWS) -> None:
+    """Whatever the rows hold: constant columns and unknown ones, too."""
+    expected = ["rank", *(name for name in table[0] if name not in ("status", "reason")), "alike", "alike_but_for"]
+    for where in ("tp = 1", "tp = 1 and pp = 1 and vpp = 1", "tp > 99"):
+        told = sweep("rank", results, "--where", where, "--format", "csv").stdout
+        assert told.splitlines()[0].split(",") == expected
+    assert json.loads(sweep("rank", results, "--where", "tp > 99", "--format", "json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "column"),
+    [
+        ("gpus", "all_gpus"),
+        ("step", "step_time_s"),
+        ("peak_memory", "peak_memory_bytes"),
+        ("fwd%", "compute_forward_s"),
+        ("TP", "tp_exposed_s"),
+        ("hardware.nic_bandwidth", "nic_bandwidth"),
+    ],
+)
+def test_a_column_has_the_same_names_everywhere(results: Path, given: str, column: str) -> None:
+    assert rank(results, by=given, per=[given], columns=[given]).by == column
+    if given not in ("TP", "fwd%"):  # SQL has its own meaning of these
+        plain = rank(results, where=f"{column} > 500", per=[], top=10)
+        assert rank(results, where=f"{given} > 500", per=[], top=10).rows.equals(plain.rows)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_table_fits_its_terminal(results: Path, width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, no_color=True, markup=False)
+    print_ranking(rank(results), console)
+    lines = out.getvalue().splitlines()
+    rule = next(line for line in lines if line.startswith(" ──"))
+    heads = lines[lines.index(rule) - 1]
+    assert len(rule) <= width
+    assert all(len(line) <= width for line in lines[: lines.index(rule) + 5])
+    assert {"rank", "plan", "gpus", "gpu-s/sample"} <= set(heads.split())
+    left_out = next(line for line in lines if line.startswith("Left out at "))
+    assert left_out.startswith(f"Left out at {width} columns: ")
+    assert not set(heads.split()) & set(left_out.partition(": ")[2].split(", "))

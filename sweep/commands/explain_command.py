@@ -1,0 +1,41 @@
+"""`sweep explain`: why one plan of a result is as it is, and what each change of it would give."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sweep.explaining.explanation import difference, explain
+from sweep.folder import folder_at
+from sweep.reopening import BEST, plan_number, reopened
+from sweep.show.explanation import print_difference, print_explanation, values_of
+from sweep.show.terminal import own_console
+
+
+def command(
+    directory: Annotated[str, typer.Argument(metavar="RESULT", help="Folder of results, a path or URI.")],
+    plan: Annotated[str, typer.Argument(help="Its number, as in `rank`; or best.")] = BEST,
+    against: Annotated[str | None, typer.Option(help="Another plan of the result, side by side.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON.")] = False,
+    spec: Annotated[Path | None, typer.Option(help="Where the spec lies now, if its files are not found from here.")] = None,
+) -> None:
+    """Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives."""
+    opened = reopened(folder_at(directory), spec)
+    found = explain(opened, plan_number(opened, plan))
+    other = None if against is None else explain(opened, plan_number(opened, against))
+    told = None if other is None else difference(found, other)
+    if as_json:
+        values: dict[str, Any] = values_of(found)
+        if other is not None and told is not None:
+            apart = {"fields": told.fields, "parts": told.parts, "memory": told.memory, "verdict": told.verdict}
+            values["against"] = values_of(other) | {"difference": apart}
+        sys.stdout.write(json.dumps(values, indent=1) + "\n")
+        return
+    console = own_console()
+    print_explanation(found, console)
+    if other is not None and told is not None:
+        print_difference(found, other, told, console)

@@ -1,0 +1,98 @@
+"""What holds a plan back, named by rule: its largest part that is no useful compute, and what of it each change leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sim_core import PARTS, Shape, short
+from sweep.explaining.neighbours import Neighbour
+
+USEFUL: Final = ("compute_forward_s", "compute_backward_s")
+LEAST_SHARE: Final = 0.05
+"""A part below this share of the step is no bottleneck: then it is the compute itself."""
+LEAST_GAIN: Final = 0.001
+MOST_CURES: Final = 3
+GROUPS_OF: Final = {
+    "tp_exposed_s": ("TP",),
+    "ep_exposed_s": ("EP",),
+    "cp_exposed_s": ("CP_A2A", "CP_RING"),
+    "dp_exposed_s": ("DP", "DP_EP"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """The part, its share of the step, the number that shows it, and the changes that make it smaller and the plan faster."""
+
+    part: str
+    share: float
+    text: str
+    cures: tuple[Neighbour, ...]
+
+
+def bottleneck(row: Mapping[str, Any], shape: Shape, around: Sequence[Neighbour]) -> Bottleneck:
+    """The bottleneck of a plan with a result."""
+    step_s = row["step_time_s"]
+    part = max((name for name in PARTS if name not in USEFUL), key=lambda name: float(row[name]))
+    share = row[part] / step_s
+    if share < LEAST_SHARE:
+        useful = sum(row[name] for name in USEFUL) / step_s
+        rate = "" if row["mfu"] is None else f", at {row['mfu'] / useful:.0%} of the peak while it runs"
+        text = f"compute {useful:.0%} of the step{rate}; the largest other part, {words(part)}, is {share:.1%}"
+        faster = [one for one in around if one.runs and one.of_plan and gain(one, row) > LEAST_GAIN]
+        return Bottleneck(part="compute", share=useful, text=text, cures=_first(faster, row))
+    cures = [
+        one for one in around if one.runs and one.row[part] / one.row["step_time_s"] < share and gain(one, row) > LEAST_GAIN
+    ]
+    return Bottleneck(part=part, share=share, text=_text(part, share, row, shape, around), cures=_first(cures, row))
+
+
+def gain(one: Neighbour, row: Mapping[str, Any]) -> float:
+    """How much faster a neighbour is for each GPU, as a fraction."""
+    return float(row["gpu_s_per_sample"] / one.row["gpu_s_per_sample"] - 1)
+
+
+def words(part: str) -> str:
+    """A part of a step in words."""
+    name = part.removesuffix("_s")
+    if name.endswith("_exposed"):
+        return f"exposed {name.removesuffix('_exposed').upper()} communication"
+    return {"bubble": "pipeline bubble", "compute_recompute": "recompute", "optimizer": "optimizer"}.get(
+        name, name.removeprefix("compute_")
+    )
+
+
+def _first(cures: Sequence[Neighbour], row: Mapping[str, Any]) -> tuple[Neighbour, ...]:
+    return tuple(sorted(cures, key=lambda one: -gain(one, row))[:MOST_CURES])
+
+
+def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around: Sequence[Neighbour]) -> str:
+    head = f"{words(part)} {share:.0%} of the step"
+    if part == "bubble_s":
+        pp, vpp, ga = row["pp"], row["vpp"], row["ga"]
+        if pp == 1:
+            return f"{head}: waiting for the slowest rank"
+        alone = f"; even stages alone would wait {(pp - 1) / (vpp * ga):.0%} of their work" if row["schedule"] == "1f1b" else ""
+        chunks = f" of {vpp} chunks" if vpp > 1 else ""
+        return f"{head}: {ga} micro-batches on {pp} stages{chunks}{alone}"
+    if part == "compute_recompute_s":
+        without = next((one for one in around if one.row["checkpointing"] == "none" and one.axis == "checkpointing"), None)
+        if without is None or without.runs:
+            return f"{head}: checkpointing {row['checkpointing']}"
+        need = without.row["peak_memory_bytes"]
+        return f"{head}: checkpointing {row['checkpointing']}; without it the plan needs {short(need or 0.0, 'B')}"
+    if part in GROUPS_OF:
+        total = row[part.replace("exposed", "total")] / row["step_time_s"]
+        groups = [group for group in shape.groups if group.name in GROUPS_OF[part] and group.ranks > 1]
+        told = " and ".join(
+            f"{group.ranks} ranks {'in a node' if group.nodes == 1 else f'on {group.nodes} nodes'}" for group in groups
+        )
+        switch = f"overlap_{'grad' if part.startswith('dp') else part[:2]}"
+        behind = f"; {switch} {'on' if row[switch] else 'off'}" if switch in row else ""
+        return f"{head} (of {total:.0%} with what compute hides): groups of {told}{behind}"
+    if part == "pp_exposed_s":
+        hidden = row["pp_total_s"] / row["step_time_s"]
+        return f"{head} (of {hidden:.0%} with what compute hides); overlap_pp {'on' if row['overlap_pp'] else 'off'}"
+    return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"

@@ -1,0 +1,188 @@
+"""A plan explained, as data: words, step and memory by part, bottleneck, neighbours, what to measure; two plans compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecError, shape_of, short
+from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, bottleneck, words
+from sweep.explaining.nearest import Nearest, nearest_running
+from sweep.explaining.neighbours import Neighbour, neighbours
+from sweep.one_plan import plans_of, row_of
+from sweep.reopening import Reopened
+
+TIGHT: Final = 0.1
+"""Part of a device's memory below which head-room is worth a measurement."""
+_SMALL: Final = 0.005
+_TELLING: Final = 0.0005
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """One plan explained. `shape`: of plans that can run, or lack only memory."""
+
+    plan: int
+    row: dict[str, Any]
+    told: tuple[str, ...]
+    reason: str
+    shape: Shape | None
+    bottleneck: Bottleneck | None
+    neighbours: tuple[Neighbour, ...]
+    nearest: Nearest | None  # of a plan that cannot run
+    first: tuple[str, ...]  # what to measure first
+    notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the plan has a result."""
+        return bool(self.row["status"] == "ok")
+
+
+def explain(opened: Reopened, number: int) -> Explanation:
+    """Explain plan `number` of a result; neighbours are simulated. Raises SimError."""
+    sweep = opened.prepared.sweep
+    row = row_of(opened.prepared, number)
+    plans = plans_of(opened.prepared, number)
+    reason = row["reason"]
+    try:
+        shape = shape_of(sweep.workload, sweep.hardware, plans)
+    except SpecError:
+        shape = None  # layers and groups of an impossible plan
+    around = tuple(neighbours(opened, number, row)) if _has_batch(row) else ()
+    runs = row["status"] == "ok"
+    return Explanation(
+        plan=number,
+        row=row,
+        told=tuple(_told(row, shape, sweep.hardware.variants[int(plans.hardware[0])], sweep.workload.sequence)),
+        reason=f"{reason}: {EXPLANATIONS[reason]}" if reason else "",
+        shape=shape,
+        bottleneck=bottleneck(row, shape, around) if runs and shape is not None else None,
+        neighbours=around,
+        nearest=None if runs else nearest_running(opened.folder, row),
+        first=tuple(_to_measure(row)) if runs else (),
+        notes=opened.notes,
+    )
+
+
+def _has_batch(row: Mapping[str, Any]) -> bool:
+    return bool(1 <= row["global_batch"] < 2**40 and 1 <= row["all_gpus"] < 2**40)
+
+
+def _told(row: Mapping[str, Any], shape: Shape | None, hardware: Hardware, sequence: int | None) -> list[str]:
+    """The plan in words, one line each."""
+    gpus, node = row["all_gpus"], int(hardware.value("gpus_per_node"))
+    nodes = f" in {-(-gpus // node):,} nodes of {node}" if gpus > node else ""
+    sizes = [("tp", row["tp"]), ("cp", row.get("cp", 1)), ("pp", row["pp"]), ("dp", row["dp"])]
+    factors = " x ".join(f"{name} {size}" for name, size in sizes if size > 1 or name in ("tp", "dp"))
+    experts = f"; experts over {row['ep']} ranks (ep)" if row["ep"] > 1 else ""
+    lines = [f"{gpus:,} {row['hardware']}{nodes}: {factors}{experts}"]
+    if shape is not None:
+        apart = [group for group in shape.groups if group.ranks > 1 and _counts(group, row)]
+        inside = [f"{group.name.replace('_', ' ')} ({group.ranks} ranks)" for group in apart if group.nodes == 1]
+        across = [
+            f"{group.name.replace('_', ' ')} ({group.ranks} ranks on {group.nodes} nodes)" for group in apart if group.nodes > 1
+        ]
+        lines.append(
+            "; ".join(
+                [f"inside a node: {', '.join(inside)}"] * bool(inside) + [f"across nodes: {', '.join(across)}"] * bool(across)
+            )
+        )
+    tokens = f" of {sequence:,} tokens" if sequence else ""
+    lines.append(
+        f"a step: {row['global_batch']:,} sequences{tokens}; a rank takes {row['ga']:,} micro-batches of {row['micro_batch']}"
+    )
+    if shape is not None:
+        lines.append(f"layers: {_layers(shape)}; layer_split {row['layer_split']}")
+    hidden = [name for name in ("tp", "ep", "pp", "grad", "param") if row[f"overlap_{name}"]]
+    lines.append(
+        f"schedule {row['schedule']}{' (interleaved)' * (row['schedule'] == '1f1b' and row['vpp'] > 1)}, "
+        f"checkpointing {row['checkpointing']}, overlapped: {', '.join(hidden) or 'nothing'}"
+    )
+    return [line for line in lines if line]
+
+
+def _counts(group: Group, row: Mapping[str, Any]) -> bool:
+    """Whether a group has its own traffic in this plan: tied weights are two stages', not a group of ranks to place."""
+    return group.name != "EMBEDDING" and (group.name != "DP_EP" or row["ep"] > 1)
+
+
+def _layers(shape: Shape) -> str:
+    """Layers by stage, equal ones together."""
+    of_stage = [sum(stage) for stage in shape.layers]
+    chunks = len(shape.layers[0])
+    each = f" in {chunks} chunks" if chunks > 1 else ""
+    if len(set(of_stage)) == 1:
+        stages = len(of_stage)
+        return f"{of_stage[0]} on each of {stages} stages{each}" if stages > 1 else f"{of_stage[0]} on one stage"
+    return f"{', '.join(map(str, of_stage))} on {len(of_stage)} stages{each}"
+
+
+def _to_measure(row: Mapping[str, Any]) -> list[str]:
+    """What of the prediction rests least on measurements of this device, most seconds first."""
+    step_s, found = row["step_time_s"], []
+    share = row["measured_share"]
+    compute_s = row["compute_forward_s"] + row["compute_backward_s"]
+    if share is not None and (1 - share) * compute_s > _SMALL * step_s:
+        text = f"kernels: {1 - share:.0%} of forward and backward, {(1 - share) * compute_s / step_s:.1%} of the step, are not"
+        found.append(((1 - share) * compute_s, f"{text} by kernels measured on this device"))
+    for part in (*GROUPS_OF, "pp_exposed_s"):
+        if row[part] > _SMALL * step_s:
+            name = "pipeline sends" if part.startswith("pp") else f"{part[:2].upper()} collectives"
+            text = f"{name}: {row[part] / step_s:.1%} of the step is exposed; nccl-tests on your network (`sweep calibrate`)"
+            found.append((row[part], text))
+    peak, have = row["peak_memory_bytes"], row["device_memory_bytes"]
+    if peak is not None and (have - peak) / have < TIGHT:
+        text = f"memory: {short(have - peak, 'B')} of head-room; torch.cuda.max_memory_allocated after two steps"
+        found.append((step_s, text))
+    return [text for _, text in sorted(found, key=lambda each: -each[0])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Two plans side by side: fields that differ, seconds by part (second - first), and why one wins, in words."""
+
+    fields: dict[str, tuple[Any, Any]]
+    parts: dict[str, float]
+    memory: dict[str, float]
+    verdict: str
+
+
+def difference(one: Explanation, other: Explanation) -> Difference:
+    """What tells two plans apart."""
+    names = list(one.row)
+    plan = [name for name in names[: names.index("status")] if name != "plan"]
+    fields = {name: (one.row[name], other.row[name]) for name in plan if one.row[name] != other.row[name]}
+    memory = {
+        name: other.row[name] - one.row[name] for name in MEMORY if one.row[name] is not None and other.row[name] is not None
+    }
+    if not (one.runs and other.runs):
+        return Difference(fields=fields, parts={}, memory=memory, verdict=_which_runs(one, other))
+    parts = {name: other.row[name] - one.row[name] for name in ("step_time_s", *PARTS)}
+    return Difference(fields=fields, parts=parts, memory=memory, verdict=_verdict(one, other))
+
+
+def _which_runs(one: Explanation, other: Explanation) -> str:
+    if not one.runs and not other.runs:
+        return "neither of the two can run"
+    first, second = (one, other) if one.runs else (other, one)
+    return f"plan {first.plan} runs, plan {second.plan} does not: {second.reason}"
+
+
+def _verdict(one: Explanation, other: Explanation) -> str:
+    """Which plan costs fewer GPU-seconds a sample, and by which parts."""
+    cost = {each.plan: each.row["gpu_s_per_sample"] for each in (one, other)}
+    if cost[one.plan] == cost[other.plan]:
+        return "both cost the same"
+    best, worse = (one, other) if cost[one.plan] < cost[other.plan] else (other, one)
+    less = {
+        name: worse.row[name] * worse.row["all_gpus"] / worse.row["global_batch"]
+        - best.row[name] * best.row["all_gpus"] / best.row["global_batch"]
+        for name in PARTS
+    }
+    of = cost[worse.plan]
+    wins = sorted((name for name in PARTS if less[name] > 0), key=lambda name: -less[name])[:3]
+    losses = sorted((name for name in PARTS if less[name] < 0), key=lambda name: less[name])[:2]
+    told = ", ".join(f"{words(name)} {-less[name] / of:+.1%}" for name in (*wins, *losses) if abs(less[name]) > _TELLING * of)
+    return f"plan {best.plan} takes {1 - cost[best.plan] / of:.1%} fewer GPU-seconds a sample: {told}"

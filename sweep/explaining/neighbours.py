@@ -1,0 +1,136 @@
+"""The plans around one: what each change of one axis gives, simulated, also where the sweep has no such value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sim_core import Workload
+from sweep.evaluation import evaluate
+from sweep.explaining.plan import NETWORK, fields_of, network_of, sweep_around
+from sweep.reopening import Reopened
+from sweep.spec import Value
+
+Change = dict[str, Value]
+SCHEDULES_OF_ONE: Final = ("1f1b", "zb-h1", "zb-h2")
+SCHEDULES_OF_TWO: Final = ("1f1b", "interleaved-zb", "zb-v", "v-half", "dualpipev")
+SCHEDULES_OF_MORE: Final = ("1f1b", "looped-bfs", "interleaved-zb")
+"""Schedules that are worth a look, by the number of chunks of a stage."""
+ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision")
+"""Changes of the job or its machine, not of the plan alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """A plan with one change: the name of the axis, the change in words, its result as a row."""
+
+    axis: str
+    change: str
+    row: dict[str, Any]
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has a result."""
+        return bool(self.row["status"] == "ok")
+
+    @property
+    def of_plan(self) -> bool:
+        """Whether it trains the same job on the same machine."""
+        return self.axis not in ELSEWHERE
+
+
+def neighbours(opened: Reopened, number: int, row: Mapping[str, Any]) -> list[Neighbour]:
+    """The neighbours of plan `number`, whose result is `row`, by axis. Raises SimError."""
+    changes = list(_changes(opened, number, row))
+    sweep = sweep_around(opened, number, row, [change for _, change in changes]).sweep
+    rows = pa.Table.from_batches([evaluate(sweep, np.arange(len(changes)))]).to_pylist()
+    return [Neighbour(axis=axis, change=_told(change, own), row=own) for (axis, change), own in zip(changes, rows, strict=True)]
+
+
+def _told(change: Change, row: Mapping[str, Any]) -> str:
+    """A change in words."""
+    words = []
+    for name, value in change.items():
+        if name == NETWORK:
+            words.append(f"NIC {row['nic_bandwidth'] / 1e9:g} GB/s")
+        elif name == "all_gpus":
+            words.append(f"{value} GPUs (dp {row['dp']})")
+        elif name == "global_batch":
+            words.append(f"global batch {value} (ga {row['ga']})")
+        else:
+            words.append(f"{name} {('on' if value else 'off') if isinstance(value, bool) else value}")
+    return ", ".join(words)
+
+
+def _changes(opened: Reopened, number: int, row: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+    """Changes worth a look, each with the name of its axis; a value is halved and doubled."""
+    workload, fields = opened.prepared.sweep.workload, fields_of(opened.prepared.sweep.space, number)
+    yield from _of_sizes(workload, row, int(fields["cp"]))
+    yield from _of_layers(workload, row)
+    for name, size in (("tp", "tp"), ("ep", "ep"), ("pp", "pp"), ("grad", "dp"), ("param", "dp")):
+        if int(row[size]) > 1:
+            yield f"overlap_{name}", {f"overlap_{name}": not row[f"overlap_{name}"]}
+    if not workload.from_file:
+        if int(row["dp"]) > 1:
+            yield from _others("sharding", ("none", "optimizer", "gradients", "parameters"), fields)
+        if int(row["ep"]) > 1:
+            yield from _others("dispatcher", ("alltoall", "flex"), fields)
+        yield from _others("precision", ("bf16", "fp8_delayed"), fields)
+    for name in ("all_gpus", "global_batch"):
+        for value in _both_ways(int(row[name])):
+            yield name, {name: value}
+    for times in (0.5, 2.0):
+        yield NETWORK, {NETWORK: network_of(opened, row, times)}
+
+
+def _of_sizes(workload: Workload, row: Mapping[str, Any], cp: int) -> Iterator[tuple[str, Change]]:
+    """Changes of the sizes of groups and of the micro-batch."""
+    pp, vpp = int(row["pp"]), int(row["vpp"])
+    sizes = {"tp": int(row["tp"]), "cp": cp, "pp": pp, "ep": int(row["ep"]), "micro_batch": int(row["micro_batch"])}
+    if workload.from_file:
+        del sizes["cp"]  # no file tells what context parallelism changes
+    if workload.arrays.shares.experts == 0:
+        del sizes["ep"]
+    for name, size in sizes.items():
+        for value in _both_ways(size):
+            alone = name == "pp" and value == 1 and vpp > 1
+            yield name, {name: value, **({"vpp": 1} if alone else {})}
+    for value in _chunks(pp, vpp, workload.layers, str(row["layer_split"])):
+        yield "vpp", {"vpp": value}
+
+
+def _of_layers(workload: Workload, row: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+    """Changes of recompute, of the schedule and of the split of layers."""
+    pp, vpp = int(row["pp"]), int(row["vpp"])
+    half = max(workload.layers // (pp * vpp) // 2, 1)
+    yield from _others("checkpointing", ("none", "selective", "full", f"block:{half}"), row)
+    if pp > 1:
+        known = SCHEDULES_OF_ONE if vpp == 1 else SCHEDULES_OF_TWO if vpp == 2 else SCHEDULES_OF_MORE
+        yield from _others("schedule", known, row)
+        yield from _others("layer_split", ("balanced", "embedding_and_loss_as_layer"), row)
+
+
+def _both_ways(value: int) -> list[int]:
+    """Half of it, if that is whole, and twice as much."""
+    return [value // 2, value * 2] if value % 2 == 0 else [value * 2]
+
+
+def _others(name: str, values: tuple[str, ...], own: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+    for value in values:
+        if value != own[name]:
+            yield name, {name: value}
+
+
+def _chunks(pp: int, vpp: int, layers: int, split: str) -> list[int]:
+    """The next smaller and larger numbers of chunks; of an even split, those that divide the layers."""
+    if pp == 1:
+        return []
+    if split != "even":
+        return _both_ways(vpp)
+    fitting = [each for each in range(1, layers // pp + 1) if layers % (pp * each) == 0]
+    below, above = [each for each in fitting if each < vpp], [each for each in fitting if each > vpp]
+    return [*below[-1:], *above[:1]]

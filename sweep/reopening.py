@@ -1,0 +1,127 @@
+"""A result opened again: the sweep that it holds, prepared from the inputs that are at hand, to simulate more than it has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from sim_core import SimError, SpecError, input_paths
+from sweep.document import first_error
+from sweep.folder import Folder, Location
+from sweep.preparation import Prepared, prepare
+from sweep.query import results
+from sweep.ranking import rank
+from sweep.spec import SweepSpec
+from sweep.store import Store
+
+BEST: Final = "best"
+_DEPTH: Final = 2
+"""Levels of folders below the working directory in which files of a spec are looked for."""
+_MOST_FOLDERS: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopened:
+    """A result, its spec, the folder that its paths are relative to, and what to tell the user about them."""
+
+    folder: Folder
+    spec: SweepSpec
+    base: Path
+    prepared: Prepared  # every plan of the space, by number
+    provenance: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
+    """The sweep of a result. `spec_file`: where its spec lies now, if the files that it names are not found from here.
+
+    Raises SpecError if there is no result, its spec cannot be read, or its files are gone or changed.
+    """
+    store = Store(directory=directory)
+    held = store.provenance()
+    if held is None:
+        raise SpecError(f"{store.folder}: holds no results of a sweep")
+    try:
+        spec = SweepSpec.model_validate(held["spec"])
+    except ValidationError as error:
+        raise first_error(error, f"{store.folder}", {}, SweepSpec) from None
+    base = _base(held, store.folder, spec_file)
+    try:
+        prepared = prepare(spec, base).without_sample()
+    except SimError as error:
+        raise SpecError(f"{store.folder}: its sweep cannot be prepared again: {error}") from None
+    notes = []
+    if held.get("model") != prepared.provenance["model"]:
+        notes.append("the result is of another version of the simulator; what follows is simulated by this one")
+    elif held.get("sweep") != prepared.sweep.identity:
+        notes.append(
+            "hardware or model files have changed since the result was made; what follows is simulated with those of now"
+        )
+    return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=held, notes=tuple(notes))
+
+
+def plan_number(opened: Reopened, given: str) -> int:
+    """The number of a plan given as in `rank`, or `best`: the first of the ranking. Raises SpecError."""
+    size = opened.prepared.sweep.space.size
+    if given == BEST:
+        rows = rank(opened.folder, top=1, per=[]).rows
+        if not rows.num_rows:
+            raise SpecError(f"{opened.folder}: no plan of it can run; give the number of one")
+        return int(rows["plan"][0].as_py())
+    if not given.isascii() or not given.isdecimal() or int(given) >= size:
+        raise SpecError(
+            f"plan: found {given!r}, expected a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best"
+        )
+    return int(given)
+
+
+def stored_row(opened: Reopened, number: int) -> dict[str, Any] | None:
+    """The row of a plan in the result, None if it is not in it."""
+    with results(opened.folder) as connection:
+        rows = connection.sql(f"FROM results WHERE plan = {int(number)} LIMIT 1").to_arrow_table().to_pylist()
+    return rows[0] if rows else None
+
+
+def _base(held: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:
+    """The folder that the paths of the spec are relative to: there, every file is what it was."""
+    files = held.get("inputs", {}).get("files", {})
+    if spec_file is not None:
+        return spec_file if spec_file.is_dir() else spec_file.parent
+    if not files:
+        return Path.cwd()
+    for base in _folders(folder):
+        if all(_same(base, file) for file in files.values()):
+            return base
+    paths = ", ".join(sorted(str(file.get("path")) for file in files.values()))
+    raise SpecError(
+        f"{folder}: its files are not found from here, or have changed: {paths}; --spec FILE says where its spec is"
+    )
+
+
+def _folders(folder: Folder) -> Iterator[Path]:
+    """The working directory, folders below it, then those above the result."""
+    level, seen = [Path.cwd()], 0
+    for _ in range(_DEPTH + 1):
+        yield from level
+        seen += len(level)
+        if seen > _MOST_FOLDERS:
+            break
+        level = [each for one in level for each in sorted(one.iterdir()) if each.is_dir() and not each.name.startswith(".")]
+    if folder.local is not None:
+        yield from folder.local.absolute().parents
+
+
+def _same(base: Path, file: dict[str, Any]) -> bool:
+    """Whether the file at this place has the recorded contents."""
+    try:
+        contents = [Path(name).read_bytes() for name in input_paths(str(base / str(file["path"])))]
+    except (OSError, SimError):
+        return False
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return bool(whole == file["sha256"])

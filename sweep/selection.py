@@ -1,0 +1,177 @@
+"""Which rows of a result are the best: the first few in an order, in each group, and plans with the same numbers as one.
+
+No row but those in question is sorted: the least values of each group bound what the rest is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from sim_core import PARTS, SpecError
+from sweep.columns import UTILISATION, result_column
+
+HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "goodput", "effective_tokens_per_s", *UTILISATION)
+CHOSEN: Final = "chosen"
+"""Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
+ALIKE: Final = "alike"
+DIFFERING: Final = "alike_but_for"
+_NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
+_SIZES: Final = ("all_gpus", "global_batch")
+_SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
+_FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
+_MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Which rows are asked for: `top` of each group `per` of the rows that meet `condition`, in this order."""
+
+    source: str
+    condition: str
+    order: Sequence[tuple[str, bool]]  # columns, each with whether more is better
+    per: Sequence[str]
+    top: int | None  # None: all
+    plan_columns: Sequence[str]
+    every: bool  # plans with the same numbers stay apart
+
+
+def quoted(name: str) -> str:
+    """A column in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def ordering(
+    by: str | None, descending: bool | None, provenance: dict[str, Any], schema: dict[str, str]
+) -> list[tuple[str, bool]]:
+    """The columns to rank by, each with whether more is better: the given one, or the spec's objectives in turn."""
+    if by is None:
+        objectives = provenance.get("spec", {}).get("objectives", [])
+        order = [(result_column(str(o["column"]), list(schema)), o["direction"] == "maximize") for o in objectives]
+        if order:
+            return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
+    name = result_column(by or "gpu_s_per_sample", list(schema))
+    return [(name, name in HIGHER_IS_BETTER if descending is None else descending)]
+
+
+def select(connection: duckdb.DuckDBPyConnection, question: Question, schema: Sequence[str]) -> None:
+    """Fill the table CHOSEN. Ties go to the lower plan number."""
+    looked_at = None if question.top is None else question.top + max(question.top, _FIRST)
+    while True:
+        if looked_at is not None and looked_at > _MOST:
+            looked_at = None
+        short = _choose(connection, question, schema, looked_at)
+        if not short:
+            return
+        looked_at = None if looked_at is None else 16 * looked_at
+
+
+def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequence[str], looked_at: int | None) -> bool:
+    """Select among rows whose first column is within the `looked_at` best of its group; whether that was too few."""
+    by, descending = asked.order[0]
+    groups = [quoted(name) for name in asked.per]
+    condition = asked.condition
+    if looked_at is not None:
+        best, beyond, sign = ("max", ">=", "-") if descending else ("min", "<=", "+")
+        last = f"list_last({best}({quoted(by)}, {looked_at}))"
+        slack = f"{last} {sign} {_SLACK} * abs({last})"
+        grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE bounds AS SELECT {''.join(f'{name}, ' for name in groups)}{slack} AS bound, "
+            f"count(*) > {looked_at} AS more FROM {asked.source} WHERE {condition} {grouped}"
+        ).fetchall()
+        same = " AND ".join(f"bounds.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
+        near = f"candidate.{quoted(by)} {beyond} bound"
+        found = f"SELECT candidate.* FROM {_candidates(asked)} candidate JOIN bounds ON {same} WHERE {near}"
+    else:
+        found = f"SELECT * FROM {_candidates(asked)} candidate"
+    order = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in asked.order) + ", plan"
+    over = f"PARTITION BY {', '.join(groups)} " if groups else ""
+    limit = "" if asked.top is None else f"QUALIFY rank <= {asked.top}"
+    one_each = f"SELECT *, 1 AS {ALIKE}, '' AS {DIFFERING} FROM ({found})" if asked.every else _as_one(asked, schema, found)
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {CHOSEN} AS SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, plan, "
+        f"{''.join(f'{name}, ' for name in groups)}{ALIKE}, {DIFFERING} FROM ({one_each}) {limit}"
+    ).fetchall()
+    if looked_at is None:
+        return False
+    same = " AND ".join(f"bounds.{name} IS NOT DISTINCT FROM {CHOSEN}.{name}" for name in groups) or "true"
+    lacking = f"(SELECT count(*) FROM {CHOSEN} WHERE {same}) < {asked.top}"
+    return bool(connection.execute(f"SELECT count(*) FROM bounds WHERE more AND {lacking}").fetchall()[0][0])
+
+
+def _candidates(asked: Question) -> str:
+    return f"(SELECT * FROM {asked.source} WHERE {asked.condition})"
+
+
+def _as_one(asked: Question, schema: Sequence[str], found: str) -> str:
+    """SQL for rows with the same numbers as one: the lowest plan, how many they are, and in which columns they differ."""
+    by = list(dict.fromkeys(name for name, _ in asked.order))
+    numbers = [f"CAST({quoted(name)} AS FLOAT)" for name in _NUMBERS if name in schema]
+    sizes = [quoted(name) for name in _SIZES if name in schema]
+    planned = [quoted(name) for name in by if name in asked.plan_columns]
+    keys = list(dict.fromkeys([*(quoted(name) for name in asked.per), *sizes, *planned, *numbers]))
+    firsts = ", ".join(f"arg_min({quoted(name)}, plan) AS {quoted(name)}" for name in dict.fromkeys([*asked.per, *by]))
+    differing = ", ".join(
+        f"CASE WHEN min({quoted(name)}) <> max({quoted(name)}) THEN '{name}' END" for name in asked.plan_columns
+    )
+    return (
+        f"SELECT min(plan) AS plan, {firsts}, count(*) AS {ALIKE}, concat_ws(' ', {differing or 'NULL'}) AS {DIFFERING} "
+        f"FROM ({found}) GROUP BY {', '.join(keys)}"
+    )
+
+
+def counted(connection: duckdb.DuckDBPyConnection, by: str, where: str, source: str) -> tuple[int, int, dict[str, int]]:
+    """Numbers of all rows and of those to rank, and of rows that cannot be ranked, by reason, the most frequent first."""
+    found = connection.execute(
+        f"SELECT status, reason, count(*), count({quoted(by)}), "
+        f"count({quoted(by)}) FILTER (coalesce(({where}\n), false)) FROM {source} GROUP BY status, reason"
+    ).fetchall()
+    reasons: dict[str, int] = {}
+    for status, reason, n, known, _ in found:
+        without = n - known if status == "ok" else n
+        if without:
+            reasons["no_" + by if status == "ok" else str(reason)] = int(without)
+    most_first = dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
+    kept = sum(int(row[4]) for row in found if row[0] == "ok")
+    return sum(int(row[2]) for row in found), kept, most_first
+
+
+def spread(
+    connection: duckdb.DuckDBPyConnection, names: Sequence[str], source: str, condition: str
+) -> tuple[list[str], dict[str, Any]]:
+    """The columns that vary among the rows that meet the condition, and the values of those that do not."""
+    constant = _bounds(connection, names, f"(SELECT * FROM {source} WHERE {condition} LIMIT 20000)")
+    asked = [name for name in names if constant[name][0] == constant[name][1]]
+    bounds = constant | (_bounds(connection, asked, f"{source} WHERE {condition}") if asked else {})
+    varying = [name for name in names if bounds[name][0] != bounds[name][1]]
+    return varying, {name: low for name, (low, high) in bounds.items() if low == high}
+
+
+def _bounds(connection: duckdb.DuckDBPyConnection, names: Sequence[str], source: str) -> dict[str, tuple[Any, Any]]:
+    asked = ", ".join(f"min({quoted(n)}), max({quoted(n)})" for n in names)
+    row = connection.execute(f"SELECT {asked} FROM {source}").fetchall()[0]
+    return {name: (low, high) for name, low, high in zip(names, row[::2], row[1::2], strict=True)}
+
+
+def check_type(connection: duckdb.DuckDBPyConnection, where: str, source: str) -> None:
+    """Raise SpecError if `where` has another type than true or false."""
+    kind = connection.sql(f"SELECT ({where}\n) FROM {source} LIMIT 0").types[0]
+    if str(kind) != "BOOLEAN":
+        raise SpecError(f"--where {where!r}: found a value of type {kind}, expected a condition")
+
+
+def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per: Sequence[str]) -> pa.Table:
+    """The rows of CHOSEN with these columns of the result, in order."""
+    taken = "".join(f", results.{quoted(name)}" for name in names)
+    plans = [int(row[0]) for row in connection.execute(f"SELECT plan FROM {CHOSEN}").fetchall()]
+    near = f"WHERE results.plan IN ({', '.join(map(str, plans))})" if 0 < len(plans) <= 1000 else ""
+    groups = "".join(f"results.{quoted(name)}, " for name in per)
+    return connection.sql(
+        f"SELECT rank, {ALIKE}, {DIFFERING}{taken} FROM {CHOSEN} JOIN results ON results.plan = {CHOSEN}.plan {near} "
+        f"ORDER BY {groups}rank"
+    ).to_arrow_table()

@@ -1,0 +1,131 @@
+"""What measured runs say of the errors of a step: recorded numbers, by class of plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
+LEVEL: Final = 0.9
+"""Part of the measured runs that an interval holds."""
+CONFIDENCE: Final = 0.9
+"""A plan that is as fast as the best with a chance of less than 1 - CONFIDENCE is told from it."""
+DENSE: Final = "dense"
+EXPERTS: Final = "experts"
+TRACE: Final = "trace"
+RANGE: Final = 12.0
+"""Doublings over which the errors of two plans become independent of each other."""
+FREEDOM: Final = 3.0
+"""Degrees of freedom of the t distribution of differences: a few pairs are far off."""
+MOVED_MEAN, MOVED_WORST, MOVED_DOUBLINGS = 0.028, 0.087, 2.0
+"""Of 24 moves of recorded jobs to another pp or ep, one cluster (docs/traces.md): mean and greatest error, usual distance."""
+MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
+"""Standard deviation over mean absolute error, of a normal distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Of ln(measured / simulated) of single plans: an interval that holds LEVEL of the runs of a new set, and its middle.
+
+    `between` and `within`: standard deviations of the means of sets, and of the runs of a set.
+    """
+
+    low: float
+    middle: float
+    high: float
+    between: float
+    within: float
+    runs: int
+    sets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """Of the error of the ratio of two plans of one job: `same` if they are as good as one, `doubling` for a doubling apart."""
+
+    same: float
+    doubling: float
+    pairs: int
+    sets: int
+
+    def variogram(self, doublings: Floats) -> Floats:
+        """Variance of the error of ln(ratio) of plans so far apart, of the same shape."""
+        return self.same**2 + 2 * self.variance * (1 - np.exp(-doublings / RANGE))
+
+    def covariance(self, doublings: Floats) -> Floats:
+        """Covariance of the errors of two plans so far apart, without what a plan has for itself (`same`)."""
+        return np.asarray(self.variance * np.exp(-doublings / RANGE), np.float64)
+
+    @property
+    def variance(self) -> float:
+        """Of a plan's error, as far as it is shared with plans near it."""
+        return self.doubling**2 * RANGE / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Spread and differences by class of plan, and how often they hold for a set that was left out, in percent."""
+
+    spreads: Mapping[str, Spread]
+    differences: Mapping[str, Differences]
+    coverage: Mapping[str, float]  # of intervals: `all`, and by set
+    pair_coverage: Mapping[str, float]  # of the ratios of two plans, the same
+
+
+def recorded() -> Evidence:
+    """The evidence of the published runs (`sweep validate --record`), and that of recorded jobs."""
+    plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return Evidence(
+        spreads={name: Spread(**values) for name, values in plain["spreads"].items()},
+        differences={name: Differences(**values) for name, values in plain["differences"].items()}
+        | {TRACE: Differences(same=0.0, doubling=MOVED_MEAN * MEAN_TO_SD / MOVED_DOUBLINGS**0.5, pairs=24, sets=1)},
+        coverage=plain["coverage"],
+        pair_coverage=plain["pair_coverage"],
+    )
+
+
+def record(found: Evidence) -> None:
+    """Write it down as the evidence that results are judged by."""
+    RECORDED.write_text(json.dumps(_rounded(asdict(found)), indent=1) + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(one) for key, one in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """The evidence that a result is judged by; `spread` and `differences` are None where there is none, `why` says so."""
+
+    spread: Spread | None
+    differences: Differences | None
+    why: str
+
+
+def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) -> Basis:
+    """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
+    found = evidence or recorded()
+    inputs = provenance.get("inputs", {}).get("workload", {})
+    if (provenance.get("spec", {}).get("workload") or {}).get("model"):
+        name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
+        spread = found.spreads[name]
+        kind = "models with experts" if name == EXPERTS else "dense models"
+        told = f"{spread.runs} measured runs of {kind} in {spread.sets} sets"
+        return Basis(spread=spread, differences=found.differences[name], why=told)
+    if provenance.get("start"):
+        bound = float(np.log1p(MOVED_WORST))
+        deviation = MOVED_MEAN * MEAN_TO_SD
+        spread = Spread(low=-bound, middle=0.0, high=bound, between=0.0, within=deviation, runs=24, sets=1)
+        told = "the greatest error of 24 moves of recorded jobs, all of one cluster"
+        return Basis(spread=spread, differences=found.differences[TRACE], why=told)
+    return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")

@@ -1,0 +1,166 @@
+"""`sweep explain`: its neighbours are what `sweep simulate` says of them, its memory is that of the schedule's closed form."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from sim_core import MEMORY, SpecError, shape_of
+from sweep.explaining.explanation import Explanation, difference, explain
+from sweep.one_plan import plans_of, prepare_plan, row_of
+from sweep.reopening import Reopened, plan_number, reopened, stored_row
+from tests.sweep.commands import sweep
+from tests.sweep.conftest import spec_in
+
+SPEC: dict[str, Any] = {
+    "name": "tiny",
+    "model": "llama3-8b",
+    "workload": {"sequence": 16384},
+    "hardware": "H100-SXM",
+    "axes": {"tp": [1, 2, 4], "pp": [1, 2, 4, 8], "micro_batch": [1, 2], "checkpointing": ["none", "full"]},
+    "fixed": {"all_gpus": 64, "global_batch": 64},
+}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Reopened:
+    folder = tmp_path_factory.mktemp("explain")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(SPEC, sort_keys=False), encoding="utf-8")
+    assert sweep("run", folder / "tiny.yaml", "--out", folder / "out", "--workers", 0, "--top", 0).returncode == 0
+    return reopened(folder / "out")
+
+
+def _number(opened: Reopened, **wanted: object) -> int:
+    """The plan with these values."""
+    for number in range(opened.prepared.sweep.space.size):
+        row = row_of(opened.prepared, number)
+        if all(row[name] == value for name, value in wanted.items()):
+            return number
+    raise AssertionError(wanted)
+
+
+@pytest.fixture(scope="module")
+def found(opened: Reopened) -> Explanation:
+    return explain(opened, _number(opened, tp=2, pp=4, micro_batch=1, checkpointing="none"))
+
+
+def test_a_neighbour_is_what_simulate_says_of_it(found: Explanation) -> None:
+    own = ["tp=2", "pp=4", "micro_batch=1", "checkpointing=none", "all_gpus=64", "global_batch=64"]
+    by_change = {one.change: one for one in found.neighbours}
+    for change, sets in (
+        ("tp 4", ["tp=4"]),
+        ("pp 8", ["pp=8"]),
+        ("vpp 2", ["vpp=2"]),
+        ("schedule zb-h1", ["schedule=zb-h1"]),
+        ("overlap_pp on", ["overlap_pp=true"]),
+        ("128 GPUs (dp 16)", ["all_gpus=128"]),
+        ("NIC 25 GB/s", ["hardware.nic_bandwidth=25 GB/s"]),
+    ):
+        names = {each.partition("=")[0] for each in sets}
+        rest = [each for each in own if each.partition("=")[0] not in names]
+        alone = row_of(prepare_plan({"model": "llama3-8b", "sequence": 16384}, "H100-SXM", "event", [*rest, *sets]))
+        assert by_change[change].row["step_time_s"] == pytest.approx(alone["step_time_s"], rel=1e-12), change
+        assert by_change[change].row["peak_memory_bytes"] == pytest.approx(alone["peak_memory_bytes"], rel=1e-12), change
+    assert "dispatcher flex" not in by_change, "no experts"
+
+
+def test_memory_by_stage_is_the_closed_form_of_1f1b(opened: Reopened, found: Explanation) -> None:
+    """Stage s of p holds p - s micro-batches in flight (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.1)."""
+    assert found.shape is not None
+    activations = found.shape.memory[MEMORY.index("activation_bytes")]
+    layers = activations[1:3] / [3, 2]  # the inner stages hold layers alone
+    assert layers[0] == pytest.approx(layers[1])
+    assert activations[3] >= layers[0]
+    peak = found.shape.memory[MEMORY.index("peak_memory_bytes")]
+    assert peak.max() == pytest.approx(found.row["peak_memory_bytes"], rel=1e-12)
+    assert found.shape.layers == ((8,), (8,), (8,), (8,))
+
+
+@pytest.mark.parametrize(
+    "sets", [["schedule=zb-v", "vpp=2"], ["vpp=4"], ["sharding=parameters"], ["schedule=dualpipev", "vpp=2"]]
+)
+def test_the_fullest_stage_is_that_of_the_row(sets: list[str]) -> None:
+    plan = ["tp=2", "pp=4", "all_gpus=64", "global_batch=128", *sets]
+    prepared = prepare_plan({"model": "llama3-8b", "sequence": 4096}, "H100-SXM", "event", plan)
+    row, shape = row_of(prepared), shape_of(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
+    fullest = int(np.argmax(shape.memory[-1]))
+    assert [row[name] for name in MEMORY] == pytest.approx(shape.memory[:, fullest].tolist(), rel=1e-12)
+
+
+def test_the_bottleneck_is_named_with_its_number(opened: Reopened) -> None:
+    found = explain(opened, _number(opened, tp=1, pp=8, micro_batch=2, checkpointing="full"))
+    assert found.bottleneck is not None
+    assert found.bottleneck.part == "bubble_s"
+    assert "4 micro-batches on 8 stages; even stages alone would wait 175% of their work" in found.bottleneck.text
+    assert found.bottleneck.cures
+    for one in found.bottleneck.cures:
+        assert one.row["gpu_s_per_sample"] < found.row["gpu_s_per_sample"]
+        assert one.row["bubble_s"] / one.row["step_time_s"] < found.bottleneck.share
+
+
+def test_a_plan_that_does_not_fit_says_what_would(opened: Reopened) -> None:
+    found = explain(opened, _number(opened, tp=1, pp=1, micro_batch=1, checkpointing="none"))
+    assert not found.runs
+    assert found.reason.startswith("memory_exceeds_device: ")
+    assert found.row["peak_memory_bytes"] > found.row["device_memory_bytes"]
+    assert any(one.runs for one in found.neighbours)
+    assert found.nearest is not None
+    near = row_of(opened.prepared, found.nearest.plan)
+    assert near["status"] == "ok"
+    assert {name: near[name] for name in found.nearest.changes} == found.nearest.changes
+
+
+def test_two_plans_differ_by_their_parts(opened: Reopened, found: Explanation) -> None:
+    other = explain(opened, _number(opened, tp=4, pp=4, micro_batch=1, checkpointing="none"))
+    told = difference(found, other)
+    parts = dict(told.parts)
+    assert sum(parts.values()) == pytest.approx(2 * parts["step_time_s"], rel=1e-9)
+    assert told.fields == {"tp": (2, 4), "dp": (8, 4), "ga": (8, 16)}
+    best = min(found, other, key=lambda each: float(each.row["gpu_s_per_sample"]))
+    assert told.verdict.startswith(f"plan {best.plan} takes ")
+    shares = [float(share) for share in re.findall(r"([+-][0-9.]+)%", told.verdict)]
+    less = 100 * (1 - best.row["gpu_s_per_sample"] / max(each.row["gpu_s_per_sample"] for each in (found, other)))
+    assert -sum(shares) == pytest.approx(less, abs=0.05 * (len(shares) + 1)), "what it names makes the difference"
+
+
+def test_the_command_prints_and_writes_json(opened: Reopened) -> None:
+    told = sweep("explain", opened.folder, "best", "--against", 0)
+    assert told.returncode == 0, told.stderr
+    for words in ("to measure first", "changes of one axis, simulated", "bottleneck: ", "against plan 0", "of head-room"):
+        assert words in told.stdout
+    plain = json.loads(sweep("explain", opened.folder, "best", "--json").stdout)
+    assert plain["plan"] == plan_number(opened, "best")
+    stored = stored_row(opened, plain["plan"])
+    assert stored is not None
+    assert plain["row"]["step_time_s"] == stored["step_time_s"]
+    assert len(plain["stages"]) == plain["row"]["pp"]
+
+
+def test_a_wrong_plan_is_one_line(opened: Reopened) -> None:
+    for given in ("48", "-1", "x", "bset"):
+        told = sweep("explain", opened.folder, "--", given)
+        assert told.returncode == 1
+        assert (
+            told.stderr
+            == f"error: plan: found '{given}', expected a number from 0 to 47 (column plan of `sweep rank`), or best\n"
+        )
+
+
+def test_files_of_a_spec_are_found_by_their_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = tmp_path / "here" / "specs"
+    specs.mkdir(parents=True)
+    path = spec_in(specs, axes={"tp": [2, 4], "pp": [1, 2]}, where=None)
+    assert sweep("run", path, "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert reopened(tmp_path / "out").base == specs
+    (specs / "w.txt").write_text("changed", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"its files are not found from here, or have changed: w\.txt; --spec FILE"):
+        reopened(tmp_path / "out")

@@ -1,0 +1,73 @@
+"""`sweep init`: the spec that it writes prepares, holds plans that can run, and explains its values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from sim_core import FIRST_FAILURE, read_model
+from sweep.evaluation import evaluate
+from sweep.preparation import prepare
+from sweep.spec import load_spec
+from tests.conftest import EXAMPLES
+from tests.sweep.commands import sweep
+
+
+def legal(path: Path) -> int:
+    """Plans of a spec that could be simulated."""
+    prepared = prepare(load_spec(path), path.parent)
+    rows = evaluate(prepared.sweep, np.arange(min(prepared.sweep.space.count, 50_000)), lost=FIRST_FAILURE)
+    return int(rows.column("status").to_pylist().count("failed"))
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "gpus"),
+    [
+        ("llama3-70b", "H100-SXM", 1024),
+        ("deepseek-v3", "H800-SXM", 2048),
+        ("gpt2-xl", "A100-80G-SXM", 1),
+        ("qwen3-30b-a3b", "B200-SXM", 48),
+        ("nemotron4-340b", "H200-SXM", 1536),
+    ],
+)
+def test_the_spec_of_a_model_holds_plans_that_can_run(model: str, hardware: str, gpus: int, tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    done = sweep("init", model, "--hardware", hardware, "--gpus", gpus, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert f"Next: sweep run {out} --dry-run" in done.stdout
+    spec = yaml.safe_load(out.read_text())
+    numbers = read_model(model)
+    assert spec["fixed"]["all_gpus"] == gpus
+    assert all(numbers.heads % tp == 0 and gpus % tp == 0 for tp in spec["axes"]["tp"])
+    assert all(numbers.experts and numbers.experts.count % ep == 0 for ep in spec["axes"].get("ep", []))
+    if spec["fixed"]["layer_split"] == "even":
+        assert all(numbers.layers % pp == 0 for pp in spec["axes"]["pp"])
+    lines = out.read_text().splitlines()
+    assert all("#" in line for line in lines if line.startswith("  ") and "all_gpus" not in line and "layer_split" not in line)
+    assert legal(out) > 0
+
+
+def test_every_axis_of_a_workload_file_has_the_file_s_own_value(tmp_path: Path) -> None:
+    text = EXAMPLES / "workloads" / "gpt7b_tp4_dp128.simai.txt"
+    out = tmp_path / "s.yaml"
+    done = sweep("init", text, "--gpus", 512, "--micro-batch", 1, "--sequence", 2048, "-o", out)
+    assert done.returncode == 0, done.stderr
+    spec = yaml.safe_load(out.read_text())
+    assert 4 in spec["axes"]["tp"]
+    assert 1 in spec["axes"]["micro_batch"]
+    assert legal(out) > 0
+
+
+def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    out.write_text("mine")
+    refused = sweep("init", "llama3-8b", "-o", out)
+    assert (refused.returncode, out.read_text()) == (1, "mine")
+    assert refused.stderr == f"error: {out}: is there already; choose another --output, or remove it\n"
+    unknown = sweep("init", "lama3-8b", "-o", tmp_path / "n.yaml")
+    assert unknown.returncode == 1
+    assert "unknown model 'lama3-8b', nearest valid: llama3-8b" in unknown.stderr
+    assert not (tmp_path / "n.yaml").exists()

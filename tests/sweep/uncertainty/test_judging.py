@@ -1,0 +1,125 @@
+"""Plans beside the best: ties, what own runs change, and which runs would tell most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sweep.uncertainty.distance import coordinates, distances
+from sweep.uncertainty.evidence import Basis, Differences, Spread, basis_of
+from sweep.uncertainty.judging import OwnRuns, judge
+from sweep.uncertainty.measuring import advise
+
+SPREAD = Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12)
+BASIS = Basis(spread=SPREAD, differences=Differences(same=0.01, doubling=0.05, pairs=700, sets=8), why="of a test")
+NONE = Basis(spread=None, differences=None, why="none")
+
+
+def plans(**columns: list[Any]) -> pa.Table:
+    return pa.table(columns)
+
+
+def test_doublings_between_plans() -> None:
+    """tp 2 to 8 is two doublings, another choice one, another device twelve; dp follows from the others."""
+    rows = plans(
+        tp=[2, 8, 2, 2], dp=[8, 2, 8, 8], overlap=[True, True, False, True], hardware=["a", "a", "a", "b"], limit=[0, 0, 0, 5]
+    )
+    found = distances(coordinates(rows, rows.column_names), 0)
+    assert found.tolist() == [0, 2, 1, 13]
+
+
+def test_near_plans_are_told_apart_sooner_than_far_ones() -> None:
+    """6 % slower: a neighbour is told from the best, a plan of quite other sizes is not; 60 % slower, it is, too."""
+    rows = plans(tp=[1, 1, 8, 8], pp=[1, 1, 8, 8], recompute=["no", "no", "no", "no"])
+    found = judge(rows, rows.column_names, np.array([1.0, 1.06, 1.06, 1.6]), BASIS)
+    assert found.tie.tolist() == [True, False, True, False]
+    assert found.chance[0] == 1
+    assert found.chance[1] < found.chance[2] < 0.5
+    assert found.low == pytest.approx(np.exp(-0.1))
+    assert found.high == pytest.approx(np.exp(0.3))
+
+
+def test_own_runs_narrow_the_intervals_and_move_the_best() -> None:
+    """The best as simulated takes 20 % longer than simulated, another plan does not: now that one is expected to be best."""
+    rows = plans(tp=[1, 2, 8], pp=[1, 1, 4])
+    seconds = np.array([1.0, 1.05, 1.3])
+    before = judge(rows, rows.column_names, seconds, BASIS)
+    own = OwnRuns(plans=rows.take([0, 1]), error=np.log([1.2, 1.0]))
+    after = judge(rows, rows.column_names, seconds, BASIS, own)
+    assert (before.best, after.best) == (0, 1)
+    width = np.log(before.high / before.low)
+    narrower = np.log(after.high / after.low)
+    assert (narrower < width).all()
+    assert narrower[1] < narrower[2]  # a plan that was not run is known less well
+    assert after.expected[:2] == pytest.approx([1.2, 1.0], rel=0.01)
+    assert not after.tie[0]
+
+
+def test_own_runs_are_as_right_as_they_claim() -> None:
+    """Errors drawn from the process itself: after two own runs, intervals hold as many plans as before."""
+    generator = np.random.default_rng(0)
+    rows = plans(tp=[1, 2, 4, 8, 1, 2], pp=[1, 1, 2, 2, 4, 8])
+    differences = BASIS.differences
+    assert differences is not None
+    deviation = np.sqrt(SPREAD.between**2 + differences.variance + differences.same**2 / 2)
+    bound = 1.6448536 * deviation
+    basis = Basis(
+        spread=Spread(low=-bound, middle=0.0, high=bound, between=SPREAD.between, within=0.1, runs=1, sets=1),
+        differences=differences, why="",
+    )  # fmt: skip
+    points = coordinates(rows, rows.column_names)
+    covariance = SPREAD.between**2 + np.stack([differences.covariance(distances(points, k)) for k in range(6)])
+    root = np.linalg.cholesky(covariance + np.eye(6) * differences.same**2 / 2)
+    held = []
+    for _ in range(400):
+        error = root @ generator.standard_normal(6)
+        found = judge(rows, rows.column_names, np.ones(6), basis, OwnRuns(plans=rows.take([0, 3]), error=error[[0, 3]]))
+        held.append(((np.log(found.low) <= error) & (error <= np.log(found.high)))[[1, 2, 4, 5]].mean())
+    assert np.mean(held) == pytest.approx(0.9, abs=0.03)
+
+
+def test_advice_lowers_the_loss_and_names_different_plans() -> None:
+    """Two neighbours and a far plan tie: the far one is worth a run, and loss and ties go down."""
+    rows = plans(tp=[1, 1, 8], pp=[1, 1, 4], vpp=[1, 2, 1])
+    seconds = np.array([1.0, 1.005, 1.02])
+    judged = judge(rows, rows.column_names, seconds, BASIS)
+    found = advise(rows, rows.column_names, seconds, judged, BASIS, runs=2)
+    assert found.tied == 3
+    assert 2 in found.rows
+    assert len(set(found.rows)) == 2
+    assert found.loss_after < 0.6 * found.loss
+    assert found.tied_after < 3
+    assert found == advise(rows, rows.column_names, seconds, judged, BASIS, runs=2)
+
+
+def test_a_best_plan_that_stands_alone_needs_no_run() -> None:
+    rows = plans(tp=[1, 2])
+    judged = judge(rows, ["tp"], np.array([1.0, 2.0]), BASIS)
+    assert advise(rows, ["tp"], np.array([1.0, 2.0]), judged, BASIS).rows == ()
+
+
+def test_without_evidence_nothing_is_claimed() -> None:
+    rows = plans(tp=[1, 2])
+    judged = judge(rows, ["tp"], np.array([2.0, 1.0]), NONE)
+    assert judged.best == 1
+    assert judged.tie.tolist() == [False, True]
+    assert np.isnan(judged.low).all()
+    assert judge(rows.slice(0, 0), ["tp"], np.zeros(0), BASIS).tie.tolist() == []
+
+
+def test_which_evidence_a_result_has() -> None:
+    dense = basis_of({"spec": {"workload": {"model": {"preset": "x"}}}, "inputs": {"workload": {}}})
+    experts = basis_of(
+        {"spec": {"workload": {"model": {"preset": "x"}}}, "inputs": {"workload": {"expert_parameters_per_rank": 1.0}}}
+    )
+    trace = basis_of({"spec": {"workload": {"path": "x"}}, "start": {"recorded_s": 1.0}})
+    file = basis_of({"spec": {"workload": {"path": "x"}}})
+    assert dense.spread is not None
+    assert experts.spread is not None
+    assert trace.spread is not None
+    assert file.spread is None
+    assert experts.spread.high > dense.spread.high > trace.spread.high
+    assert "no measured runs" in file.why
