@@ -78,15 +78,16 @@ from sim_core.planning.legality import (
     STATUSES,
 )
 from sim_core.simulator import (
-    Events,
     Results,
     legality,
     simai_breakdown,
     simulate,
-    trace,
 )
 from sim_core.starting import Start, start_of
 from sim_core.terms import SHARDINGS
+from sim_core.timelines.spans import KINDS as SPAN_KINDS
+from sim_core.timelines.spans import STREAMS, Spans
+from sim_core.tracing import Events, Timeline, blocks_of, timeline, trace
 from sim_core.units import (
     SWITCH,
     count,
@@ -162,8 +163,14 @@ __all__ = [
     "SIMAI",
     "SPLITS",
     "STATUSES",
+    "SPAN_KINDS",
+    "STREAMS",
     "SWITCH",
+    "Spans",
     "TRACE",
+    "Timeline",
+    "blocks_of",
+    "timeline",
     "BasePlan",
     "Check",
     "Events",

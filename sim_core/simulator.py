@@ -52,7 +52,7 @@ from sim_core.step.last import slow_last_backwards
 from sim_core.step.lower import Lowered, allocate_lowered, lower
 from sim_core.step.nics import share_sends
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
-from sim_core.step.pipeline import go_on, run_pipeline, timed_blocks
+from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
@@ -98,19 +98,7 @@ class Results(NamedTuple):
         }
 
 
-class Events(NamedTuple):
-    """The blocks of one plan, ordered by (start, stage); times in seconds from the start of the step."""
-
-    stage: Ints
-    chunk: Ints
-    micro_batch: Ints
-    backward: Ints
-    part: Ints  # of a backward: 0 all of it, 1 input gradient, 2 weight gradient
-    start_s: Floats
-    end_s: Floats
-
-
-class _Tables(NamedTuple):
+class Tables(NamedTuple):
     """The tables of a batch of plans; each has the row of every plan."""
 
     groups: Groups
@@ -118,7 +106,7 @@ class _Tables(NamedTuple):
     blocks: Blocks
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch that all plans of a batch use in turn."""
 
     program: Program
@@ -142,7 +130,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = _tables(workload, hardware, plans, rows)
+        tables = tables_of(workload, hardware, plans, rows)
         scratch = _scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
         if not workload.from_file:
@@ -167,7 +155,7 @@ def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
 
     def step_s(tried: Arrays) -> float:
         one = replace(workload, arrays=tried)
-        tables, metrics = _tables(one, table, own, row), np.full((len(METRICS), 1), np.nan)
+        tables, metrics = tables_of(one, table, own, row), np.full((len(METRICS), 1), np.nan)
         scratch = _scratch(tried, own, tables.split, row)
         _run_rows(tried, table.columns, own, tables, row, scratch, again_flops(one), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
@@ -217,10 +205,10 @@ def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
         begin = end
 
 
-def _tables(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
+def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
-    return _Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
+    return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
@@ -235,8 +223,18 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
     return dict(zip(SIMAI_PARTS, sums.tolist(), strict=True))
 
 
-def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
-    """The events of one plan in the event engine. Raises SpecError if the plan cannot run."""
+class Ran(NamedTuple):
+    """One plan after its simulation in the event engine: what it was run with, and what the run has left in the scratch."""
+
+    workload: Workload
+    plans: Plans  # of one row
+    tables: Tables
+    scratch: Scratch
+    metrics: Floats  # [METRICS]
+
+
+def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Ran:
+    """Simulate one plan in the event engine. Raises SpecError if it cannot run."""
     _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
@@ -247,31 +245,20 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
     workload = replace(workload, arrays=_arrays(workload, hardware))
     rows = np.zeros(1, np.int64)
-    tables = _tables(workload, hardware, one, rows)
+    tables = tables_of(workload, hardware, one, rows)
     scratch = _scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
     _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
-    shape = int(one.schedule[0]), int(one.pp[0]), int(one.vpp[0]), int(one.ga[0])
-    stage, chunk, micro_batch, backward, part, start, end = timed_blocks(shape, scratch.program, scratch.times)
-    by_start = np.lexsort((stage, start))
-    return Events(
-        stage=stage[by_start],
-        chunk=chunk[by_start],
-        micro_batch=micro_batch[by_start],
-        backward=backward[by_start],
-        part=part[by_start],
-        start_s=start[by_start],
-        end_s=end[by_start],
-    )
+    return Ran(workload=workload, plans=one, tables=tables, scratch=scratch, metrics=metrics[:, 0])
 
 
-def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
+def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
     """Scratch large enough for each plan in `rows`."""
     schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
     blocks, stages, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), int(pp.max()), most_cells(schedule, pp, vpp)
     program, times = allocate(blocks, stages, cells)
-    return _Scratch(
+    return Scratch(
         program=program,
         of_order=np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64),
         times=times,
@@ -289,9 +276,9 @@ def _run_rows(
     arrays: Arrays,
     hardware: HardwareColumns,
     plans: Plans,
-    tables: _Tables,
+    tables: Tables,
     rows: Ints,
-    scratch: _Scratch,
+    scratch: Scratch,
     again: Floats,
     reason: Ints,
     metrics: Floats,
@@ -314,7 +301,7 @@ def _run_rows(
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
-        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i])
+        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i], plans.checkpoint_layers[i])
 
 
 @inner_kernel
@@ -326,7 +313,7 @@ def _all_finite(values: Floats) -> bool:
 
 
 @inner_kernel
-def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
+def _simulate_one(case: Case, scratch: Scratch, out: Floats) -> bool:
     """Simulate one step; adds its metrics to the zeroed `out`. False if some blocks can never run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, ga = plan.pp, plan.ga

@@ -31,6 +31,7 @@ _KIND: Final = {
     "cp_a2a_size": pa.int64(),
     "precision": _WORD,
     "dispatcher": _WORD,
+    "overlap_shared_experts": pa.bool_(),
     "layers": pa.int64(),
     "microbatch_group_size": pa.int64(),
     "post_validation": pa.bool_(),
@@ -124,6 +125,7 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
         "dp": dp,
         "dp_shard": np.where(plans.dp_shard > 0, plans.dp_shard, dp * plans.cp),
         "reshard_after_forward": plans.reshard_after_forward == 1,
+        "overlap_shared_experts": plans.overlap_shared_experts == 1,
         "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
     }
     described = {"plan": pa.array(numbers)}

@@ -51,6 +51,7 @@ UNUSUAL: Final = (
     "prefetch_layers",
     "precision",
     "dispatcher",
+    "overlap_shared_experts",
     "layers",
     "microbatch_group_size",
     "post_validation",

@@ -28,14 +28,15 @@ P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3
 """How context-parallel ranks compute attention (Megatron's --cp-comm-type): keys and values go round a ring, or are gathered;
 heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring over these groups."""
 
-DISPATCHERS: Final = ("alltoall", "flex")
-FLEX: Final = 1
-"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert, or one to each remote node,
-as DeepEP and HybridEP do behind `flex`."""
+DISPATCHERS: Final = ("alltoall", "flex", "hierarchical")
+FLEX, HIERARCHICAL = 1, 2
+"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert; one to each remote node, as
+DeepEP and HybridEP do behind `flex`; a copy for each expert in two stages, between nodes and then inside them."""
 
-NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
-CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
-"""What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block."""
+NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = 0, 1, 2, 3, 4, 5, 6
+CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "modules")
+"""What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block.
+`modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
 
 class Plans(NamedTuple):
@@ -58,9 +59,10 @@ class Plans(NamedTuple):
     layer_split: Ints  # index into SPLITS
     virtual_layers: Ints  # [n, width] if listed: layers of each virtual stage in model order, padded with -1; else -1
     checkpointing: Ints  # index into CHECKPOINTING
-    checkpoint_layers: Ints  # the k of `every:k` and `block:k`, else 0
+    checkpoint_layers: Ints  # the k of `every:k` and `block:k`; of `modules` a bit for each; else 0
     overlap_tp: Ints  # 0 or 1, like the other switches
     overlap_ep: Ints
+    overlap_shared_experts: Ints  # shared experts run beside dispatch and combine
     overlap_pp: Ints
     overlap_grad: Ints
     overlap_param: Ints
@@ -116,6 +118,7 @@ class Plan(NamedTuple):
     checkpoint_layers: int
     overlap_tp: int
     overlap_ep: int
+    overlap_shared_experts: int
     overlap_pp: int
     overlap_grad: int
     overlap_param: int
@@ -161,6 +164,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         checkpoint_layers=plans.checkpoint_layers[i],
         overlap_tp=plans.overlap_tp[i],
         overlap_ep=plans.overlap_ep[i],
+        overlap_shared_experts=plans.overlap_shared_experts[i],
         overlap_pp=plans.overlap_pp[i],
         overlap_grad=plans.overlap_grad[i],
         overlap_param=plans.overlap_param[i],

@@ -129,6 +129,7 @@ class Framework(NamedTuple):
     dp_contention: float = 0.0  # part of hidden gradients and parameters that the compute beside them is slower by
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
     sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
+    sharding_in_pipeline: int = AS_STACK  # the same where pp > 1
 
 
 class RecordedMessages(NamedTuple):

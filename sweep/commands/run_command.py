@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import cache_dir, is_compiled, short
+from sim_core import SpecError, cache_dir, is_compiled, short, shown
 from sweep.commands.shared import RESULTS, prepared_spec, print_warnings
 from sweep.evaluation import warm_up
 from sweep.execution import Progress, dry_run, run_sweep
@@ -50,6 +50,8 @@ def command(
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = own_console()
+    if out is not None and not out.strip():
+        raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     _introduce(loaded, prepared, console)

@@ -17,7 +17,6 @@ ABLATIONS: Final[Mapping[str, Change]] = {
     "messages inside nodes": Change({"nvlink_bandwidth": _FAST, "nvlink_latency": "0 s"}, {}),
     "messages between nodes": Change({"nic_bandwidth": _FAST, "nic_latency": "0 s"}, {}),
     "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
-    "sharing of NICs": Change({"shared_nics": False}, {}),
     "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
     "launches": Change({}, {"launch_forward": 0.0, "launch_backward": 0.0, "step": 0.0}),
     "slowest of many GPUs": Change({}, {"jitter": 0.0}),

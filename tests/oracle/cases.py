@@ -278,7 +278,6 @@ def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5
             **{f"ll_bandwidth_{nodes}": f"{size(rng, 1e10, 1e11)} B/s" for nodes in ("one_node", "two_nodes", "more_nodes")},
             "net_overhead": f"{rng.uniform(0, 2):.3f} us",
             "memory": f"{size(rng, 2e9, most_memory)} B",
-            "shared_nics": False,  # the oracle knows no sharing: tests/sim_core/test_busy_networks.py
             "peak_flops_bf16": f"{size(rng, 1e14, 2e15)} FLOP/s",
             "peak_flops_fp32": f"{size(rng, 1e13, 2e14)} FLOP/s",
         }

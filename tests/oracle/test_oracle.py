@@ -196,7 +196,7 @@ def test_every_input_is_compared() -> None:
 
 def on_one_machine(gpus_per_node: int) -> Machines:
     """H100s in nodes of another size."""
-    hardware = read_hardware("H100-SXM").with_values({"gpus_per_node": gpus_per_node, "shared_nics": False})
+    hardware = read_hardware("H100-SXM").with_values({"gpus_per_node": gpus_per_node})
     return Machines((hardware,), None, hardware_table([hardware], None))
 
 
