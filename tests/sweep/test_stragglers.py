@@ -132,7 +132,7 @@ def test_columns_of_stragglers(write_spec: SpecWriter) -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["stragglers.slow_share=1"], "stragglers.slow_share: found '1', it should be less than 1"),
+        (["stragglers.slow_share=1"], "stragglers.slow_share: found '1', expected a number below 1"),
         (["stragglers={slow_share: 0.01}"], "slowness: missing (how many times as long the compute of a slow GPU takes"),
         (["stragglers={slowness: 1.2}"], "slow_share: missing (what part of the GPUs is slow, such as 0.005)"),
         (["stragglers={}"], "slow_share or sigma: missing"),
