@@ -42,6 +42,7 @@ from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, by_order, slice_plans
+from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
 from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
@@ -126,12 +127,13 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
-    workload = replace(workload, arrays=_arrays(workload, hardware))
+    plans = with_loads(workload, plans)
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
-    for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = tables_of(workload, hardware, plans, rows)
-        scratch = _scratch(workload.arrays, plans, tables.split, rows)
+        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
@@ -145,7 +147,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
 
 
-def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
+def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
     own = plans_of(workload)
@@ -156,7 +158,7 @@ def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
     def step_s(tried: Arrays) -> float:
         one = replace(workload, arrays=tried)
         tables, metrics = tables_of(one, table, own, row), np.full((len(METRICS), 1), np.nan)
-        scratch = _scratch(tried, own, tables.split, row)
+        scratch = allocate_scratch(tried, own, tables.split, row)
         _run_rows(tried, table.columns, own, tables, row, scratch, again_flops(one), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
@@ -170,6 +172,7 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     """
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
+    plans = with_loads(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     held = workload.memory_of or workload
     memory[STATE_BYTES] = model_state_bytes(held, plans)
@@ -192,7 +195,7 @@ def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) 
     check_plans(plans, len(hardware))
 
 
-def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
+def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = by_order(plans, rows)
     virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
@@ -243,17 +246,18 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    workload = replace(workload, arrays=_arrays(workload, hardware))
+    one = with_loads(workload, one)
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = tables_of(workload, hardware, one, rows)
-    scratch = _scratch(workload.arrays, one, tables.split, rows)
+    scratch = allocate_scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
     _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
     return Ran(workload=workload, plans=one, tables=tables, scratch=scratch, metrics=metrics[:, 0])
 
 
-def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
+def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
     """Scratch large enough for each plan in `rows`."""
     schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
     blocks, stages, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), int(pp.max()), most_cells(schedule, pp, vpp)

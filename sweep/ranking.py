@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError
 from sweep.budget import COSTS
-from sweep.columns import result_column
+from sweep.columns import MEASURES, result_column
 from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.fronts import FRONT, find_fronts
@@ -32,6 +32,7 @@ from sweep.selection import (
     select,
     spread,
 )
+from sweep.spec import SweepSpec
 from sweep.store import Store
 from sweep.stragglers import TAIL
 
@@ -94,6 +95,7 @@ def rank(
     """
     with results(directory, where) as connection:
         provenance = Store(directory=directory).provenance() or {}
+        beside = Store(directory=directory).counted().get("plans", {})
         schema = columns_of(connection)
         front = [(name, name in HIGHER_IS_BETTER) for name in (result_column(each, list(schema)) for each in pareto)]
         if front and by is not None:
@@ -123,6 +125,8 @@ def rank(
         select(connection, question, list(schema))
         kept = [name for name in schema if name not in ("status", "reason")]
         rows = chosen_rows(connection, kept, per)
+    total += sum(beside.values())
+    reasons |= {reason: reasons.get(reason, 0) + count for reason, count in beside.items()}
     asked = provenance.get("spec", {})
     more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
     more_columns += TAIL if asked.get("stragglers") else ()
@@ -192,6 +196,12 @@ def outcome(directory: Location) -> tuple[int, int]:
         query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"
         ok, failed = connection.execute(query).fetchall()[0]
     return int(ok), int(failed)
+
+
+def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
+    """The column that a spec asks for, and whether more of it is better."""
+    order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
+    return order[0]
 
 
 def _too_large(connection: duckdb.DuckDBPyConnection, schema: dict[str, str]) -> tuple[float, float, float, float] | None:

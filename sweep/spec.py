@@ -22,6 +22,7 @@ from sim_core import (
     SWITCH,
     SpecError,
     checkpointing_codes,
+    imbalance_codes,
     nearest,
     quantity,
     shown,
@@ -80,7 +81,7 @@ WORDS: Final = {
     "precision": PRECISION_NAMES,
     "dispatcher": DISPATCHERS,
 }
-LABELS: Final = ("layer_split", "checkpointing")
+LABELS: Final = ("layer_split", "checkpointing", "expert_imbalance")
 """Fields whose values are texts with numbers in them."""
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
@@ -298,7 +299,10 @@ def _label(name: str, value: object, where: str) -> str:
     try:
         if name == "layer_split":
             return split_text(value)
-        checkpointing_codes([str(value)])
+        if name == "expert_imbalance":
+            imbalance_codes([value])
+        else:
+            checkpointing_codes([str(value)])
     except SpecError as error:
         raise ValueError(str(error).replace(name, where, 1)) from None
     return str(value)

@@ -32,6 +32,7 @@ PLAIN: dict[str, float] = {
     "precision": 0, "dispatcher": 0, "straggler_stage": 0, "gradient_precision": 0, "sharding": 0, "dp_shard": 0,
     "reshard_after_forward": 1, "prefetch_layers": 1, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
     "dp_overlap_ratio": 0.0, "tp_overlap_ratio": 0.0, "ep_overlap_ratio": 0.0, "pp_overlap_ratio": 1.0,
+    "expert_imbalance": 0.0,
 }  # fmt: skip
 
 
@@ -41,7 +42,9 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
     `virtual_layers` is one list for all plans.
     """
     columns = {"layers": of.layers, **columns} if of else columns
-    kinds = {name: np.float64 if name.endswith(("_ratio", "_factor", "_speed")) else np.int64 for name in Plans._fields}
+    kinds = {
+        name: np.float64 if name.endswith(("_ratio", "_factor", "_speed", "_imbalance")) else np.int64 for name in Plans._fields
+    }
     given: dict[str, Any] = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
     rows = max(len(column) for name, column in given.items() if name != "virtual_layers")
     listed = given.get("virtual_layers", np.zeros(0, np.int64))

@@ -99,7 +99,7 @@ def _cost_rows(
 
 
 @inner_kernel
-def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
+def _cost(case: Case, by_model: bool) -> None:  # noqa: C901, PLR0915
     """Fill the row of one key: sums over the pieces of each unit. `by_model`: the factors of compute are filled already.
 
     A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
@@ -109,7 +109,9 @@ def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
     base = case.arrays.base
     rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
     rules, load = case.arrays.compute_rule, case.arrays.expert_load
-    if load.shape[0] > 0:
+    if load.shape[0] > 0 and plan.expert_imbalance > 0:
+        blocks.scale[row, EXPERT_LOAD] *= plan.expert_imbalance / case.arrays.recorded_load
+    elif load.shape[0] > 0:
         blocks.scale[row, EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
     if not by_model:
         blocks.compute[row] = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)

@@ -30,6 +30,7 @@ from sim_core.planning.columns import (
     SPLITS,
     Plans,
 )
+from sim_core.planning.imbalance import MOST, imbalance_codes
 from sim_core.terms import SHARDINGS
 from sim_core.workloads.workload import Workload
 
@@ -70,6 +71,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "dp_shard": 0,
     "reshard_after_forward": True,
     "prefetch_layers": 1,
+    "expert_imbalance": "recorded",
     "straggler_stage": 0,
     "straggler_factor": 1.0,
     "device_speed": 1.0,
@@ -105,6 +107,7 @@ _BOUNDS: Final[Mapping[str, _Bounds]] = {
     **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
     "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
     **dict.fromkeys(("straggler_factor", "device_speed"), _FACTOR),
+    "expert_imbalance": _Bounds(least=-MOST, most=MOST),
     **{name: _Bounds(least=0, most=len(words) - 1) for name, words in WORDS.items()},
     "layer_split": _Bounds(least=0, most=len(SPLITS) - 1),
     "checkpointing": _Bounds(least=0, most=len(CHECKPOINTING) - 1),
@@ -177,6 +180,8 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             coded[name], coded["checkpoint_layers"] = checkpointing_codes([str(value) for value in values])
         elif name == "layer_split":
             coded[name], coded["virtual_layers"] = split_codes([split_text(value) for value in values])
+        elif name == "expert_imbalance":
+            coded[name] = imbalance_codes(values)
         elif name in WORDS:
             coded[name] = np.array([_word(name, value) for value in values], np.int64)
         else:

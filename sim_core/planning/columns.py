@@ -77,6 +77,7 @@ class Plans(NamedTuple):
     dp_shard: Ints  # ranks of dp x cp that divide them; 0: all. The groups of so many ranks are replicas of each other
     reshard_after_forward: Ints  # 0 or 1: whether a layer's parameters are freed after its forward and gathered again
     prefetch_layers: Ints  # layers whose parameters are gathered ahead of the one that runs
+    expert_imbalance: Floats  # tokens of the fullest rank over the mean; 0, and below: planning/imbalance.py
     straggler_factor: Floats
     device_speed: Floats  # compute runs this many times as fast
     dp_overlap_ratio: Floats  # 0 to 1: part of DP, TP, EP communication that fidelity simai counts as hidden
@@ -86,6 +87,7 @@ class Plans(NamedTuple):
 
 
 FLOATS: Final = (
+    "expert_imbalance",
     "straggler_factor",
     "device_speed",
     "dp_overlap_ratio",
@@ -133,6 +135,7 @@ class Plan(NamedTuple):
     dp_shard: int
     reshard_after_forward: int
     prefetch_layers: int
+    expert_imbalance: float
     straggler_factor: float
     device_speed: float
     dp_overlap_ratio: float
@@ -179,6 +182,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         dp_shard=plans.dp_shard[i],
         reshard_after_forward=plans.reshard_after_forward[i],
         prefetch_layers=plans.prefetch_layers[i],
+        expert_imbalance=plans.expert_imbalance[i],
         straggler_factor=plans.straggler_factor[i],
         device_speed=plans.device_speed[i],
         dp_overlap_ratio=plans.dp_overlap_ratio[i],

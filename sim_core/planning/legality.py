@@ -41,6 +41,7 @@ from sim_core.planning.columns import (
     Plans,
     replicas,
 )
+from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
@@ -111,6 +112,7 @@ REASONS: Final = (
     "shared_experts_beside_twice",
     "recompute_modules_unfit",
     "precision_not_recorded",
+    "expert_load_unknown",
     "precision_not_in_stack",
     "precision_not_on_device",
     "sizes_unfit_precision",
@@ -192,6 +194,7 @@ EXPLANATIONS: Final = {
     "recompute_modules_unfit": "checkpointing names a module that the workload does not have (a file has none), or that "
     "Megatron refuses: shared_experts with overlap_shared_experts, moe with overlap_ep, layernorm or moe_act with fp8_delayed",
     "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
+    "expert_load_unknown": "expert_imbalance: no experts, no recorded times by tokens, or ep does not divide their number",
     "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
     "precision_not_on_device": "the device has no tensor cores of this precision",
     "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
@@ -242,6 +245,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "dispatcher_not_recorded": (plans.dispatcher != 0) & workload.from_file,
         **_unfit_modules(workload, plans),
         "precision_not_recorded": (plans.precision > 0) & workload.from_file,
+        "expert_load_unknown": loads_unknown(workload, plans),
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
@@ -389,7 +393,7 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans that fidelity simai does not support."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
-    changed |= plans.schedule > ONE_F_ONE_B
+    changed |= (plans.schedule > ONE_F_ONE_B) | (plans.expert_imbalance != 0)
     changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
     return unknown

@@ -168,6 +168,7 @@ class Arrays(NamedTuple):
     message_factor: Floats = NO_FACTOR  # [2, groups + 1] recorded over modelled seconds inside a node, between nodes
     compute_rule: Ints = NO_RULE  # [pieces] rules of compute; empty: all `compute`
     recorded_messages: bool = False  # seconds of messages are recorded, with what they waited for each other
+    recorded_load: float = 1.0  # tokens of the fullest rank over the mean, as recorded
     expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
 
 
@@ -195,6 +196,7 @@ class Modelled:
         a2a: Ints | int = 1,
         gathers: Ints | int = 0,
         precision: Ints | int = 0,
+        load: Ints | int = 0,
     ) -> Keys:
         """The keys of the model for some plans, [n]."""
         split = self.stack.experts_with_tp and self.model.experts is not None
@@ -208,6 +210,7 @@ class Modelled:
             a2a=a2a,
             gathers=gathers,
             precision=precision,
+            load=load,
         )
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from sim_core import SpecError
-from sweep.commands.shared import RESULTS
+from sweep.commands.shared import RESULTS, AsJson
 from sweep.fidelity import compare_fidelity
 from sweep.folder import Folder, folder_at
 from sweep.ranking import rank
@@ -51,10 +51,13 @@ def command(
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+    as_json: AsJson = False,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
     folder = folder_at(directory) if directory else newest(RESULTS)
+    if as_json:
+        form = Form.json
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
     if compare:

@@ -43,12 +43,12 @@ const Charts = (() => {
     let [low, high] = axis.domain;
     if (axis.log) {
       [low, high] = [Math.log10(low), Math.log10(high)];
-      if (high - low < 1e-9) [low, high] = [low - 0.1, high + 0.1];
+      if (Math.abs(high - low) < 1e-9) [low, high] = [low - 0.1, high + 0.1];
       const place = value => from + (Math.log10(value) - low) / (high - low) * (to - from);
       const label = value => format(value, axis.unit, 3);
       const wide = high - low > 1.2;
-      const values = wide ? [] : nice(10 ** low, 10 ** high, 5);
-      for (let k = Math.floor(low); wide && k <= high; k++)
+      const values = axis.ticks ? axis.ticks.slice() : wide ? [] : nice(10 ** low, 10 ** high, 5);
+      for (let k = Math.floor(low); wide && !axis.ticks && k <= high; k++)
         for (const m of high - low > 3 ? [1] : [1, 2, 5]) if (m * 10 ** k >= 10 ** low * 0.999 && m * 10 ** k <= 10 ** high * 1.001) values.push(m * 10 ** k);
       return Object.assign(place, { ticks: values.map(value => [value, label(value)]) });
     }
