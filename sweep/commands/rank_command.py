@@ -14,6 +14,7 @@ from rich.console import Console
 
 from sim_core import SpecError
 from sweep.commands.shared import RESULTS
+from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
 from sweep.folder import Folder, folder_at
 from sweep.ranking import rank
@@ -22,6 +23,10 @@ from sweep.show.results import print_disagreement
 from sweep.show.tables import rows_text
 from sweep.show.terminal import WIDE, form_of, own_console
 from sweep.store import newest
+from sweep.uncertainty.own_runs import names_plans, read_steps
+from sweep.validation.residuals import own_runs
+from sweep.validation.simulation import run_rows
+from sweep.validation.table import read_table
 
 
 class Form(StrEnum):
@@ -51,6 +56,9 @@ def command(
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help="CSV of your own runs: plan and step_time_s or iter_ms; or a table as for `validate`.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
@@ -58,7 +66,7 @@ def command(
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
     if compare:
-        if by or per or columns or pareto or every or descending is not None:
+        if by or per or columns or pareto or every or measured or descending is not None:
             raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
         _compare(folder, top, where, form, output)
         return
@@ -72,6 +80,7 @@ def command(
         descending=descending,
         pareto=pareto.split(",") if pareto else (),
         every=every,
+        measured=_measured(measured) if measured else None,
     )
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
@@ -81,6 +90,16 @@ def command(
     else:
         with output.open("w", encoding="utf-8") as file:
             print_ranking(ranking, Console(file=file, width=WIDE, markup=False))
+
+
+def _measured(path: Path) -> Measured:
+    """A user's runs, by plan numbers or as rows that `sweep validate` simulates. Raises FormatError, SpecError."""
+    if names_plans(path):
+        return Measured(steps=read_steps(path))
+    runs = own_runs(run_rows(read_table(path)))
+    if not len(runs.error):
+        raise SpecError(f"{path}: no run could be simulated (sweep validate {path} says why)")
+    return Measured(steps={}, runs=runs)
 
 
 def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
