@@ -16,14 +16,14 @@ from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
-from sim_core.costing.recorded import with_recorded
+from sim_core.costing.recorded import at_replayed, recorded_on, with_recorded
 from sim_core.engine.codes import PAIRS, chunks_of, most_blocks, most_cells, most_scratch, rounds_of
 from sim_core.engine.events import Program, Times, allocate
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.split_events import hidden_s
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
-from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.hardware.table import HardwareColumns, HardwareTable, hardware_table
 from sim_core.jit import inner_kernel
 from sim_core.metrics import (
     BUBBLE,
@@ -40,6 +40,7 @@ from sim_core.metrics import (
 )
 from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
+from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, by_order, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
@@ -134,7 +135,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
-    workload = replace(workload, arrays=with_recorded(workload, hardware))
+    workload = replace(workload, arrays=_arrays(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
     for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
@@ -151,6 +152,24 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
         recomputed[by_simai] = flops_again_simai(workload, again, plans, by_simai)
     recomputed[reason != 0] = np.nan
     return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
+
+
+def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
+    """The columns of a workload with what was recorded of its messages and of its step."""
+    arrays = with_recorded(workload, hardware)
+    own = plans_of(workload)
+    if workload.recorded is None or workload.replayed_s is None or check(workload, own)[0]:
+        return arrays
+    table, row = hardware_table([recorded_on(hardware)], None), np.zeros(1, np.int64)
+
+    def step_s(tried: Arrays) -> float:
+        one = replace(workload, arrays=tried)
+        tables, metrics = _tables(one, table, own, row), np.full((len(METRICS), 1), np.nan)
+        scratch = _scratch(tried, own, tables.split, row)
+        _run_rows(tried, table.columns, own, tables, row, scratch, again_flops(one), row.copy(), metrics, np.empty(1))
+        return float(metrics[STEP_TIME, 0])
+
+    return at_replayed(arrays, workload.replayed_s, step_s)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:
@@ -223,7 +242,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    workload = replace(workload, arrays=with_recorded(workload, hardware))
+    workload = replace(workload, arrays=_arrays(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = _tables(workload, hardware, one, rows)
     scratch = _scratch(workload.arrays, one, tables.split, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, Final
@@ -79,6 +80,24 @@ def _options(
 
 def main() -> None:
     """Entry point. An input error is one line on standard error and exit code 1."""
+    try:
+        _run()
+    except SystemExit as end:
+        if "ray" in sys.modules:
+            _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _leave(code: int) -> None:
+    """End this process at once: Ray's threads crash an orderly end once the cluster is lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run() -> None:
+    """Run a command; its errors become one line."""
     try:
         app()
     except KeyboardInterrupt:

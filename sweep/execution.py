@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sim_core import SpecError, short
 from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
-from sweep.executors import Executor
+from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
 from sweep.slice_file import encoded
 from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
@@ -72,6 +72,10 @@ def run_sweep(
                 watch(progress)
         except OSError as error:
             raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
+        except ClusterLost as error:
+            kept = sum(part.rows for part in store.slices())
+            what = f"{kept:,} of {count:,} plans are kept in {store.folder}"
+            raise ClusterLost(f"{error}; {what}; start Ray again and run the same command to resume") from None
         store.drop_doubles()  # written by workers that outlived a killed driver
         if queue.left:
             left = sum(part.rows for part in queue.left)

@@ -3,10 +3,14 @@
 The cost model says how a message changes with its size, its group and the network; the recording says how fast this cluster
 was. The factor of a group is its recorded seconds over the modelled ones, apart for groups inside a node and between nodes:
 what was recorded over NVLink says nothing about the network.
+
+Micro-batches of a recording differ, those of a simulation are equal; compute has a factor with which the simulated step at
+the recorded plan is the replayed one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -28,6 +32,12 @@ Floats = npt.NDArray[np.float64]
 PIPELINE: Final = N_GROUPS
 KIN: Final = {DP: DP_EP, DP_EP: DP}
 """A group that was not recorded is as fast as this one, where that was: the same collective in the same place."""
+
+
+NEAREST, FURTHEST = 0.5, 2.0
+"""Bounds of the factor of compute: beyond them something else than compute differs, and it stays as it was recorded."""
+TRIALS: Final = 8
+"""Secants of a step that is nearly linear in its compute: to 1e-12."""
 
 
 def recorded_on(hardware: HardwareTable) -> Hardware:
@@ -61,6 +71,25 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
         if sends_s[here, 1 - here] > 0:
             factor[1 - here, PIPELINE] = 1 + started_s / sends_s[here, 1 - here]
     return _with_weights(workload, device)._replace(message_factor=factor)
+
+
+def at_replayed(arrays: Arrays, replayed_s: float, step_s: Callable[[Arrays], float]) -> Arrays:
+    """The columns with the compute with which `step_s`, the simulated step at the recorded plan, is the replayed one."""
+    factor, more = 1.0, 1.01
+    off_s, more_s = step_s(arrays) - replayed_s, step_s(_times(arrays, more)) - replayed_s
+    for _ in range(TRIALS):
+        if not abs(more_s) > 1e-12 * replayed_s or more_s == off_s:
+            break
+        factor, more, off_s = more, more - more_s * (more - factor) / (more_s - off_s), more_s
+        if not NEAREST <= more <= FURTHEST:
+            return arrays
+        more_s = step_s(_times(arrays, more)) - replayed_s
+    return _times(arrays, more) if abs(more_s) <= 1e-3 * replayed_s else arrays
+
+
+def _times(arrays: Arrays, factor: float) -> Arrays:
+    pieces = arrays.pieces
+    return arrays._replace(pieces=pieces._replace(compute_s=factor * pieces.compute_s, rerun_s=factor * pieces.rerun_s))
 
 
 @kernel

@@ -232,6 +232,7 @@ class Workload:
     experts: int | None = None  # per layer; None: unknown
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
     recorded_step_s: float | None = None  # of the recorded plan, as measured
+    replayed_s: float | None = None  # the step of a trace replayed, which the recorded plan takes in a simulation
     recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
     expert_weights: tuple[float, float] = (0.0, 0.0)  # bytes that a layer's experts read and write, forward and backward
     modelled: Modelled | None = None  # costed from numbers, or a recording moved by them

@@ -24,7 +24,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from sim_core import SimError
 from sweep.slices import Receipt, SliceQueue, SliceTask
+
+
+class ClusterLost(SimError):
+    """What the executor ran on is gone, and no further slice can come back. Finished slices are stored."""
 
 
 class Executor(Protocol):

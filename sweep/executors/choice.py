@@ -52,9 +52,10 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Fo
         if (error.name or "").partition(".")[0] != "ray":
             raise
         raise SpecError("--executor ray: Ray is not installed (pip install 'ray[default]')") from None
-    with joined(workers) as own:
+    with joined(workers) as (head, own):
         everywhere = own or out.local is None
-        yield RayExecutor(at_driver=writer == "driver" or (writer == "auto" and not everywhere), limit_s=limit_s)
+        at_driver = writer == "driver" or (writer == "auto" and not everywhere)
+        yield RayExecutor(at_driver=at_driver, limit_s=limit_s, head=head)
 
 
 def with_own_token(environment: MutableMapping[str, str]) -> None:

@@ -8,6 +8,7 @@ write.
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
@@ -27,6 +28,7 @@ import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
+from sweep.executors import ClusterLost
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 
@@ -38,6 +40,11 @@ MIN_IN_FLIGHT: Final = 8
 CPUS_EVERY_S: Final = 10.0
 MAX_QUIET: Final = 2
 _REACH_S: Final = 10.0
+LOOK_EVERY_S: Final = 1.0
+"""How often the driver looks whether the head still answers."""
+_PATIENCE: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
+HEAD_S: Final = 10.0
+"""So long a head may be silent (a restart of a fault-tolerant one); RAY_gcs_rpc_server_reconnect_timeout_s changes it."""
 _GRACE_S: Final = 5.0
 _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
@@ -62,20 +69,24 @@ class _Rows:
 class RayExecutor:
     """The cluster that this process has joined. With `at_driver`, the driver writes the rows, not the workers."""
 
-    def __init__(self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S) -> None:
+    def __init__(
+        self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S, head: Head | None = None
+    ) -> None:
         self.at_driver = at_driver
         self.limit_s = limit_s
         self.start_s = start_s
         self.workers = max(_cpus(), 1)
         self._counted = time.monotonic()
         self._writers = ThreadPoolExecutor(_WRITERS)
+        self.head = head or Head.joined()
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
-        """See `Executor`. Raises ClusterError if no slice comes back for several time limits."""
-        shared = ray.put(pickle.dumps(task))
+        """See `Executor`. Raises ClusterLost with the head, ClusterError if no slice comes back for several time limits."""
         held: dict[Any, tuple[Slice, int]] = {}
         quiet = 0
         try:
+            self.head.check()
+            shared = ray.put(pickle.dumps(task))
             while True:
                 while len(held) < self._in_flight() and (taken := queue.take()) is not None:
                     held[self._submitted(shared, taken)] = taken
@@ -89,15 +100,20 @@ class RayExecutor:
                     receipt = self._resolved(answer, taken, task, queue)
                     if receipt is not None:
                         yield receipt
+        except (RayError, OSError) as error:
+            if self.head.refuses():  # Ray says it in many ways, a broken pipe among them
+                raise self.head.loss() from None
+            raise error
         except SystemError as error:  # Ray wraps what a signal handler raises inside its own code
             raise error.__cause__ or error from None
         finally:
-            _cancel(held)
+            if not self.head.lost:
+                _cancel(held)
 
     def _in_flight(self) -> int:
         """How many slices to submit at once; follows the size of the cluster."""
         now = time.monotonic()
-        if now - self._counted > CPUS_EVERY_S:
+        if now - self._counted > CPUS_EVERY_S and self.head.silent_since is None:
             self._counted = now
             self.workers = max(_cpus(), 1)
         return max(IN_FLIGHT_PER_CPU * self.workers, MIN_IN_FLIGHT)
@@ -108,8 +124,16 @@ class RayExecutor:
         return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
-        """Wait for a slice, then return all that are done; none if no slice came back for longer than one may take."""
-        first, others = ray.wait(references, num_returns=1, timeout=self.start_s + self.limit_s + _GRACE_S)
+        """Wait for a slice, then return all that are done; none if no slice came back for longer than one may take.
+
+        Raises ClusterLost if the head is lost; Ray itself would wait a minute for it, and then end this process.
+        """
+        first: list[Any] = []
+        others: list[Any] = []
+        end = time.monotonic() + self.start_s + self.limit_s + _GRACE_S
+        while not first and (left := end - time.monotonic()) > 0:
+            first, others = ray.wait(references, num_returns=1, timeout=min(left, LOOK_EVERY_S))
+            self.head.check()
         if not first or not others:
             return list(first)
         return [*first, *ray.wait(others, num_returns=len(others), timeout=0)[0]]
@@ -141,6 +165,55 @@ class RayExecutor:
             taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
             answer = answer.loss
         return resolve(answer, taken, task, queue)
+
+
+@dataclass(kw_only=True)
+class Head:
+    """What the driver cannot do without, as HOST:PORT: the head's control store (GCS), the raylet of the driver's own node.
+
+    The raylet may not go away at all, the control store for `patience_s`: a fault-tolerant one is restarted.
+    """
+
+    gcs: str
+    raylet: str
+    patience_s: float = HEAD_S
+    silent_since: float | None = None
+    lost: str = ""
+
+    @classmethod
+    def joined(cls) -> Head:
+        """Those of the cluster that this process has joined."""
+        context = ray.get_runtime_context()
+        own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
+        return cls(
+            gcs=context.gcs_address,
+            raylet=f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}",
+            patience_s=float(os.environ.get(_PATIENCE, HEAD_S)),
+        )
+
+    def check(self) -> None:
+        """Raise ClusterLost if the raylet has ended, or the control store has been silent for too long."""
+        if self.lost or not _listens(self.raylet):
+            raise self.loss()
+        now = time.monotonic()
+        if _listens(self.gcs):
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = now
+        elif now - self.silent_since > self.patience_s:
+            raise self.loss()
+
+    def refuses(self) -> bool:
+        """Whether one of the two does not answer now."""
+        return bool(self.lost) or not (_listens(self.raylet) and _listens(self.gcs))
+
+    def loss(self) -> ClusterLost:
+        """The error to raise; from now on the cluster counts as lost."""
+        self.lost = self.lost or f"Ray is lost: no answer from {self._silent()}"
+        return ClusterLost(self.lost)
+
+    def _silent(self) -> str:
+        return f"the head at {self.gcs}" if not _listens(self.gcs) else f"the raylet of this node at {self.raylet}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,14 +301,29 @@ def _reach(address: str) -> None:
     if not host or not port.isdecimal():
         return  # Ray resolves `auto` and the like
     try:
-        socket.create_connection((host, int(port)), _REACH_S).close()
+        _connect(address)
     except OSError as error:
         raise ClusterError(f"no Ray cluster at RAY_ADDRESS={address}: {error.strerror or error}") from None
 
 
+def _connect(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+
+
+def _listens(address: str) -> bool:
+    try:
+        _connect(address)
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
-def joined(workers: int | None) -> Iterator[bool]:
-    """Join the cluster in RAY_ADDRESS, or start a Ray on this machine with `workers` CPUs; yields whether it was started here.
+def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
+    """Join the cluster in RAY_ADDRESS, or start a Ray on this machine with `workers` CPUs; yields its head, and whether
+    it was started here.
 
     Raises ClusterError if there is no cluster at that address.
     """
@@ -256,9 +344,14 @@ def joined(workers: int | None) -> Iterator[bool]:
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
         raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None
+    head: Head | None = None
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)  # Ray has installed its own, which ends the process silently
-        yield not address
+        head = Head.joined()
+        yield head, not address
     finally:
-        ray.shutdown()
+        if head is not None and head.lost:
+            atexit.unregister(ray.shutdown)  # it would wait a minute for the head; `sweep.cli` ends the process
+        else:
+            ray.shutdown()

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sim_core.errors import SpecError
+from sim_core.workloads.traces.chosen import stages_of
 from sim_core.workloads.traces.job import Job, Rank
 from sim_core.workloads.traces.means import play_stages
 from sim_core.workloads.traces.meeting import meetings
 from sim_core.workloads.traces.program import Played
 from sim_core.workloads.traces.ranks import settle
-from sim_core.workloads.traces.stages import stages_of
 from sim_core.workloads.traces.statistics import recorded_waits
 
 

@@ -1,18 +1,15 @@
 """The mean of each stage of a job: seconds of its operations without waiting for other stages.
 
-Stages with a trace are known; the others are inferred (`missing`).
+Stages with a trace are known; the others are inferred (`missing`). Which ranks are taken together: `chosen`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from statistics import fmean, median
 
-from sim_core.errors import SpecError
 from sim_core.workloads.traces.job import Job, Operation, Rank
-from sim_core.workloads.traces.means import play_stages
 from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting, meetings
 from sim_core.workloads.traces.missing import infer
 from sim_core.workloads.traces.ranks import RankTimeline, settle
@@ -22,40 +19,12 @@ Turn = tuple[str, int]
 """An operation's name, and how many of that name came before it on its rank."""
 
 
-def stages_of(job: Job) -> Stages:
-    """The mean stages of a job, with the waits of a stage's ranks for each other from a replay of the complete pipelines.
+def mean_stages(job: Job) -> Stages:
+    """The mean stages of the ranks that have a trace, with the waits of a stage's ranks for each other from a replay of all
+    of them, if each has the other end of its messages.
 
     Raises SpecError if the ranks wait for each other in a cycle.
     """
-    used = whole_pipelines(job)
-    several = len({rank.stage for rank in used.ranks}) > 1
-    if not several or any(len({r.stage for r in used.ranks if r.index == rank.index}) == job.layout.pp for rank in used.ranks):
-        return _stages_of(job, used)
-    return _nearest(job, used)
-
-
-def _nearest(job: Job, used: Job) -> Stages:
-    """Ranks of several stages, but of different replicas: the ranks of all these stages, or of one alone.
-
-    Replicas may differ so much that a stage of one and a stage of another make no step. The stages that come nearest to
-    the recorded step are taken.
-    """
-    stages = sorted({rank.stage for rank in used.ranks})
-    found: list[tuple[float, Stages]] = []
-    for kept in (stages, *([stage] for stage in stages)):
-        some = replace(used, ranks=tuple(rank for rank in used.ranks if rank.stage in kept))
-        try:
-            means = _stages_of(job, some)
-            step_s = max(event.end_s for event in play_stages(job, means))
-        except SpecError:
-            if kept == stages:
-                raise
-            continue
-        found.append((abs(step_s - job.span_s), means))
-    return min(found, key=lambda one: one[0])[1]
-
-
-def _stages_of(at_hand: Job, job: Job) -> Stages:
     met = meetings(job)
     notes: list[str] = []
     timeline = settle(job, met) if all(len(m.members) == 2 for m in met if m.is_message) else None
@@ -69,35 +38,9 @@ def _stages_of(at_hand: Job, job: Job) -> Stages:
     }
     if len(known) < job.layout.pp:
         stages = infer(job, known, usual_s, notes)
-        if {rank.stage for rank in at_hand.ranks} - known.keys():
-            notes += _left_out(at_hand, job)
     else:
         stages = [known[stage] for stage in range(job.layout.pp)]
-        notes += _of_missing(at_hand, job)
     return Stages(stages=tuple(stages), message_s=link_s, usual_message_s=usual_s, notes=tuple(notes))
-
-
-def whole_pipelines(job: Job) -> Job:
-    """The job without ranks of incomplete pipelines, if any pipeline is complete; else the job."""
-    stages: dict[int, set[int]] = defaultdict(set)
-    for rank in job.ranks:
-        stages[rank.index].add(rank.stage)
-    whole = tuple(rank for rank in job.ranks if len(stages[rank.index]) == job.layout.pp)
-    return replace(job, ranks=whole) if whole else job
-
-
-def _of_missing(job: Job, used: Job) -> Iterable[str]:
-    """The assumptions about ranks without a trace, if every stage has a rank with one."""
-    if not job.whole:
-        yield f"{len(job.ranks)} of {job.layout.pp * job.layout.ranks_per_stage} ranks have a trace; others are taken as equal"
-    yield from _left_out(job, used)
-
-
-def _left_out(job: Job, used: Job) -> Iterable[str]:
-    kept = {rank.rank for rank in used.ranks}
-    left_out = [rank.rank for rank in job.ranks if rank.rank not in kept]
-    if left_out:
-        yield f"ranks {', '.join(map(str, left_out))} are skipped: other ranks of their pipelines have no trace"
 
 
 def chunk_of(job: Job, name: str, occurrence: int) -> int:
