@@ -29,9 +29,11 @@ from sim_core.hardware.description import (
     preset_names,
     read_hardware,
 )
+from sim_core.hardware.kernels.attention import attention_backward_s, attention_forward_s
 from sim_core.hardware.kernels.device import load_kernels, measured_kernels, precisions
 from sim_core.hardware.kernels.gemm import PHASES as GEMM_PHASES
 from sim_core.hardware.kernels.gemm import gemm_s
+from sim_core.hardware.surface import AttentionSurface, GemmSurface, Surface
 from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
@@ -189,6 +191,9 @@ __all__ = [
     "Stack",
     "Start",
     "Summary",
+    "Surface",
+    "GemmSurface",
+    "AttentionSurface",
     "Traffic",
     "Workload",
     "cache_dir",
@@ -208,6 +213,8 @@ __all__ = [
     "model_names",
     "model_yaml",
     "gemm_s",
+    "attention_forward_s",
+    "attention_backward_s",
     "load_kernels",
     "measured_kernels",
     "memory_basis",

@@ -25,11 +25,11 @@ COMMANDS: Final = {
     " Exit code: 0 fine, 1 regressions, 2 failures.",
     "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
-    "export": "Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators.",
+    "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
     "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
-    "calibrate": "Make a hardware file of your own from nccl-tests output, and print how well it fits.",
+    "calibrate": "Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }
@@ -42,8 +42,10 @@ class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        one = typer.Typer(add_completion=False, context_settings=HELP)
-        one.command(self.name)(import_module(f"sweep.commands.{self.name}_command").command)
+        one = import_module(f"sweep.commands.{self.name}_command").command
+        if not isinstance(one, typer.Typer):  # a Typer: a command of several
+            function, one = one, typer.Typer(add_completion=False, context_settings=HELP)
+            one.command(self.name)(function)
         return typer.main.get_command(one).make_context(info_name, args, parent=parent, **extra)
 
 

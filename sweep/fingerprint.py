@@ -56,9 +56,10 @@ def _file(base: Path, given: str) -> dict[str, Any]:
 
 
 def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float | str]:
-    """The numbers, and the device whose measured kernels are used."""
+    """The numbers, the device whose measured kernels are used, and a hash of those that a user measured."""
     numbers: dict[str, float | str] = {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
-    return numbers | {"kernels.tables": hardware.kernels.tables}
+    numbers |= {"kernels.tables": hardware.kernels.tables}
+    return numbers | ({"surface": hardware.surface.digest} if hardware.surface else {})
 
 
 def _totals(workload: Workload) -> dict[str, float]:

@@ -136,6 +136,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/aicb.md",
         "docs/fidelity.md",
         "docs/formats.md",
+        "docs/export.md",
         "docs/results.md",
         "docs/explain.md",
         "docs/reliability.md",

@@ -48,7 +48,7 @@ def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
     of_variant: list[int] = []
     for variant in hardware.variants:
         kernels = load_kernels(variant)
-        key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()))
+        key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()), variant.surface)
         if key not in found:
             found[key] = len(devices)
             devices.append(kernels)

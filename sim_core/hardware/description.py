@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.hardware.surface import Surface
 from sim_core.units import SWITCH, quantity
 
 Floats = npt.NDArray[np.float64]
@@ -146,6 +147,7 @@ class KernelNumbers(_Model):
         0.75, "norms, activations and adds in training, fitted to measured runs; 0.70-0.80 fit as well"
     )
     kernel_overhead: Seconds = _default(2e-6, "start and end of a kernel on the GPU, fitted to measured runs")
+    step_overhead: Seconds = _default(0, "0, nothing but the work of the step; `sweep calibrate runs` fits it to a job")
 
 
 class Hardware(_Model):
@@ -157,6 +159,7 @@ class Hardware(_Model):
     fabric: Fabric
     nccl: Nccl = Nccl()
     kernels: KernelNumbers = KernelNumbers()
+    surface: Surface | None = None
 
     def value(self, key: str) -> float:
         """A number by its short name, such as `nic_bandwidth`."""
@@ -169,7 +172,8 @@ class Hardware(_Model):
 
     def with_values(self, values: Mapping[str, object]) -> Hardware:
         """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
-        document: dict[str, Any] = {"name": self.name} | {name: dict(getattr(self, name)) for name in _SECTIONS}
+        document: dict[str, Any] = {"name": self.name, "surface": self.surface}
+        document |= {name: dict(getattr(self, name)) for name in _SECTIONS}
         for key, value in values.items():
             if key not in KEYS:
                 raise SpecError(f"hardware.{key}: unknown number, {nearest(key, KEYS)}")
@@ -280,4 +284,8 @@ def hardware_yaml(hardware: Hardware) -> str:
         document.setdefault(section, {})[key] = {"value": value, "source": number.source}
     texts = {"tables": hardware.kernels.tables, "borrowed": hardware.kernels.borrowed}
     document["kernels"] = {key: text for key, text in texts.items() if text} | document["kernels"]
-    return yaml.safe_dump(document, sort_keys=False, width=1000)
+    text = yaml.safe_dump(document, sort_keys=False, width=1000)
+    if hardware.surface is None:
+        return text
+    surface = {"surface": hardware.surface.model_dump(mode="json")}
+    return text + yaml.safe_dump(surface, sort_keys=False, width=120, default_flow_style=None)

@@ -43,6 +43,7 @@ class HardwareColumns(NamedTuple):
     socket_bandwidth: Floats
     socket_bandwidth_one: Floats
     fabric_efficiency: Floats  # part of nic_bandwidth_per_gpu that a full node reaches
+    step_overhead: Floats  # seconds of a step besides its work
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Device(NamedTuple):
     compute_scale: float
     gpus_per_node: int
     hbm_bandwidth: float
+    step_overhead: float
     links: Links
 
 
@@ -96,6 +98,7 @@ def device_at(table: HardwareColumns, row: int) -> Device:
         compute_scale=table.compute_scale[row],
         gpus_per_node=table.gpus_per_node[row],
         hbm_bandwidth=table.hbm_bandwidth[row],
+        step_overhead=table.step_overhead[row],
         links=Links(
             nvlink_bandwidth=table.nvlink_bandwidth[row],
             nvlink_latency=table.nvlink_latency[row],
@@ -155,5 +158,6 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         socket_bandwidth=column("socket_bandwidth"),
         socket_bandwidth_one=column("socket_bandwidth_one"),
         fabric_efficiency=column("fabric_efficiency"),
+        step_overhead=column("step_overhead"),
     )
     return HardwareTable(columns, tuple(variants), measured_on)

@@ -153,5 +153,5 @@ def _cost(case: Case, row: int, once: Once) -> None:
         moved += moved * optimizer.clear
     else:
         moved += (dense + experts) * optimizer.clear
-    once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s
+    once.optimizer_s[size] = moved / case.device.hbm_bandwidth + optimizer.step_s + case.device.step_overhead
     once.costed[size] = True

@@ -2,119 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Sequence
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Final, TextIO
+from typing import Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, preset_names, read_hardware
-from sweep.calibration.links import Fit, Placed, fit
-from sweep.calibration.nccl_text import Table, read_nccl
-from sweep.validation.devices import preset_of
-from sweep.validation.reasons import NotSimulated
+from sweep.commands import calibrate_kernels, calibrate_nccl, calibrate_runs
 
-KNOWN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive")
-MOST_FAR: Final = 8
+HELP: Final = {"help_option_names": ["-h", "--help"]}
 
-
-class What(StrEnum):
-    """What was measured."""
-
-    nccl = "nccl"
-
-
-def command(
-    what: Annotated[What, typer.Argument(help="What was measured: nccl-tests (text, or the JSON of -J).")],
-    logs: Annotated[list[Path], typer.Argument(help="The output, one file or several.")],
-    device: Annotated[
-        str | None, typer.Option(help="Preset or YAML to start from. Default: the GPU that the logs name.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")] = None,
-    ranks: Annotated[int | None, typer.Option(min=2, help="GPUs, where a log does not say.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where a log does not list its hosts.")] = None,
-    nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
-) -> None:
-    """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
-    read: list[tuple[Path, Table]] = []
-    for path in logs:
-        try:
-            read += [(path, table) for table in read_nccl(path, ranks)]
-        except (SimError, OSError) as error:
-            sys.stderr.write(f"refused: {error if isinstance(error, SimError) else f'{path}: {error.strerror}'}\n")
-    if not read:
-        raise SpecError(f"calibrate {what}: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
-    hardware = _hardware(device, [table for _, table in read], nics, gpus_per_node)
-    placed = []
-    for path, table in read:
-        one = _placed(path, table, hardware, gpus_per_node)
-        if one is not None:
-            placed.append(one)
-    names = ", ".join(sorted({path.name for path in logs}))
-    done = fit(hardware, placed, f"fitted to nccl-tests: {names[:200]}")
-    text = hardware_yaml(done.hardware)
-    if output is None:
-        sys.stdout.write(text)
-        _report(done, sys.stderr)
-    else:
-        output.write_text(text, encoding="utf-8")
-        _report(done, sys.stdout)
-        sys.stdout.write(f"{output}: a hardware file; use it as `hardware: {output}`\n")
-
-
-def _hardware(device: str | None, tables: Sequence[Table], nics: str | None, gpus: int | None) -> Hardware:
-    """What to start from: the preset named, or that of the GPU in the logs, with the node as given."""
-    if device is None:
-        named = sorted({table.gpu for table in tables if table.gpu})
-        if len(named) != 1:
-            found = f"found {', '.join(named)}" if named else "the logs do not name the GPU"
-            raise SpecError(f"calibrate nccl: {found}: say --device, valid: {', '.join(preset_names())}")
-        try:
-            device = preset_of(named[0])
-        except NotSimulated as error:
-            raise SpecError(f"calibrate nccl: {error}: say --device, valid: {', '.join(preset_names())}") from None
-    hardware = read_hardware(device)
-    if gpus is not None:
-        share = max(1, round(hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")))
-        hardware = hardware.with_values({"gpus_per_node": gpus, "nics_per_node": share})
-    if nics is None:
-        return hardware
-    count, found, speed = nics.lower().partition("x")
-    if not (
-        found and count.isascii() and count.isdigit() and int(count[:6]) > 0 and speed.rstrip("g").replace(".", "", 1).isdigit()
-    ):
-        raise SpecError(f"--nics {nics}: expected a number of NICs and Gb/s, such as 8x400G")
-    return hardware.with_values({"nics_per_node": int(count), "nic_bandwidth": f"{float(speed.rstrip('g'))} Gb/s"})
-
-
-def _placed(path: Path, table: Table, hardware: Hardware, given: int | None) -> Placed | None:
-    """The nodes of a table; None, and a line that says why, if it cannot be used."""
-    most = int(hardware.value("gpus_per_node"))
-    nodes = table.nodes if table.nodes is not None and given is None else math.ceil(table.ranks / (given or most))
-    why = ""
-    if table.operation not in KNOWN:
-        why = f"{table.operation} is not modelled"
-    elif not nodes <= table.ranks <= nodes * most:
-        why = f"{table.ranks} ranks on {nodes} nodes, but {hardware.name} has {most} GPUs a node"
-    if why:
-        sys.stderr.write(f"left out: {path}:{table.line}: {why}\n")
-        return None
-    return Placed(str(path), table, nodes)
-
-
-def _report(done: Fit, out: TextIO) -> None:
-    """What was fitted, how well, and what is still far off."""
-    for number in done.numbers:
-        out.write(f"{number.key}: {number.before:.4g} -> {number.value:.4g} ({number.sizes} sizes)\n")
-    for one, before, after in done.errors:
-        table = one.table
-        what = f"{table.operation}, {one.nodes} x {table.ranks / one.nodes:g} GPUs, {len(table.rows)} sizes"
-        left = f", {table.left_out} rows left out" if table.left_out else ""
-        out.write(f"{one.path}:{table.line}: {what}{left}: median error {before:.1f} -> {after:.1f} %\n")
-    for one, size, ratio in done.far[:MOST_FAR]:
-        out.write(f"still far: {one.path}: {one.table.operation} of {size:,} bytes: {ratio:.2f} of the measured time\n")
-    if len(done.far) > MOST_FAR:
-        out.write(f"still far: {len(done.far) - MOST_FAR} sizes more\n")
+command = typer.Typer(
+    help="Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=HELP,
+)
+command.command("nccl")(calibrate_nccl.nccl)
+command.command("kernels")(calibrate_kernels.kernels)
+command.command("runs")(calibrate_runs.runs)

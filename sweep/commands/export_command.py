@@ -1,7 +1,8 @@
-"""`sweep export`: a plan of a sweep as a workload text for SimAI's own simulators."""
+"""`sweep export`: a plan as launch flags, a configuration file, a SimAI text or plain data."""
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -9,33 +10,85 @@ from typing import Annotated
 
 import typer
 
+from sim_core import SIMAI, SpecError, model_document, shown
 from sweep.commands.shared import prepared_spec
+from sweep.exporting.launched import Launched, launched
+from sweep.exporting.megatron import megatron_text
+from sweep.exporting.torchtitan import torchtitan_text
+from sweep.folder import folder_at
 from sweep.one_plan import export_notes, simai_text
-from sweep.spec import load_spec
+from sweep.preparation import Prepared
+from sweep.reopening import BEST, plan_number, reopened
+from sweep.spec import SweepSpec, load_spec
 
 
 class ExportForm(StrEnum):
     """Formats of `export`."""
 
+    megatron = "megatron"
+    torchtitan = "torchtitan"
     simai = "simai"
+    json = "json"
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="The sweep that the plan belongs to.")],
-    plan: Annotated[int, typer.Option(min=0, help="Its number, as in the results.")],
+    source: Annotated[str, typer.Argument(metavar="RESULT|SPEC", help="A folder of results, or the spec of a sweep.")],
+    plan: Annotated[str, typer.Option(help="Its number, as in the results; best: the first of the ranking of a result.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: standard output.")] = None,
-    form: Annotated[ExportForm, typer.Option("--format", help="Format of the text.")] = ExportForm.simai,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Overrides that the sweep was run with.")] = None,
+    form: Annotated[
+        ExportForm | None,
+        typer.Option("--format", help="Default: simai for the sweep of a SimAI text, else megatron."),
+    ] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Overrides that the sweep of a spec was run with.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Where the spec of a result lies now, if its files are not found.")] = None,
 ) -> None:
-    """Write a plan of a sweep as a SimAI workload text, for SimAI's own simulators."""
-    loaded = load_spec(spec, sets or [])
-    prepared = prepared_spec(loaded, spec)
-    source = loaded.workload.path
-    path = None if source is None else spec.parent / source
-    text = simai_text(prepared, path, plan, loaded.workload.ffn)
-    for note in export_notes(prepared, plan, text):
-        sys.stderr.write(f"note: {note}\n")
+    """Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON."""
+    prepared, loaded, base, number = _opened(source, plan, sets or [], spec)
+    if form is None:
+        form = ExportForm.simai if prepared.sweep.workload.kind == SIMAI else ExportForm.megatron
+    if form is ExportForm.simai:
+        path = None if loaded.workload.path is None else base / loaded.workload.path
+        text = simai_text(prepared, path, number, loaded.workload.ffn)
+        for note in export_notes(prepared, number, text):
+            sys.stderr.write(f"note: {note}\n")
+    else:
+        one = launched(prepared.without_sample(), number)
+        text = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: _json}[form](one)
     if output is None:
         sys.stdout.write(text)
     else:
         output.write_text(text, encoding="utf-8")
+
+
+def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple[Prepared, SweepSpec, Path, int]:
+    """The sweep, its spec, the folder that its paths are relative to, and the number of the plan."""
+    path = Path(source)
+    if path.is_file():
+        if not plan.isascii() or not plan.isdecimal():
+            raise SpecError(f"--plan: found {shown(plan)}, expected the number of a plan (best needs a folder of results)")
+        loaded = load_spec(path, sets)
+        return prepared_spec(loaded, path), loaded, path.parent, int(plan)
+    if sets:
+        raise SpecError(f"--set: {source} is a folder of results, whose spec is what it is; give the spec instead")
+    opened = reopened(folder_at(source), spec)
+    for note in opened.notes:
+        sys.stderr.write(f"note: {note}\n")
+    return opened.prepared, opened.spec, opened.base, plan_number(opened, plan or BEST)
+
+
+def _json(one: Launched) -> str:
+    """The plan, its result and its model as data."""
+    found = {
+        "sweep": one.name,
+        "plan": one.number,
+        "fields": one.fields,
+        "layers": one.layers,
+        "stack": one.stack,
+        "sharding": one.sharding,
+        "sequence": one.sequence,
+        "sequence_parallel": one.sequence_parallel,
+        "model": None if one.model is None else model_document(one.model),
+        "result": one.row,
+        "spec": one.spec,
+    }
+    return json.dumps(found, indent=1) + "\n"

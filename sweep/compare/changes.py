@@ -11,6 +11,7 @@ from sim_core import HARDWARE_KEYS, short
 Kind = Literal["file", "hardware", "model", "spec", "default"]
 PRESETS: Final = "/presets/"
 TABLES: Final = "kernels.tables"
+SURFACE: Final = "surface"
 MOST_SOURCES: Final = 20
 NEUTRAL_KEYS: Final = ("name", "objectives", "per", "store")
 _APART: Final = ("name", "workload", "hardware", "axes", "fixed")
@@ -117,6 +118,9 @@ def _hardware(before: Mapping[str, Any], after: Mapping[str, Any], section: str)
         tables = [side[name].get(TABLES) for side in (a, b)]
         if None not in tables and tables[0] != tables[1]:
             yield Change(kind="hardware", name=f"{prefix}{name} {TABLES}", old=tables[0] or "none", new=tables[1] or "none")
+        own = [str(side[name].get(SURFACE, "none")) for side in (a, b)]
+        if own[0] != own[1]:
+            yield Change(kind="hardware", name=f"{prefix}{name} {SURFACE}", old=own[0], new=own[1])
 
 
 def _exact(value: float, unit: str, other: float) -> str:

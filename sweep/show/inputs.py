@@ -16,6 +16,7 @@ from sim_core import (
     SIMAI,
     Hardware,
     Summary,
+    Surface,
     Workload,
     gemm_s,
     load_kernels,
@@ -94,7 +95,11 @@ def print_hardware(one: Hardware, console: Console) -> None:
 
 
 def _kernels(one: Hardware, console: Console) -> None:
-    """Print which kernels were measured: on this device, or on the one whose tables it borrows."""
+    """Print which kernels were measured: by the user, on this device, or on the one whose tables it borrows."""
+    if one.surface is not None:
+        console.print(f"your own kernels: {one.surface.source}", soft_wrap=True)
+        for line in _surface(one.surface):
+            console.print(f"  {line}", soft_wrap=True)
     lines = measured_kernels(load_kernels(one))
     if not lines:
         console.print("measured kernels: none; from the peaks, gemm_efficiency and attention_efficiency", soft_wrap=True)
@@ -106,6 +111,21 @@ def _kernels(one: Hardware, console: Console) -> None:
         console.print("measured kernels", soft_wrap=True)
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
+
+
+def _surface(surface: Surface) -> list[str]:
+    """A line for each kind of kernel that a user measured."""
+    lines = []
+    for gemm in surface.gemm:
+        ranges = ", ".join(f"{name} {sizes[0]}-{sizes[-1]}" for name, sizes in zip("mnk", gemm.axes, strict=True))
+        lines.append(f"GEMM {gemm.phase.replace('_', ' ')}: {gemm.dtype}; {ranges}")
+    for one in surface.attention:
+        heads, sequence = one.axes
+        lines.append(
+            f"attention {one.phase}: {one.dtype}; batch x heads {heads[0]}-{heads[-1]}, sequence {sequence[0]}-{sequence[-1]}, "
+            f"head size {one.head_dim}"
+        )
+    return lines
 
 
 def print_gemm(one: Hardware, shape: tuple[int, int, int], console: Console) -> None:

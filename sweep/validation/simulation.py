@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from sim_core import (
     Hardware,
     SpecError,
     Stack,
+    Workload,
     hardware_table,
     plans,
     simulate,
@@ -100,14 +104,30 @@ def _run(row: Row, change: Change) -> Run:
         return Run(row, reason=str(error)[:LONGEST_REASON])
 
 
-def _simulated(row: Row, change: Change) -> Run:
-    hardware = hardware_of(row)
+def seconds_on(row: Row, variants: Sequence[Hardware]) -> npt.NDArray[np.float64]:
+    """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
+    workload, values = _job(row, UNCHANGED)
+    grid = plans(workload, **values, hardware=np.arange(len(variants)))  # type: ignore[arg-type]
+    found = simulate(workload, hardware_table([_without(one, UNCHANGED) for one in variants], None), grid).named()
+    for reason in found["reason"]:
+        if reason:
+            raise NotSimulated(f"plan: {reason}")
+    return np.asarray(found["step_time_s"], np.float64)
+
+
+def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
+    """What was trained, and the plan."""
     model = model_of(row)
     stack = stack_of(row, model)
-    device_bytes = hardware.value("memory")
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
     values = _plan(row)
-    workload = workload_from_model(model, _changed(stack, change), sequence_parallel=sequence_parallel)
+    return workload_from_model(model, _changed(stack, change), sequence_parallel=sequence_parallel), values
+
+
+def _simulated(row: Row, change: Change) -> Run:
+    hardware = hardware_of(row)
+    device_bytes = hardware.value("memory")
+    workload, values = _job(row, change)
     grid = plans(workload, **values)  # type: ignore[arg-type]
     found = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
     if found["reason"][0]:

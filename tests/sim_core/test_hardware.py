@@ -60,7 +60,7 @@ def test_a_bad_number_is_refused(changes: dict[str, Any], message: str) -> None:
 
 ZERO_IS_FINE = (
     "power",
-    *("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "kernel_overhead"),
+    *("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "kernel_overhead", "step_overhead"),
     *("peak_flops_fp8", "peak_flops_fp4", "gpus_per_socket", "socket_bandwidth", "socket_bandwidth_one"),
 )
 NUMBERS = [key for key in HARDWARE_KEYS if HARDWARE_KEYS[key][1] != "yes or no"]

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 
 from sim_core import HARDWARE_KEYS, read_hardware
 from sweep.cli import COMMANDS
@@ -31,7 +32,8 @@ def test_the_list_of_commands_is_told_without_loading_them() -> None:
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout
     assert "loaded set()" in told
     for name, purpose in COMMANDS.items():
-        assert import_module(f"sweep.commands.{name}_command").command.__doc__ == purpose
+        command = import_module(f"sweep.commands.{name}_command").command
+        assert (command.info.help if isinstance(command, typer.Typer) else command.__doc__) == purpose
         assert name in told
     files = Path(import_module("sweep.commands").__path__[0]).glob("*_command.py")
     assert {path.stem.removesuffix("_command") for path in files} == {*COMMANDS}

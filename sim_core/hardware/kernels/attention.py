@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed
 from sim_core.hardware.kernels.gemm import ALIGNED_BYTES, UNALIGNED
 from sim_core.hardware.kernels.grid import Bools, Floats, interpolate
+from sim_core.hardware.kernels.own import ratio_grid
+
+Phase = Literal["forward", "backward"]
 
 BACKWARD: Final = 2.9
 """Seconds of the backward over those of the forward, MooreThreads/SimuMax 4dcaae5: median of 12 shapes on an A100
@@ -27,11 +30,52 @@ def attention_forward_s(
 
     Half of the scores are counted as work. The rate of a size of heads that was not measured is that of the nearest.
     """
+    return _fused(kernels, dtype, "forward", b, s, heads, kv_heads, d, d_v)
+
+
+def attention_backward_s(
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None = None
+) -> Timed:
+    """The backward of the same: the forward times `BACKWARD`, unless a user measured it."""
+    return _fused(kernels, dtype, "backward", b, s, heads, kv_heads, d, d_v)
+
+
+def _fused(
+    kernels: Kernels, dtype: str, phase: Phase, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None
+) -> Timed:
+    """Seconds by the tables, and where a user measured attention, times what it takes over that of the device."""
+    forward = _forward(kernels, dtype, kernels.numbers["sustained_scale"], b, s, heads, kv_heads, d, d_v)
+    base = forward if phase == "forward" else Timed(BACKWARD * forward.seconds, forward.measured)
+    own = kernels.surface.attention if kernels.surface else ()
+    found = [one for one in own if one.phase == phase and DTYPES[one.dtype].table == DTYPES[dtype].table]
+    if not found:
+        return base
+    of_phase = BACKWARD if phase == "backward" else 1.0
+    d = np.asarray(d, np.float64)
+    nearest = np.argmin([np.abs(np.log(d / one.head_dim)) for one in found], axis=0)
+    at = [np.log(np.asarray(b, np.float64) * heads), np.log(np.asarray(s, np.float64))]
+    seconds, measured = base.seconds.copy(), base.measured.copy()
+    for number, one in enumerate(found):
+        rows = np.flatnonzero(nearest == number)
+
+        def of_device(heads: Floats, s: Floats, head_dim: int = one.head_dim) -> Floats:
+            each, single = np.full(len(s), float(head_dim)), np.ones(len(s))
+            return of_phase * _forward(kernels, dtype, 1.0, single, s, heads, heads, each, None).seconds
+
+        factor, inside = interpolate(ratio_grid(one, of_device), [x[rows] for x in at])
+        seconds[rows] *= factor
+        measured[rows] |= inside & (d[rows] == one.head_dim) & (d_v is None or np.asarray(d_v, np.float64)[rows] == d[rows])
+    return Timed(seconds, measured)
+
+
+def _forward(
+    kernels: Kernels, dtype: str, factor: float, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None
+) -> Timed:
+    """`factor` times the forward by the tables, or by the peak where there are none."""
     peak = kernels.peak(dtype)
     b, s, heads, kv_heads, d = (np.asarray(size, np.float64) for size in (b, s, heads, kv_heads, d))
     d_v = d if d_v is None else np.asarray(d_v, np.float64)
     grids = kernels.tables.attention.get(DTYPES[dtype].table) if kernels.tables else None
-    factor = kernels.numbers["sustained_scale"]
     if not grids:
         reached = peak * kernels.numbers["attention_efficiency"]
         seconds = factor * b * heads * s * s * (d + d_v) / reached + kernels.numbers["kernel_overhead"]
@@ -46,14 +90,6 @@ def attention_forward_s(
         rate[rows], inside[rows] = interpolate(grids[int(size)], [x[rows] for x in at])
     work = b * heads * s * np.maximum(s, shortest) * (d + d_v)
     return Timed(factor * work / rate, inside & (nearest == d) & (d == d_v) & kernels.own)
-
-
-def attention_backward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, kv_heads: Sizes, d: Sizes, d_v: Sizes | None = None
-) -> Timed:
-    """The backward of the same: the forward times `BACKWARD`."""
-    forward = attention_forward_s(kernels, dtype, b, s, heads, kv_heads, d, d_v)
-    return Timed(BACKWARD * forward.seconds, forward.measured)
 
 
 def _slot(heads: Floats, kv_heads: Floats) -> Floats:

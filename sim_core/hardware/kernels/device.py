@@ -11,6 +11,7 @@ from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import Hardware
 from sim_core.hardware.kernels.grid import Bools, Floats
 from sim_core.hardware.kernels.tables import Tables, read_tables
+from sim_core.hardware.surface import Surface
 
 Sizes = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
@@ -57,6 +58,7 @@ class Kernels(NamedTuple):
     tables: Tables | None
     own: bool  # the tables were measured on this very device, not on a near one
     numbers: dict[str, float]
+    surface: Surface | None = None  # kernels that a user measured
 
     def peak(self, dtype: str) -> float:
         """Peak FLOP/s of a precision. Raises SpecError where the device has none, or the precision is unknown."""
@@ -83,7 +85,8 @@ def load_kernels(hardware: Hardware) -> Kernels:
     """The kernels of a device: its tables, or those it borrows, read once per process."""
     stated = hardware.kernels
     tables = read_tables(stated.tables) if stated.tables else None
-    return Kernels(hardware.name, tables, not stated.borrowed, {key: hardware.value(key) for key in _NUMBERS})
+    numbers = {key: hardware.value(key) for key in _NUMBERS}
+    return Kernels(hardware.name, tables, not stated.borrowed, numbers, hardware.surface)
 
 
 def precisions(kernels: Kernels) -> list[str]:

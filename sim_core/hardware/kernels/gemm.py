@@ -8,7 +8,9 @@ import numpy as np
 
 from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Timed
 from sim_core.hardware.kernels.grid import Floats, Grid, interpolate
+from sim_core.hardware.kernels.own import ratio_grid
 from sim_core.hardware.kernels.tables import wave_efficiency
+from sim_core.hardware.surface import GemmSurface
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "input_gradient", "weight_gradient")
@@ -55,9 +57,37 @@ def grouped_gemm_s(
 
 
 def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> Timed:
-    shape = {"forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (n, k, m)}[phase]
-    sizes = [np.asarray(size, np.float64) for size in shape]
-    factor = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]
+    """Seconds by the table or the peak, and where a user measured GEMMs, times what these take over those of the device."""
+    scale = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]
+    base = _of_device(kernels, dtype, table, m, n, k, phase, scale)
+    found = _own(kernels, dtype, phase)
+    if found is None:
+        return base
+    shape = _as_forward(m, n, k, phase) if found.phase == "forward" else (m, n, k)
+    dense = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
+    grid = ratio_grid(found, lambda m, n, k: _of_device(kernels, dtype, dense, m, n, k, found.phase, 1.0).seconds)
+    factor, inside = interpolate(grid, [np.log(np.maximum(np.asarray(size, np.float64), 1.0)) for size in shape])
+    return Timed(base.seconds * factor, base.measured | inside)
+
+
+def _own(kernels: Kernels, dtype: str, phase: Phase) -> GemmSurface | None:
+    """What a user measured of a phase; of a gradient that was not, the forward, whose shapes it takes."""
+    if kernels.surface is None or not DTYPES[dtype].own:
+        return None
+    found = {one.phase: one for one in kernels.surface.gemm if DTYPES[one.dtype].table == DTYPES[dtype].table}
+    return found.get(phase, found.get("forward"))
+
+
+def _as_forward(m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> tuple[Sizes, Sizes, Sizes]:
+    """The shape of the GEMM that a phase runs."""
+    return {"forward": (m, n, k), "input_gradient": (m, k, n), "weight_gradient": (n, k, m)}[phase]
+
+
+def _of_device(
+    kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase, factor: float
+) -> Timed:
+    """`factor` times the seconds by the table, or by the peak where there is none."""
+    sizes = [np.asarray(size, np.float64) for size in _as_forward(m, n, k, phase)]
     if phase == "weight_gradient":
         factor *= WEIGHT_GRADIENT
     if table is None:

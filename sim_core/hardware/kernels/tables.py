@@ -80,10 +80,15 @@ def filled(axes: tuple[Floats, ...], steps: npt.NDArray[np.int16]) -> Grid:
     """A grid from stored steps. A node that was not measured takes a neighbour along the last axis that has one."""
     missing = steps == NOT_MEASURED
     values = np.where(missing, np.nan, steps.astype(np.float64) / STEPS + np.log(1e12))
+    return Grid(axes, without_gaps(values), missing)
+
+
+def without_gaps(values: Floats) -> Floats:
+    """The same array, in place; a NaN takes a neighbour along the last axis that has one."""
     for axis in reversed(range(values.ndim)):
         for order in (slice(None), slice(None, None, -1)):
             along = np.moveaxis(values, axis, 0)[order]
             for node in range(1, len(along)):
                 gap = np.isnan(along[node])
                 along[node][gap] = along[node - 1][gap]
-    return Grid(axes, values, missing)
+    return values

@@ -1,0 +1,268 @@
+"""Measured kernels of a GPU made into a hardware file, and how far they are from those of the preset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core import (
+    AttentionSurface,
+    GemmSurface,
+    Hardware,
+    SpecError,
+    Surface,
+    attention_backward_s,
+    attention_forward_s,
+    gemm_s,
+    load_kernels,
+    precisions,
+)
+from sweep.calibration.kernel_file import Kernel, Measured
+
+Floats = npt.NDArray[np.float64]
+
+Dtype = Literal["bf16", "fp16", "fp8"]
+
+OTHER_KERNEL: Final = 1.3
+"""Attention slower than that of the preset by this is another kernel (FlashAttention-2 where tables hold a later one)."""
+WORK: Final = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
+DRIFT: Final = 3.0
+MEMORY_OFF: Final = 0.15
+
+
+class Class(NamedTuple):
+    """Kernels of one class: measured seconds over those of the preset, as quantiles, and of how many shapes."""
+
+    name: str
+    shapes: int
+    low: float  # 10th percentile
+    middle: float
+    high: float  # 90th
+
+
+class KernelFit(NamedTuple):
+    """The hardware, the classes, the error of sizes left out (percent: median, 90th), and what a user should know."""
+
+    hardware: Hardware
+    classes: tuple[Class, ...]
+    left_out: tuple[tuple[str, float, float], ...]
+    notes: tuple[str, ...]
+
+
+class _Part(NamedTuple):
+    """A surface and its measured shapes: seconds measured, and of the preset."""
+
+    surface: GemmSurface | AttentionSurface
+    name: str
+    measured_s: Floats
+    preset_s: Floats
+    flops: Floats
+
+
+def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
+    """`base` with the kernels of a file. Raises SpecError if it holds none that can be used."""
+    notes = list(_notes(measured, base))
+    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1})
+    gemm = list(_gemm_parts(measured, bare, notes))
+    attention = list(_attention_parts(measured, bare, notes))
+    if not gemm:
+        raise SpecError(f"{measured.path}: nothing to use: found no GEMM of two sizes or more on every axis")
+    source = _source(measured)
+    surface = Surface(
+        source=source,
+        gemm=tuple(cast(GemmSurface, part.surface) for part in gemm),
+        attention=tuple(cast(AttentionSurface, part.surface) for part in attention),
+    )
+    under_load = {"value": 1, "source": f"the kernels of this file were measured under sustained load: {source}"}
+    values: dict[str, object] = {"gemm_scale": under_load, "sustained_scale": under_load}
+    memory = _memory(measured, base, notes)
+    if memory is not None:
+        values["hbm_efficiency"] = {
+            "value": round(memory, 4),
+            "source": f"bytes over seconds of element-wise kernels: {source}",
+        }
+    hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
+    classes = tuple(one for part in (*gemm, *attention) for one in _classes(part))
+    left_out = tuple(_without_a_size(part, hardware) for part in gemm)
+    return KernelFit(hardware, classes, left_out, tuple(notes))
+
+
+def _source(measured: Measured) -> str:
+    words = [measured.text("device"), *(f"{key} {text}" for key in ("driver", "cuda", "hip") if (text := measured.text(key)))]
+    under = f"after {measured.text('warm_up_s')} s at full load"
+    return ", ".join((*words, f"PyTorch {measured.text('torch')}", measured.text("date"), under, measured.path))
+
+
+def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
+    if not measured.complete:
+        yield "the script was stopped before its end: what it had measured is used"
+    if measured.header.get("quick") or measured.text("type") == "cpu":
+        yield "measured on a CPU or with --quick: a try of the script, not kernels of a GPU"
+    if len(measured.references) > 1:
+        drift = (measured.references[-1] / measured.references[0] - 1) * 100
+        if abs(drift) > DRIFT:
+            yield f"the same GEMM took {drift:+.1f} % at the end: not in equilibrium (a longer --warm-up), or the GPU not idle"
+    held = measured.header.get("memory_bytes")
+    if isinstance(held, int) and held > 0 and abs(held / base.value("memory") - 1) > MEMORY_OFF:
+        yield f"the GPU has {held / 1e9:.0f} GB, {base.name} {base.value('memory') / 1e9:.0f} GB: is it this device?"
+    for key, unit in (("clock_mhz", "MHz"), ("temperature_c", "C"), ("power_w", "W")):
+        values = [float(text) for row in measured.conditions[1:] if (text := str(row.get(key))).replace(".", "", 1).isdigit()]
+        if values:
+            yield f"{key.split('_')[0]} under load: {min(values):g} to {max(values):g} {unit}"
+    for (kind, why), count in Counter(measured.skipped).most_common(6):
+        yield f"not measured: {count} x {kind}: {why}"
+
+
+def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
+    kernels = load_kernels(bare)
+    for (dtype, phase), rows in _grouped(measured.kernels["gemm"], 2).items():
+        what = f"GEMM {phase.replace('_', ' ')}, {dtype}"
+        kept = _settled(rows, what, notes)
+        if dtype not in precisions(kernels):
+            notes.append(f"{what}: left out, {bare.name} has no peak of {dtype}")
+            continue
+        axes, us = _on_grid(kept)
+        if not us:
+            notes.append(f"{what}: left out, fewer than two sizes on an axis")
+            continue
+        named = cast(Literal["forward", "input_gradient", "weight_gradient"], phase)
+        surface = GemmSurface(dtype=cast(Dtype, dtype), phase=named, m=axes[0], n=axes[1], k=axes[2], us=us)
+        m, n, k = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
+        preset_s = gemm_s(kernels, dtype, m, n, k, phase=named).seconds
+        flops = np.asarray(2.0 * m * n * k, np.float64)
+        yield _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, flops)
+
+
+def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
+    kernels = load_kernels(bare)
+    for (dtype, phase), rows in _grouped(measured.kernels["attention"], 2).items():
+        for dim in sorted({row.sizes[2] for row in rows}):
+            what = f"attention {phase}, {dtype}, heads of {dim}"
+            of_dim = [row for row in rows if row.sizes[2] == dim]
+            kept = {sizes[:2]: us for sizes, us in _settled(of_dim, what, notes).items()}
+            axes, us = _on_grid(kept)
+            if not us or dtype not in precisions(kernels):
+                notes.append(f"{what}: left out, fewer than two sizes on an axis, or no peak of {dtype}")
+                continue
+            named = cast(Literal["forward", "backward"], phase)
+            surface = AttentionSurface(
+                dtype=cast(Dtype, dtype), phase=named, head_dim=dim, heads=axes[0], sequence=axes[1], us=us
+            )
+            heads, s = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
+            cost = attention_forward_s if phase == "forward" else attention_backward_s
+            each = np.full(len(s), dim)
+            preset_s = cost(kernels, dtype, np.ones_like(s), s, heads, heads, each).seconds
+            flops: Floats = (2.0 if phase == "forward" else 5.0) * heads * s.astype(np.float64) ** 2 * dim
+            part = _Part(surface, what, np.array(list(kept.values())) * 1e-6, preset_s, np.asarray(flops, np.float64))
+            slower = float(np.median(part.measured_s / part.preset_s))
+            fastest = Counter(_fastest(of_dim)).most_common(1)[0][0]
+            if slower > OTHER_KERNEL and bare.kernels.tables:
+                notes.append(
+                    f"{what}: left out, {slower:.2f} x the preset: {fastest} of this PyTorch is another kernel than "
+                    "that of the tables; which one a job runs is a matter of its stack"
+                )
+                continue
+            notes.append(f"{what}: mostly {fastest}")
+            yield part
+
+
+def _grouped(rows: Sequence[Kernel], words: int) -> Mapping[tuple[str, ...], list[Kernel]]:
+    found: dict[tuple[str, ...], list[Kernel]] = {}
+    for row in rows:
+        found.setdefault(row.words[:words], []).append(row)
+    return found
+
+
+def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[tuple[int, ...], float]:
+    """Microseconds by shape: of several kernels the fastest; those that waited for their launch are left out."""
+    kept: dict[tuple[int, ...], float] = {}
+    for row in rows:
+        if not row.launch_bound:
+            kept[row.sizes] = min(row.us, kept.get(row.sizes, np.inf))
+    waited = {row.sizes for row in rows} - set(kept)
+    if waited:
+        notes.append(f"{what}: {len(waited)} shapes left out, the host took as long to launch them as the GPU to run them")
+    return dict(sorted(kept.items()))
+
+
+def _fastest(rows: Sequence[Kernel]) -> list[str]:
+    """The kernel that was fastest, by shape."""
+    best: dict[tuple[int, ...], Kernel] = {}
+    for row in rows:
+        if row.sizes not in best or row.us < best[row.sizes].us:
+            best[row.sizes] = row
+    return [row.words[-1] for row in best.values()]
+
+
+def _on_grid(kept: Mapping[tuple[int, ...], float]) -> tuple[list[tuple[int, ...]], tuple[float | None, ...]]:
+    """Axes, and times row by row; no times where an axis has one size."""
+    if not kept:
+        return [], ()
+    axes = [tuple(sorted({sizes[axis] for sizes in kept})) for axis in range(len(next(iter(kept))))]
+    if any(len(axis) < 2 for axis in axes):
+        return axes, ()
+    shapes = [
+        tuple(int(size) for size in shape) for shape in np.stack([x.ravel() for x in np.meshgrid(*axes, indexing="ij")], 1)
+    ]
+    return axes, tuple(_rounded(kept.get(shape)) for shape in shapes)
+
+
+def _rounded(us: float | None) -> float | None:
+    return None if us is None else float(f"{us:.5g}")
+
+
+def _memory(measured: Measured, base: Hardware, notes: list[str]) -> float | None:
+    """Part of the memory bandwidth that element-wise kernels reach: all bytes over all seconds of the larger arrays."""
+    rows = [row for row in measured.kernels["memory"] if not row.launch_bound]
+    largest: dict[str, Kernel] = {}
+    for row in rows:
+        if row.words[0] not in largest or row.sizes > largest[row.words[0]].sizes:
+            largest[row.words[0]] = row
+    if not largest:
+        return None
+    reached = {name: row.sizes[0] / (row.us * 1e-6) / base.value("memory_bandwidth") for name, row in largest.items()}
+    notes.append("part of the memory bandwidth: " + ", ".join(f"{name} {part:.2f}" for name, part in reached.items()))
+    total = sum(row.sizes[0] for row in largest.values()) / sum(row.us for row in largest.values()) * 1e6
+    part = total / base.value("memory_bandwidth")
+    if not 0.1 <= part <= 1:
+        notes.append(f"hbm_efficiency: left at {base.value('hbm_efficiency'):g}, {part:.2f} of the bandwidth of {base.name}")
+        return None
+    return float(part)
+
+
+def _classes(part: _Part) -> Iterator[Class]:
+    ratio = part.measured_s / part.preset_s
+    for name, least, most in WORK:
+        rows = ratio[(part.flops >= least) & (part.flops < most)]
+        if len(rows):
+            low, middle, high = (float(x) for x in np.quantile(rows, (0.1, 0.5, 0.9)))
+            yield Class(f"{part.name}, {name}", len(rows), low, middle, high)
+
+
+def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]:
+    """Each inner size of each axis left out in turn and computed from the others: percent, median and 90th."""
+    surface = cast(GemmSurface, part.surface)
+    times = np.array([np.nan if us is None else us * 1e-6 for us in surface.us]).reshape([len(axis) for axis in surface.axes])
+    errors: list[float] = []
+    for axis, key in enumerate("mnk"):
+        for node in range(1, len(surface.axes[axis]) - 1):
+            rest = np.delete(np.arange(len(surface.axes[axis])), node)
+            kept = [None if np.isnan(second) else float(second * 1e6) for second in times.take(rest, axis).ravel()]
+            if all(us is None for us in kept):
+                continue
+            changed: dict[str, Any] = surface.model_dump() | {
+                key: tuple(surface.axes[axis][i] for i in rest),
+                "us": tuple(kept),
+            }
+            thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(changed),))
+            sizes = [np.array(sizes) if i != axis else np.array([sizes[node]]) for i, sizes in enumerate(surface.axes)]
+            m, n, k = (grid.ravel() for grid in np.meshgrid(*sizes, indexing="ij"))
+            kernels = load_kernels(hardware.model_copy(update={"surface": thin}))
+            predicted = gemm_s(kernels, surface.dtype, m, n, k, phase=surface.phase).seconds
+            off = np.abs(predicted / times.take([node], axis).ravel() - 1) * 100
+            errors += off[~np.isnan(off)].tolist()
+    return part.name, float(np.quantile(errors or [np.nan], 0.5)), float(np.quantile(errors or [np.nan], 0.9))

@@ -1,0 +1,1 @@
+"""Plans as input of training frameworks: launch flags, configuration files, plain data."""

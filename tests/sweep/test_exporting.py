@@ -1,0 +1,237 @@
+"""Exported flags against facts of Megatron-LM: its parser's actions, its validators' verdicts; and our reader of its flags."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim_core import SpecError, model_names, read_model
+from sweep.exporting.launched import Launched, launched
+from sweep.exporting.megatron import ARRAY, megatron_flags, megatron_text
+from sweep.exporting.megatron_model import model_flags, without_flag
+from sweep.exporting.megatron_rules import refused
+from sweep.exporting.torchtitan import torchtitan_text
+from sweep.preparation import prepare
+from sweep.spec import SweepSpec
+from tests.sweep.commands import sweep
+
+FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "megatron_facts.json").read_text(encoding="utf-8"))
+TYPES = {"int": int, "float": float, "str": str, "moe_freq_type": str, "tuple_type": str}
+
+
+@pytest.fixture(scope="module")
+def parser() -> argparse.ArgumentParser:
+    """The part of Megatron-LM's parser that we write for."""
+    found = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for flag, facts in FACTS["flags"].items():
+        if facts["nargs"] == 0:
+            found.add_argument(flag, action="store_true")
+        else:
+            found.add_argument(flag, type=TYPES[facts["type"]], choices=facts["choices"], nargs=facts["nargs"])
+    return found
+
+
+def words_of(text: str) -> list[str]:
+    """The words of the array in an exported file, as bash splits them."""
+    return shlex.split(text.partition(f"{ARRAY}=(")[2].rpartition(")")[0])
+
+
+def as_flags(words: list[str]) -> dict[str, tuple[str, ...]]:
+    flags: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            flags[flag] = (value,) if equals else ()
+        else:
+            last = list(flags)[-1]
+            flags[last] = (*flags[last], word)
+    return flags
+
+
+@pytest.mark.parametrize("case", FACTS["cases"], ids=lambda case: case[0][:60])
+def test_what_its_validators_refuse_is_refused(case: tuple[str, dict[str, Any], str]) -> None:
+    """`later`: accepted there, but the model cannot be built or its groups cannot be made."""
+    arguments, options, verdict = case
+    flags = as_flags(FACTS["base"].split())
+    if options.get("moe"):
+        flags |= {"--num-experts": ("8",), "--moe-router-topk": ("2",)}
+    for flag in options.get("drop", []):
+        del flags[flag]
+    flags |= as_flags(arguments.split())
+    assert bool(refused(flags, options.get("world", 64))) == (verdict != "accepted")
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_a_model_survives_its_flags(name: str, parser: argparse.ArgumentParser, tmp_path: Path) -> None:
+    """Parsed as Megatron-LM does, and read back to the same numbers, but for what has no flag and says so."""
+    model = read_model(name)
+    flags = model_flags(model, model.sequence or 2048)
+    words = [word for flag, values in flags.items() for word in (flag, *values)]
+    parser.parse_args(words)
+    path = tmp_path / "flags.sh"
+    path.write_text(" ".join(map(shlex.quote, words)))
+    ours, theirs = (one.model_dump() for one in (model, read_model(str(path))))
+    differing = {key for key in ours if ours[key] != theirs[key]} - {"name", "source", "sequence"}
+    if model.window is not None and "window" in differing:  # the same layers, said otherwise
+        back = read_model(str(path))
+        assert [back.layer_units[u].window for u in back.unit_of_layer] == [
+            model.layer_units[u].window for u in model.unit_of_layer
+        ]
+        differing.remove("window")
+    assert bool(differing) <= bool(without_flag(model)), differing
+
+
+SPEC: dict[str, Any] = {
+    "name": "out",
+    "model": "llama3-70b",
+    "workload": {"sequence": 8192},
+    "hardware": {"preset": "H100-SXM", "memory": "10 TB"},
+    "axes": {
+        "tp": [1, 4],
+        "cp": [1, 2],
+        "pp": [1, 4],
+        "vpp": [1, 5],
+        "checkpointing": ["none", "selective", "full", "block:2"],
+    },
+    "fixed": {"all_gpus": 64, "global_batch": 128, "micro_batch": 2, "overlap_tp": True, "bucket_bytes": "100 MB"},
+}
+
+
+def plan_of(changes: dict[str, Any] | None = None, number: int = 0, base: dict[str, Any] = SPEC) -> Launched:
+    document = {**base, "axes": {**base["axes"]}, "fixed": {**base["fixed"]}}
+    for key, value in (changes or {}).items():
+        document["axes"].pop(key, None)
+        document["fixed"][key] = value
+    return launched(prepare(SweepSpec.model_validate(document), Path.cwd()), number)
+
+
+def test_a_plan_survives_its_flags(parser: argparse.ArgumentParser) -> None:
+    """Every plan that can run: parsed as Megatron-LM does, its arguments say the plan."""
+    spec = SweepSpec.model_validate(SPEC)
+    prepared = prepare(spec, Path.cwd())
+    told = 0
+    for number in range(0, prepared.sweep.space.size, 3):
+        try:
+            plan = launched(prepared, number)
+        except SpecError:
+            continue  # vpp without a pipeline
+        told += 1
+        args = parser.parse_args(words_of(megatron_text(plan)))
+        row = plan.row
+        assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (row["tp"], row["pp"])
+        assert args.context_parallel_size == plan.fields["cp"]
+        assert (args.num_virtual_stages_per_pipeline_rank or 1) == row["vpp"]
+        assert (args.micro_batch_size, args.global_batch_size) == (row["micro_batch"], row["global_batch"])
+        assert args.sequence_parallel == args.tp_comm_overlap == (row["tp"] > 1)
+        recompute = (args.recompute_granularity, args.recompute_method, args.recompute_num_layers)
+        expected = {"none": (None,) * 3, "selective": ("selective", None, None), "full": ("full", "uniform", 1)}
+        assert recompute == expected.get(row["checkpointing"], ("full", "block", 2))
+        assert args.use_distributed_optimizer and args.overlap_grad_reduce and args.overlap_param_gather
+        assert args.ddp_bucket_size == 25_000_000  # elements of 4 bytes
+    assert told > 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({"cp": 4, "cp_comm_type": "a2a+p2p", "cp_a2a_size": 2}, {"--hierarchical-context-parallel-sizes": ("2", "2")}),
+        ({"precision": "fp8_blockwise"}, {"--fp8-recipe": ("blockwise",), "--bf16": ()}),
+        (
+            {"pp": 4, "vpp": 1, "layer_split": [19, 21, 21, 19]},
+            {"--pipeline-model-parallel-layout": ("Et*19|t*21|t*21|t*19L",)},
+        ),
+        ({"sharding": "parameters", "pp": 1, "vpp": 1}, {"--data-parallel-sharding-strategy": ("optim_grads_params",)}),
+        ({"sharding": "none", "overlap_param": False}, {"--overlap-grad-reduce": ()}),
+    ],
+)
+def test_fields_have_their_flags(changes: dict[str, Any], flags: dict[str, Any], parser: argparse.ArgumentParser) -> None:
+    text = megatron_text(plan_of({"tp": 1, "checkpointing": "none", "overlap_tp": False, "vpp": 1, **changes}))
+    words = words_of(text)
+    parser.parse_args(words)
+    assert as_flags(words).items() >= flags.items()
+    assert ("unset CUDA_DEVICE_MAX_CONNECTIONS" in text) == (changes.get("sharding") == "parameters")
+
+
+def test_experts_are_launched_as_they_are_simulated(parser: argparse.ArgumentParser) -> None:
+    base = {**SPEC, "model": "mixtral-8x7b", "workload": {"sequence": 4096}, "axes": {"tp": [2]}}
+    fixed = {"ep": 8, "dispatcher": "flex", "all_gpus": 64, "global_batch": 64, "overlap_tp": False, "overlap_ep": True}
+    args = parser.parse_args(words_of(megatron_text(plan_of(base={**base, "fixed": fixed}))))
+    assert (args.num_experts, args.expert_model_parallel_size, args.expert_tensor_parallel_size) == (8, 8, 1)
+    assert (args.moe_token_dispatcher_type, args.sequence_parallel) == ("flex", True)
+
+
+def test_a_plan_that_it_refuses_names_the_rule() -> None:
+    base = {**SPEC, "model": "mixtral-8x7b", "workload": {"sequence": 4096}, "axes": {"pp": [2]}}
+    fixed = {"ep": 8, "all_gpus": 64, "global_batch": 64, "overlap_ep": True}
+    with pytest.raises(SpecError, match="Megatron-LM refuses it: --overlap-moe-expert-parallel-comm with pp > 1 needs virtual"):
+        megatron_text(plan_of(base={**base, "fixed": fixed}))
+    with pytest.raises(SpecError, match="Megatron-LM has no schedule gpipe, only 1f1b"):
+        megatron_flags(plan_of({"schedule": "gpipe", "pp": 4, "vpp": 1}))
+
+
+def test_what_has_no_flag_is_said() -> None:
+    text = megatron_text(plan_of({"vpp": 1, "device_speed": 1.2, "straggler_factor": 1.1}))
+    assert "# Without a flag: device_speed 1.2" in text
+    assert "# Without a flag: straggler_factor 1.1 on stage 0" in text
+
+
+TITAN_KEYS: dict[str, dict[str, type]] = {  # of v0.2.2
+    "parallelism": {
+        "data_parallel_replicate_degree": int, "data_parallel_shard_degree": int, "fsdp_reshard_after_forward": str,
+        "tensor_parallel_degree": int, "enable_async_tensor_parallel": bool, "pipeline_parallel_degree": int,
+        "pipeline_parallel_first_stage_less_layers": int, "pipeline_parallel_last_stage_less_layers": int,
+        "pipeline_parallel_layers_per_stage": int, "pipeline_parallel_schedule": str, "pipeline_parallel_microbatch_size": int,
+        "context_parallel_degree": int, "expert_parallel_degree": int, "expert_tensor_parallel_degree": int,
+    },
+    "training": {"local_batch_size": int, "global_batch_size": int, "seq_len": int},
+    "activation_checkpoint": {"mode": str},
+    "compile": {"enable": bool},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_torchtitan_reads_the_file(pp: int) -> None:
+    """Keys and types of v0.2.2, degrees that make up the world, batches that divide."""
+    base: dict[str, Any] = {**SPEC, "workload": {"sequence": 8192, "stack": "torchtitan"}, "axes": {"pp": [pp]}}
+    fixed: dict[str, Any] = {"tp": 2, "cp": 2, "all_gpus": 64, "dp_shard": 16 // pp, "global_batch": 64}
+    fixed |= {"reshard_after_forward": pp == 1, "checkpointing": "full"}
+    text = torchtitan_text(plan_of(base={**base, "fixed": fixed}))
+    found = tomllib.loads(text)
+    assert all(type(value) is TITAN_KEYS[section][key] for section, keys in found.items() for key, value in keys.items())
+    degrees = found["parallelism"]
+    sizes = ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "context_parallel", "pipeline_parallel")
+    product = 1
+    for name in sizes:
+        product *= degrees[f"{name}_degree"]
+    assert product == 64
+    batch, local = found["training"]["global_batch_size"], found["training"]["local_batch_size"]
+    assert batch % (local * degrees["data_parallel_replicate_degree"] * degrees["data_parallel_shard_degree"]) == 0
+    assert degrees["fsdp_reshard_after_forward"] == ("always" if pp == 1 else "never")
+    assert "v0.2.2" in text.splitlines()[1]
+    if pp > 1:
+        assert degrees["pipeline_parallel_layers_per_stage"] * pp == 80
+        assert local % degrees["pipeline_parallel_microbatch_size"] == 0
+
+
+def test_from_a_result_to_a_file(tmp_path: Path) -> None:
+    """The command: the best plan of a folder of results, and the same plan of its spec."""
+    spec = tmp_path / "s.yaml"
+    spec.write_text(yaml.safe_dump({**SPEC, "axes": {"tp": [1, 2]}, "fixed": {**SPEC["fixed"], "pp": 4, "vpp": 1}}))
+    assert sweep("run", spec, "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
+    best = sweep("export", tmp_path / "out", "--plan", "best", "-o", tmp_path / "flags.sh")
+    assert best.returncode == 0, best.stderr
+    told = sweep("rank", tmp_path / "out", "--top", 1, "--format", "json").stdout
+    number = json.loads(told)[0]["plan"]
+    assert sweep("export", spec, "--plan", number).stdout == (tmp_path / "flags.sh").read_text()
+    data = json.loads(sweep("export", tmp_path / "out", "--plan", number, "--format", "json").stdout)
+    assert (data["plan"], data["fields"]["pp"], data["model"]["layers"]) == (number, 4, 80)
+    assert read_model(str(tmp_path / "flags.sh")).layers == 80
+    refused_ = sweep("export", spec, "--plan", "best")
+    assert (refused_.returncode, refused_.stderr.count("\n")) == (1, 1)
