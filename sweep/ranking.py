@@ -145,7 +145,7 @@ def rank(
     more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
     shown = [
         "plan",
-        *([] if bars.columns["tie"].null_count else ["tie"]),
+        *(["tie"] if _tells_ties(rows) else []),
         *per,
         *varying,
         *(name for name, _ in front),
@@ -186,6 +186,11 @@ def rank(
         error_bars=bars,
         differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _tells_ties(rows: pa.Table) -> bool:
+    """Whether the ties are known of all rows, and there is more than the best of each group, which ties with itself."""
+    return rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())
 
 
 def _named(name: str, schema: dict[str, str]) -> str:
