@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -49,6 +49,9 @@ validate: $(READY)  ## measured training runs against their simulation (fails wh
 validation: $(READY)  ## record the figures anew and remake docs/validation.md
 	$(BIN)/sweep validate --record
 	$(BIN)/python benchmarks/validation_page.py
+
+reference: $(READY)  ## remake docs/commands.md from the commands
+	$(BIN)/python benchmarks/commands_page.py
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python benchmarks/bench.py

@@ -71,12 +71,15 @@ def recorded_jobs(folder: Path) -> list[Recorded]:
     return found
 
 
-def simulated_s(job: Job, device: Hardware, like: Job | None = None) -> float:
-    """The step of a job's traces, at its own plan or at that of the job `like`."""
+def simulated_s(job: Job, device: Hardware, like: Job | None = None, *, loaded: bool = False) -> float:
+    """The step of a job's traces, at its own plan or at that of the job `like`, or `loaded` as its experts were."""
     workload = workload_from_job(job, sequence=None, measured_on=None, micro_batch=None)
     at = (like or job).layout
     names = ("tp", "pp", "vpp", "ep", "ga", "micro_batch")
     plan = {name: getattr(at, name) for name in names} | {"all_gpus": at.tp * at.pp * at.dp}
+    if loaded and like and job.has_experts:
+        of_like = workload_from_job(like, sequence=None, measured_on=None, micro_batch=None)
+        plan["expert_imbalance"] = of_like.arrays.recorded_load
     extra = {"overlap_pp": int(at.vpp > 1), **{key: int(value) for key, value in workload.recorded_fields.items()}}
     table = hardware_table([device.with_values({"memory": "10 TB"})], device)
     columns = plans(workload, **plan, **extra)
@@ -153,6 +156,8 @@ def moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]
                 if target.plan != source.plan:
                     off = 100 * (found_s / target.step_s - 1)
                     errors["moves"].append(off)
+                    loaded_s = tried(lambda: simulated_s(source.job, device, target.job, loaded=True))  # noqa: B023
+                    errors["moves, load known"].append(100 * (loaded_s / target.step_s - 1))
                     stays = 100 * (source.step_s / target.step_s - 1)
                     errors["moves, naive"].append(stays)
                     print(f"{source.name} {source.plan} -> {target.plan}  {off:7.2f}   as it was {stays:7.2f}", flush=True)

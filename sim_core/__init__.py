@@ -7,6 +7,7 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
+from sim_core.bounding import Bounds, bounds
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
@@ -70,6 +71,7 @@ from sim_core.planning.columns import (
     Plans,
     slice_plans,
 )
+from sim_core.planning.imbalance import imbalance_codes
 from sim_core.planning.legality import (
     EXPLANATIONS,
     FIRST_FAILURE,
@@ -78,15 +80,16 @@ from sim_core.planning.legality import (
     STATUSES,
 )
 from sim_core.simulator import (
-    Events,
     Results,
     legality,
     simai_breakdown,
     simulate,
-    trace,
 )
 from sim_core.starting import Start, start_of
 from sim_core.terms import SHARDINGS
+from sim_core.timelines.spans import KINDS as SPAN_KINDS
+from sim_core.timelines.spans import STREAMS, Spans
+from sim_core.tracing import Events, Timeline, blocks_of, timeline, trace
 from sim_core.units import (
     SWITCH,
     count,
@@ -162,8 +165,14 @@ __all__ = [
     "SIMAI",
     "SPLITS",
     "STATUSES",
+    "SPAN_KINDS",
+    "STREAMS",
     "SWITCH",
+    "Spans",
     "TRACE",
+    "Timeline",
+    "blocks_of",
+    "timeline",
     "BasePlan",
     "Check",
     "Events",
@@ -200,6 +209,7 @@ __all__ = [
     "calibrated",
     "read_calibrated",
     "checkpointing_codes",
+    "imbalance_codes",
     "collective_seconds",
     "compiling_alone",
     "count",
@@ -207,6 +217,8 @@ __all__ = [
     "hardware_table",
     "hardware_yaml",
     "is_compiled",
+    "Bounds",
+    "bounds",
     "legality",
     "model_document",
     "model_flops_per_token",

@@ -42,6 +42,7 @@ from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, by_order, slice_plans
+from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
 from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
@@ -49,7 +50,7 @@ from sim_core.simai.tables import bus_tables
 from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
 from sim_core.step.lower import Lowered, allocate_lowered, lower
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
-from sim_core.step.pipeline import go_on, run_pipeline, timed_blocks
+from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
@@ -95,19 +96,7 @@ class Results(NamedTuple):
         }
 
 
-class Events(NamedTuple):
-    """The blocks of one plan, ordered by (start, stage); times in seconds from the start of the step."""
-
-    stage: Ints
-    chunk: Ints
-    micro_batch: Ints
-    backward: Ints
-    part: Ints  # of a backward: 0 all of it, 1 input gradient, 2 weight gradient
-    start_s: Floats
-    end_s: Floats
-
-
-class _Tables(NamedTuple):
+class Tables(NamedTuple):
     """The tables of a batch of plans; each has the row of every plan."""
 
     groups: Groups
@@ -115,7 +104,7 @@ class _Tables(NamedTuple):
     blocks: Blocks
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch that all plans of a batch use in turn."""
 
     program: Program
@@ -135,12 +124,13 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
     reason, memory = legality(workload, hardware, plans)
-    workload = replace(workload, arrays=_arrays(workload, hardware))
+    plans = with_loads(workload, plans)
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
-    for rows in _batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = _tables(workload, hardware, plans, rows)
-        scratch = _scratch(workload.arrays, plans, tables.split, rows)
+    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        tables = tables_of(workload, hardware, plans, rows)
+        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
         _run_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
         if not workload.from_file:
             measured[rows] = measured_share(workload.arrays, tables.blocks, plans.layers, rows)
@@ -154,7 +144,7 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
     return Results(reason=reason, metrics=metrics, memory=memory, measured_share=measured, recomputed_flops=recomputed)
 
 
-def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
+def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
     own = plans_of(workload)
@@ -164,8 +154,8 @@ def _arrays(workload: Workload, hardware: HardwareTable) -> Arrays:
 
     def step_s(tried: Arrays) -> float:
         one = replace(workload, arrays=tried)
-        tables, metrics = _tables(one, table, own, row), np.full((len(METRICS), 1), np.nan)
-        scratch = _scratch(tried, own, tables.split, row)
+        tables, metrics = tables_of(one, table, own, row), np.full((len(METRICS), 1), np.nan)
+        scratch = allocate_scratch(tried, own, tables.split, row)
         _run_rows(tried, table.columns, own, tables, row, scratch, again_flops(one), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
@@ -179,6 +169,7 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     """
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
+    plans = with_loads(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     held = workload.memory_of or workload
     memory[STATE_BYTES] = model_state_bytes(held, plans)
@@ -201,7 +192,7 @@ def _check_arguments(workload: Workload, hardware: HardwareTable, plans: Plans) 
     check_plans(plans, len(hardware))
 
 
-def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
+def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
     """The rows in batches, sorted by schedule, so that consecutive plans share the order of blocks."""
     ordered = by_order(plans, rows)
     virtual = np.cumsum(plans.pp[ordered] * plans.vpp[ordered])
@@ -214,10 +205,10 @@ def _batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
         begin = end
 
 
-def _tables(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> _Tables:
+def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
-    return _Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
+    return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 
 
 def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> dict[str, float]:
@@ -232,8 +223,18 @@ def simai_breakdown(workload: Workload, hardware: HardwareTable, plans: Plans, r
     return dict(zip(SIMAI_PARTS, sums.tolist(), strict=True))
 
 
-def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Events:
-    """The events of one plan in the event engine. Raises SpecError if the plan cannot run."""
+class Ran(NamedTuple):
+    """One plan after its simulation in the event engine: what it was run with, and what the run has left in the scratch."""
+
+    workload: Workload
+    plans: Plans  # of one row
+    tables: Tables
+    scratch: Scratch
+    metrics: Floats  # [METRICS]
+
+
+def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Ran:
+    """Simulate one plan in the event engine. Raises SpecError if it cannot run."""
     _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
@@ -242,33 +243,23 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    workload = replace(workload, arrays=_arrays(workload, hardware))
+    one = with_loads(workload, one)
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
-    tables = _tables(workload, hardware, one, rows)
-    scratch = _scratch(workload.arrays, one, tables.split, rows)
+    tables = tables_of(workload, hardware, one, rows)
+    scratch = allocate_scratch(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
     _run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
-    shape = int(one.schedule[0]), int(one.pp[0]), int(one.vpp[0]), int(one.ga[0])
-    stage, chunk, micro_batch, backward, part, start, end = timed_blocks(shape, scratch.program, scratch.times)
-    by_start = np.lexsort((stage, start))
-    return Events(
-        stage=stage[by_start],
-        chunk=chunk[by_start],
-        micro_batch=micro_batch[by_start],
-        backward=backward[by_start],
-        part=part[by_start],
-        start_s=start[by_start],
-        end_s=end[by_start],
-    )
+    return Ran(workload=workload, plans=one, tables=tables, scratch=scratch, metrics=metrics[:, 0])
 
 
-def _scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> _Scratch:
+def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
     """Scratch large enough for each plan in `rows`."""
     schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
     blocks, stages, cells = most_blocks(schedule, pp, vpp, plans.ga[rows]), int(pp.max()), most_cells(schedule, pp, vpp)
     program, times = allocate(blocks, stages, cells)
-    return _Scratch(
+    return Scratch(
         program=program,
         of_order=np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64),
         times=times,
@@ -286,9 +277,9 @@ def _run_rows(
     arrays: Arrays,
     hardware: HardwareColumns,
     plans: Plans,
-    tables: _Tables,
+    tables: Tables,
     rows: Ints,
-    scratch: _Scratch,
+    scratch: Scratch,
     again: Floats,
     reason: Ints,
     metrics: Floats,
@@ -311,7 +302,7 @@ def _run_rows(
             continue
         for m in range(metrics.shape[0]):
             metrics[m, i] = sums[m]
-        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i])
+        recomputed[i] = flops_again(again, scratch.low.again, plans.checkpointing[i], plans.checkpoint_layers[i])
 
 
 @inner_kernel
@@ -323,7 +314,7 @@ def _all_finite(values: Floats) -> bool:
 
 
 @inner_kernel
-def _simulate_one(case: Case, scratch: _Scratch, out: Floats) -> bool:
+def _simulate_one(case: Case, scratch: Scratch, out: Floats) -> bool:
     """Simulate one step; adds its metrics to the zeroed `out`. False if some blocks can never run."""
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, ga = plan.pp, plan.ga

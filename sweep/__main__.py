@@ -1,10 +1,20 @@
-"""Entry point of `python -m sweep` and `sweep`: Ctrl-C during the slow imports leaves no traceback."""
+"""Entry point of `python -m sweep` and `sweep`: paths and output in any locale, no traceback for Ctrl-C while it imports."""
 
 from __future__ import annotations
+
+import io
+import os
+import sys
 
 
 def main() -> None:
     """Run the command line."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":  # Arrow takes paths in UTF-8 only
+        again = [sys.executable, "-m", "sweep", *sys.argv[1:]]
+        os.execve(sys.executable, again, {**os.environ, "PYTHONUTF8": "1"})
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show
     try:
         from sweep.cli import main as command_line
     except KeyboardInterrupt:

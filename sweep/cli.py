@@ -17,7 +17,10 @@ from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
 COMMANDS: Final = {
     "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
+    "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
+    "ls": "List the results below a folder: plans done, state, age, best plan.",
+    "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",
     "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
@@ -27,7 +30,7 @@ COMMANDS: Final = {
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
     "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
-    "timeline": "Write the recorded and the replayed step side by side, for ui.perfetto.dev.",
+    "timeline": "Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev.",
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
     "calibrate": "Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
@@ -58,9 +61,7 @@ class _Commands(TyperGroup):
             self.add_command(_OnDemand(name=name, help=purpose))
 
 
-app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, context_settings=HELP
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
 
 
 def _version(wanted: bool) -> None:

@@ -30,10 +30,12 @@ _KIND: Final = {
     "cp_a2a_size": pa.int64(),
     "precision": _WORD,
     "dispatcher": _WORD,
+    "overlap_shared_experts": pa.bool_(),
     "layers": pa.int64(),
     "microbatch_group_size": pa.int64(),
     "post_validation": pa.bool_(),
     "gradient_precision": _WORD,
+    "expert_imbalance": _WORD,
     "straggler_stage": pa.int64(),
     "straggler_factor": pa.float64(),
     "device_speed": pa.float64(),
@@ -42,6 +44,8 @@ _KIND: Final = {
     "reshard_after_forward": pa.bool_(),
     "prefetch_layers": pa.int64(),
 }
+
+_TEXTS: Final = tuple(name for name in LABELS if name not in UNUSUAL)
 
 
 SHORT_NAMES: Final = {
@@ -100,7 +104,7 @@ def result_schema(space: Space) -> pa.Schema:
     """Columns of the result, without provenance."""
     fields = [pa.field("plan", pa.int64(), nullable=False)]
     fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
-    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, *LABELS)]
+    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, *_TEXTS)]
     fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
     fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(space)]
     fields += [pa.field(name, _KIND[name], nullable=False) for name in UNUSUAL if name in space.named]
@@ -123,17 +127,20 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
         "dp": dp,
         "dp_shard": np.where(plans.dp_shard > 0, plans.dp_shard, dp * plans.cp),
         "reshard_after_forward": plans.reshard_after_forward == 1,
+        "overlap_shared_experts": plans.overlap_shared_experts == 1,
         "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
     }
     described = {"plan": pa.array(numbers)}
     described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
     described |= {name: words(given[name], known) for name, known in WORD_COLUMNS.items()}
-    described |= {name: words(columns[name], space.labels[name]) for name in LABELS}
+    described |= {name: words(columns[name], space.labels[name]) for name in _TEXTS}
     described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
     described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
     for name in UNUSUAL:
         if name in space.named:
-            described[name] = words(given[name], WORDS[name]) if name in WORDS else pa.array(given[name])
+            known = space.labels[name] if name in LABELS else WORDS.get(name)
+            codes = columns[name] if name in LABELS else given[name]
+            described[name] = pa.array(codes) if known is None else words(codes, known)
     if "post_validation" in space.named:
         described["post_validation"] = pa.array(plans.post_validation == 1)
     described["fidelity"] = words(plans.fidelity, FIDELITIES)

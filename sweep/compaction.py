@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim_core import SpecError
-from sweep.slice_file import Slice, encoded, is_whole
+from sweep.slice_file import Slice, added, counted_in, encoded
 from sweep.store import Store
 
 MOST_ROWS: Final = 200_000
@@ -54,13 +54,10 @@ def _groups(parts: list[Slice]) -> Iterator[list[Slice]]:
 
 def _joined(store: Store, parts: list[Slice], provenance: bytes, identity: str) -> None:
     """Replace slices by one file, once that file has been read back."""
-    tables = [pq.read_table(BytesIO(store.folder.read_bytes(part.file_name))) for part in parts]
+    files = [store.folder.read_bytes(part.file_name) for part in parts]
+    tables = [pq.read_table(BytesIO(data)) for data in files]
+    counts = [held for data in files if (held := counted_in(pq.read_metadata(BytesIO(data))))]
     whole = Slice(parts[0].start, parts[-1].stop)
     table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
     (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
-    store.folder.write_bytes(whole.file_name, encoded(batch, provenance))
-    if not is_whole(store.folder.read_bytes(whole.file_name), whole.rows, identity):
-        store.folder.delete(whole.file_name)
-        raise SpecError(f"{store.folder / whole.file_name}: was not stored as written; the slices it was made from are kept")
-    for part in parts:
-        store.folder.delete(part.file_name)
+    store.replace(parts, whole, encoded(batch, provenance, added(counts) if counts else None), identity)

@@ -10,7 +10,8 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from sim_core import SpecError, nearest, shown
+from sim_core import SpecError, shown
+from sweep.faults import meant, told
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
@@ -134,17 +135,17 @@ def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ..
     faults = error.errors()
     unknown = (fault for fault in faults if fault["type"] == "extra_forbidden")
     first = faults[0] if faults[0]["type"] != "missing" else next(unknown, faults[0])  # the likely cause of a missing key
-    at = tuple(str(part) for part in first["loc"])
+    at = tuple(str(part) for part in first["loc"] if part != "[key]")
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), None)
     location = f"{where}:{line}" if line else where
     key = ".".join(at)
     if first["type"] == "extra_forbidden":
-        return SpecError(f"{location}: {key}: unknown key, {nearest(at[-1], _fields(model, at[:-1]))}")
+        return SpecError(f"{location}: {key}: unknown key, {meant(at[-1], _fields(model, at[:-1]))}")
     if first["type"] == "missing":
         return SpecError(f"{location}: {key}: missing")
     if first["type"] == "value_error":
         return SpecError(f"{location}: {f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}")
-    return SpecError(f"{location}: {key}: found {shown(first['input'])}, {first['msg'].replace('Input should', 'it should')}")
+    return SpecError(f"{location}: {key}: {told(first, _fields(model, at))}")
 
 
 def _fields(model: type[BaseModel], path: tuple[str, ...]) -> list[str]:

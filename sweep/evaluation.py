@@ -17,6 +17,7 @@ from sim_core import (
     REASONS,
     STATUSES,
     Plans,
+    bounds,
     compiling_alone,
     legality,
     simulate,
@@ -55,6 +56,20 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
         reason[~excluded] = np.where(checked == 0, lost, checked)
     values = dict(zip((*METRICS, *MEMORY, "measured_share"), (*metrics, *memory, measured), strict=True))
     return _batch(sweep, described, plans, reason, values, recomputed)
+
+
+def bounded(sweep: Sweep, positions: Ints) -> pa.RecordBatch:
+    """The same rows without a simulation: of legal plans `step_time_s` is a lower bound, and what follows from it the best that
+    it can be. Other results are null."""
+    described, plans = describe_rows(sweep.space, positions)
+    kept = satisfied(sweep.where, described)
+    found = bounds(sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept))
+    reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
+    values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
+    reason[kept], values["step_time_s"][kept] = found.reason, found.step_time_s
+    for name, of_kept in zip(MEMORY, found.memory, strict=True):
+        values[name][kept] = of_kept
+    return _batch(sweep, described, plans, reason, values, np.full(len(positions), np.nan))
 
 
 def _batch(

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
@@ -18,6 +19,8 @@ from sweep.slice_file import encoded
 from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
+WARM_S: Final = 3.0
+
 
 @dataclass(kw_only=True)
 class Progress:
@@ -27,6 +30,7 @@ class Progress:
     resumed: int
     done: int = 0
     begun: float = field(default_factory=time.monotonic)
+    first: tuple[float, int] | None = None  # when the first slice was done, and its plans
 
     @property
     def seconds(self) -> float:
@@ -40,8 +44,15 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at that rate; None before the first slice is done."""
-        return (self.total - self.resumed - self.done) / self.rate if self.done else None
+        """Seconds left; None until plans have come in for WARM_S, so that workers that start do not count as slow ones."""
+        if self.first is None or (passed := time.monotonic() - self.first[0]) < WARM_S or self.done <= self.first[1]:
+            return None
+        return (self.total - self.resumed - self.done) * passed / (self.done - self.first[1])
+
+    def add(self, plans: int) -> None:
+        """Count plans that are done."""
+        self.done += plans
+        self.first = self.first or (time.monotonic(), self.done)
 
 
 def run_sweep(
@@ -54,6 +65,24 @@ def run_sweep(
     log: Callable[[str], None] = lambda text: None,
 ) -> Progress:
     """Compute the missing rows of a sweep. Raises SimError, OSError; after an interrupt the result can be resumed."""
+
+    def task(provenance: bytes) -> SliceTask:
+        return SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
+
+    return run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log)
+
+
+def run_slices(
+    prepared: Prepared,
+    store: Store,
+    executor: Executor,
+    task_of: Callable[[bytes], SliceTask],
+    *,
+    fresh: bool,
+    watch: Callable[[Progress], None],
+    log: Callable[[str], None],
+) -> Progress:
+    """Run the task of a provenance on all slices that the store lacks. See `run_sweep`."""
     count = prepared.sweep.space.count
     with store.opened(prepared.provenance, fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
@@ -63,12 +92,12 @@ def run_sweep(
         progress = Progress(total=count, resumed=count - left)
         if not missing:
             return progress
-        task = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
+        task = task_of(provenance)
         queue = SliceQueue(gaps=deque(missing), workers=executor.workers)
         watch(progress)
         try:
             for receipt in executor.run(task, queue):
-                progress.done += receipt.part.rows
+                progress.add(receipt.part.rows)
                 watch(progress)
         except OSError as error:
             raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
@@ -109,21 +138,29 @@ class DryRun:
 
     probed: int
     reasons: dict[str, int]
+    start_s: float  # until a worker simulates: what this process needed
     seconds_per_plan: float
     bytes_per_plan: float
+
+    def seconds(self, plans: int, workers: int) -> float:
+        """Of a run of so many plans: the start of the command and of its workers, then the plans."""
+        return 2 * self.start_s + plans * self.seconds_per_plan / workers
 
 
 def dry_run(sweep: Sweep) -> DryRun:
     """Simulate some plans in this process; store nothing."""
     warm_up(sweep)
+    start_s = time.process_time()
     positions = spread(sweep, PROBE_PLANS)
     begun = time.perf_counter()
     batch = evaluate(sweep, positions)
+    stored = _bytes_per_plan(batch)
     seconds = time.perf_counter() - begun
     reasons = Counter(batch.column("reason").to_pylist())
     return DryRun(
         probed=len(positions),
         reasons=dict(reasons),
+        start_s=start_s,
         seconds_per_plan=seconds / len(positions),
-        bytes_per_plan=_bytes_per_plan(batch),
+        bytes_per_plan=stored,
     )

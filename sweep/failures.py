@@ -49,9 +49,9 @@ class Failures(Section):
 
     per_gpu_hour: Annotated[float, Field(gt=0, le=1)] = LLAMA_3
     write_bandwidth_per_gpu: Annotated[float, _in_unit("B/s"), Field(gt=0)] = TECTONIC
-    write_bandwidth: Annotated[float | None, _in_unit("B/s"), Field(gt=0)] = None
+    write_bandwidth: Annotated[Annotated[float, Field(gt=0)] | None, _in_unit("B/s")] = None
     restart: Annotated[float, _in_unit("s"), Field(ge=0)] = RESTART_S
-    interval: Annotated[float | None, _in_unit("s"), Field(gt=0)] = None
+    interval: Annotated[Annotated[float, Field(gt=0)] | None, _in_unit("s")] = None
 
     def note(self, checkpoint_bytes: float | None) -> str:
         """What is counted, in one line."""

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from sim_core import CHECKPOINTING, SIMAI, Facts, Plans, SpecError, export_simai, simai_breakdown
 from sweep.document import apply_sets, first_error
 from sweep.evaluation import evaluate
+from sweep.faults import bare_size
 from sweep.preparation import Prepared, prepare
 from sweep.space import to_plans
 from sweep.spec import SweepSpec
@@ -31,10 +32,13 @@ def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets
         "fixed": {"fidelity": fidelity},
     }
     try:
-        spec = SweepSpec.model_validate(apply_sets(document, sets, within="fixed"))
+        spec = SweepSpec.model_validate(applied := apply_sets(document, sets, within="fixed"))
     except ValidationError as error:
         text = str(first_error(error, "--set", {}, SweepSpec))
         raise SpecError(text.replace(": fixed.", ": ", 1)) from None
+    problem = bare_size(applied)
+    if problem:
+        raise SpecError(f"--set: {problem.removeprefix('fixed.')}")
     return prepare(spec, Path.cwd())
 
 

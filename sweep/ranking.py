@@ -6,7 +6,7 @@ DuckDB runs the queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import duckdb
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError
 from sweep.budget import COSTS
-from sweep.columns import result_column
+from sweep.columns import MEASURES, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
 from sweep.failures import GOODPUT
@@ -34,6 +34,7 @@ from sweep.selection import (
     select,
     spread,
 )
+from sweep.spec import SweepSpec
 from sweep.store import Store
 from sweep.uncertainty.evidence import basis_of
 
@@ -99,6 +100,7 @@ def rank(
     """
     with results(directory, where) as connection:
         provenance = Store(directory=directory).provenance() or {}
+        beside = Store(directory=directory).counted().get("plans", {})
         schema = columns_of(connection)
         front = [(name, name in HIGHER_IS_BETTER) for name in (result_column(each, list(schema)) for each in pareto)]
         if front and by is not None:
@@ -139,8 +141,12 @@ def rank(
             basis=basis_of(provenance),
             own=taken_into_account(connection, measured),
         )
+    if beside:  # of a search
+        bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
+    total += sum(beside.values())
+    reasons |= {reason: reasons.get(reason, 0) + count for reason, count in beside.items()}
     asked = provenance.get("spec", {})
     more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
     shown = [
@@ -220,6 +226,12 @@ def outcome(directory: Location) -> tuple[int, int]:
         query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"
         ok, failed = connection.execute(query).fetchall()[0]
     return int(ok), int(failed)
+
+
+def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
+    """The column that a spec asks for, and whether more of it is better."""
+    order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
+    return order[0]
 
 
 def _too_large(connection: duckdb.DuckDBPyConnection, schema: dict[str, str]) -> tuple[float, float, float, float] | None:

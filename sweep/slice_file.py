@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -18,6 +20,8 @@ import pyarrow.parquet as pq
 
 PROVENANCE: Final = b"sweep.provenance"
 SEAL: Final = b"sweep.sha256"
+COUNTED: Final = b"sweep.counted"
+"""Key of the footer: how many plans of the slice are no rows, by reason, and other facts of a search."""
 CHECKSUM: Final = "checksum"
 """Key of the provenance that says by which hash a file or manifest is sealed."""
 _ALGORITHM: Final = "sha256"
@@ -44,8 +48,8 @@ class Slice:
         return f"part-{self.start:012d}-{self.stop:012d}.parquet"
 
 
-def encoded(batch: pa.RecordBatch, provenance: bytes) -> pa.Buffer:
-    """A slice's rows as a sealed Parquet file."""
+def encoded(batch: pa.RecordBatch, provenance: bytes, counted: dict[str, Any] | None = None) -> pa.Buffer:
+    """A slice's rows as a sealed Parquet file; `counted`: see COUNTED."""
     floats = [field.name for field in batch.schema if pa.types.is_floating(field.type)]
     others = [field.name for field in batch.schema if not pa.types.is_floating(field.type)]
     sink = BytesIO()
@@ -58,7 +62,8 @@ def encoded(batch: pa.RecordBatch, provenance: bytes) -> pa.Buffer:
         write_page_checksum=True,
     ) as writer:
         writer.write_table(pa.Table.from_batches([batch]))
-        writer.add_key_value_metadata({PROVENANCE: provenance, SEAL: _EMPTY})
+        more = {} if counted is None else {COUNTED: json.dumps(counted).encode()}
+        writer.add_key_value_metadata({PROVENANCE: provenance, **more, SEAL: _EMPTY})
     data = sink.getbuffer()
     place = _place(data)
     if place is not None:
@@ -76,11 +81,29 @@ def is_whole(data: bytes, rows: int, identity: str | None) -> bool:
         provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
     except (pa.ArrowException, OSError, ValueError):
         return False
-    if not isinstance(provenance, dict) or footer.num_rows != rows:
+    if not isinstance(provenance, dict) or footer.num_rows + sum(counted_in(footer).get("plans", {}).values()) != rows:
         return False
     if place is None and CHECKSUM in provenance:
         return False  # the seal itself is damaged
     return identity is None or provenance.get("sweep") == identity
+
+
+def counted_in(footer: pq.FileMetaData) -> dict[str, Any]:
+    """What the file of a search counts beside its rows: `plans` by reason, `simulated`, and the sum of `tightness`.
+
+    Empty for others.
+    """
+    held = json.loads((footer.metadata or {}).get(COUNTED, b"{}"))
+    return held if isinstance(held, dict) else {}
+
+
+def added(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several files count, as one."""
+    plans: Counter[str] = Counter()
+    for held in counts:
+        plans.update(held.get("plans", {}))
+    sums = {name: sum(held.get(name, 0) for held in counts) for name in ("simulated", "tightness")}
+    return {"plans": dict(plans), **sums}
 
 
 def _place(data: bytes | memoryview) -> int | None:

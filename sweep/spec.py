@@ -22,6 +22,7 @@ from sim_core import (
     SWITCH,
     SpecError,
     checkpointing_codes,
+    imbalance_codes,
     nearest,
     quantity,
     shown,
@@ -31,6 +32,7 @@ from sim_core import (
 from sweep.budget import Budget
 from sweep.document import apply_sets, first_error, read_document
 from sweep.failures import Failures
+from sweep.faults import bare_size, meant
 from sweep.workloads import Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
@@ -64,7 +66,8 @@ NUMBERS: Final = (
     "prefetch_layers",
 )
 SWITCHES: Final = (
-    "overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation", "reshard_after_forward",
+    "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_pp", "overlap_grad", "overlap_param", "post_validation",
+    "reshard_after_forward",
 )  # fmt: skip
 FACTORS: Final = ("device_speed", "straggler_factor")
 RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
@@ -77,7 +80,7 @@ WORDS: Final = {
     "precision": PRECISION_NAMES,
     "dispatcher": DISPATCHERS,
 }
-LABELS: Final = ("layer_split", "checkpointing")
+LABELS: Final = ("layer_split", "checkpointing", "expert_imbalance")
 """Fields whose values are texts with numbers in them."""
 FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
@@ -194,7 +197,7 @@ def _field_name(key: object, section: str) -> str:
     name = ALIASES.get(str(key), str(key))
     known = (*FIELDS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
     if name not in known:
-        raise ValueError(f"{section}.{key}: unknown name, {nearest(str(key), (*known, *ALIASES))}")
+        raise ValueError(f"{section}.{key}: unknown name, {meant(str(key), (*known, *ALIASES))}")
     if section == "fixed" and name.startswith("hardware"):
         raise ValueError(f"{section}.{key}: fixed hardware belongs under `hardware:`")
     return name
@@ -292,7 +295,10 @@ def _label(name: str, value: object, where: str) -> str:
     try:
         if name == "layer_split":
             return split_text(value)
-        checkpointing_codes([str(value)])
+        if name == "expert_imbalance":
+            imbalance_codes([value])
+        else:
+            checkpointing_codes([str(value)])
     except SpecError as error:
         raise ValueError(str(error).replace(name, where, 1)) from None
     return str(value)
@@ -322,9 +328,13 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     document, lines = read_document(path)
     lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
     try:
-        return SweepSpec.model_validate(apply_sets(document, sets))
+        spec = SweepSpec.model_validate(applied := apply_sets(document, sets))
     except ValidationError as error:
         raise _with_line(first_error(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
+    problem = bare_size(applied)
+    if problem:
+        raise _with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
+    return spec
 
 
 def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:

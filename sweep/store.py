@@ -14,12 +14,16 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from sim_core import SpecError
 from sweep.folder import Folder, Location, folder_at
-from sweep.slice_file import Slice, is_whole, opened_text, sealed_text
+from sweep.slice_file import Slice, added, counted_in, is_whole, opened_text, sealed_text
 
 MANIFEST: Final = "sweep.json"
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
@@ -70,6 +74,10 @@ class Store:
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
         self.folder.probe()
+        self.check_held(provenance, fresh=fresh)
+
+    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """Raise SpecError if the folder holds another sweep; nothing is written."""
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
@@ -82,6 +90,18 @@ class Store:
             return None
         except ValueError as error:
             raise SpecError(f"{self.folder / MANIFEST}: is damaged ({error}); start over with `sweep run --fresh`") from None
+
+    def is_running(self) -> bool:
+        """Whether a run on this machine is writing here; an object store does not tell."""
+        local = self.folder.local
+        if local is None or not (local / _LOCK).is_file():
+            return False
+        with open(local / _LOCK, "rb") as lock:  # noqa: PTH123 (flock wants the descriptor)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
@@ -167,6 +187,23 @@ class Store:
     def is_whole(self, identity: str, count: int) -> bool:
         """Whether undamaged slices of this sweep cover [0, count)."""
         return not self.missing(count) and not self.damaged(identity)
+
+    def counted(self) -> dict[str, Any]:
+        """What the finished slices of a search count beside their rows; empty for other results."""
+        if "search" not in (self.provenance() or {}):
+            return {}
+        files = (BytesIO(self.folder.read_bytes(part.file_name)) for part in self.slices())
+        return added([counted_in(pq.read_metadata(data)) for data in files])
+
+    def replace(self, parts: Sequence[Slice], whole: Slice, data: pa.Buffer, identity: str) -> None:
+        """Put one file in the place of adjacent slices, once it has been read back. Raises SpecError."""
+        self.folder.write_bytes(whole.file_name, data)
+        if not is_whole(self.folder.read_bytes(whole.file_name), whole.rows, identity):
+            self.folder.delete(whole.file_name)
+            raise SpecError(f"{self.folder / whole.file_name}: was not stored as written; the slices it was made from are kept")
+        for part in parts:
+            if part != whole:
+                self.folder.delete(part.file_name)
 
     def missing(self, count: int, without: Collection[Slice] = ()) -> list[Slice]:
         """Ranges of [0, count) that no finished slice covers, but for those in `without`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +20,7 @@ from sweep.nightly.spec import Keep, NightlySpec, Notify, SweepEntry, Thresholds
 from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES, ROOT, make_plans
+from tests.sweep.commands import sweep
 
 NIGHTLY = EXAMPLES / "nightly.yaml"
 
@@ -90,6 +94,26 @@ def test_every_gap_of_a_file_is_documented() -> None:
     assert [reason for reason in REASONS if reason.endswith("_unknown") and f"| `{reason}` |" not in text] == []
 
 
+def test_the_reference_of_commands_is_current() -> None:
+    found = runpy.run_path(str(ROOT / "benchmarks" / "commands_page.py"))["page"]()
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == found, "make reference"
+
+
+@pytest.mark.long
+def test_the_commands_of_the_tutorial_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, in an empty folder; each of them says something, and no one complains."""
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) >= 8
+    for line in lines:
+        name, *arguments = shlex.split(line)
+        done = sweep(*arguments)
+        assert (name, done.returncode, done.stderr) == ("sweep", 0, ""), line
+    assert "--tensor-model-parallel-size" in (tmp_path / "flags.sh").read_text()
+    assert json.loads((tmp_path / "best.json").read_text())
+
+
 def test_every_column_is_documented() -> None:
     spec = EXAMPLES / "fidelity.yaml"
     columns = result_schema(prepare(load_spec(spec), spec.parent).sweep.space).names
@@ -136,7 +160,9 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/aicb.md",
         "docs/fidelity.md",
         "docs/formats.md",
+        "docs/commands.md",
         "docs/export.md",
+        "docs/tutorial.md",
         "docs/results.md",
         "docs/explain.md",
         "docs/reliability.md",

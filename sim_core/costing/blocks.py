@@ -31,7 +31,7 @@ from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
-from sim_core.planning.columns import FILE, NONE, SELECTIVE, Plans
+from sim_core.planning.columns import FILE, MODULES, NONE, SELECTIVE, Plans
 from sim_core.planning.keys import key_table
 from sim_core.planning.split import Split
 from sim_core.terms import CP_A2A, CP_RING
@@ -70,10 +70,11 @@ def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     all_groups = np.array([TP, EP, CP_A2A, CP_RING])
     sent = pieces.comm_group[pieces.comm_kind != NO_COMM] if workload.from_file else all_groups
     columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    names = ("hardware", "overlap_tp", "overlap_ep", "dispatcher")
+    names = ("hardware", "overlap_tp", "overlap_ep", "overlap_shared_experts", "dispatcher")
     columns += [*key_table(plans, rows).T, *(getattr(plans, name)[rows] for name in names)]
     how = plans.checkpointing[rows]
-    columns.append(np.where((how == FILE) | (how == SELECTIVE), how, NONE))
+    columns.append(np.where((how == FILE) | (how == SELECTIVE) | (how == MODULES), how, NONE))
+    columns.append(np.where(how == MODULES, plans.checkpoint_layers[rows], 0))
     columns.append(plans.device_speed[rows].view(np.int64))
     columns.append(APART[plans.schedule[rows]].astype(np.int64))
     return np.stack(columns, axis=1)
@@ -105,7 +106,9 @@ def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
     base = case.arrays.base
     rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
     rules, load = case.arrays.compute_rule, case.arrays.expert_load
-    if load.shape[0] > 0:
+    if load.shape[0] > 0 and plan.expert_imbalance > 0:
+        blocks.scale[row, EXPERT_LOAD] *= plan.expert_imbalance / case.arrays.recorded_load
+    elif load.shape[0] > 0:
         blocks.scale[row, EXPERT_LOAD] *= load[min(plan.ep, load.shape[0] - 1)]
     if not by_model:
         blocks.compute[row] = compute_factor(blocks.scale[row, COMPUTE], case.device, plan)

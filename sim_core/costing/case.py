@@ -38,7 +38,6 @@ class Blocks(NamedTuple):
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
     apart_s: Floats  # [rows, units, 4] by WEIGHT_GRADIENTS to EXPERTS_BACKWARD
-    kept: Floats  # [rows, units, 3] activations of one micro-batch without, with selective, with full recompute; modelled only
     held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
 
@@ -74,7 +73,6 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
         apart_s=np.zeros((rows, units, 4)),
-        kept=np.zeros((rows, units, 3)),
         held=np.zeros((rows, units, 2)),
         measured_s=np.zeros((rows, units)),
     )
@@ -91,7 +89,7 @@ def case_at(
         plan=plan,
         device=device_at(hardware, plan.hardware),
         dp=plan.all_gpus // (plan.tp * plan.pp),
-        sharding=plan.sharding if plan.sharding != AS_STACK else arrays.framework.sharding,
+        sharding=sharding_of(arrays, plan),
         groups=groups,
         group=groups.key[i],
         split=split,
@@ -100,6 +98,14 @@ def case_at(
         blocks=blocks,
         block=blocks.key[i],
     )
+
+
+@inner_kernel
+def sharding_of(arrays: Arrays, plan: Plan) -> int:
+    """What data-parallel ranks divide, one of terms.SHARDINGS; AS_STACK: as recorded."""
+    if plan.sharding != AS_STACK:
+        return plan.sharding
+    return arrays.framework.sharding_in_pipeline if plan.pp > 1 else arrays.framework.sharding
 
 
 @inner_kernel

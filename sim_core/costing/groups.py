@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.collectives import collective_s, dispatch_s
+from sim_core.costing.two_stages import two_stage_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel
-from sim_core.planning.columns import Plans
+from sim_core.planning.columns import FLEX, Plans
 from sim_core.planning.keys import a2a_ranks
 from sim_core.planning.placement import Placement, placements
 from sim_core.terms import CP_A2A, CP_RING
@@ -163,11 +164,12 @@ def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size:
 
 
 @inner_kernel
-def dispatch_group_s(groups: Groups, row: int, links: Links, topk: int, size: float) -> float:
-    """Seconds of a dispatch to experts that sends a token to each remote node once, on the slowest EP group of a plan."""
+def dispatch_group_s(groups: Groups, row: int, links: Links, dispatcher: int, topk: int, size: float) -> float:
+    """Seconds of a dispatch to experts, FLEX or HIERARCHICAL, on the slowest EP group of a plan."""
     placed, ranks, stride = groups.placed, groups.ranks[row, EP], groups.stride[row, EP]
     slowest = 0.0
     for k in range(groups.first[row, EP], groups.end[row, EP]):
         at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2], stride=stride)
-        slowest = max(slowest, dispatch_s(size, topk, at, links))
+        seconds = dispatch_s(size, topk, at, links) if dispatcher == FLEX else two_stage_s(size, at, links)
+        slowest = max(slowest, seconds)
     return slowest

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT
-from sim_core.models.precision import COPIES
+from sim_core.models.precision import COPIES, GATHERED
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
@@ -20,6 +20,8 @@ from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, PADDING
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Workload
 
 Floats = npt.NDArray[np.float64]
+
+PARAMETER_BYTES = 2.0
 
 
 def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
@@ -69,7 +71,10 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     as_stack, gathered = workload.arrays.framework.sharding, (workload.arrays.step.role == GATHER_PARAMETERS).any()
     if as_stack == AS_STACK:  # a file: its parameters are gathered if its optimizer is sharded
         as_stack = OPTIMIZER_SHARDED if gathered else UNSHARDED
-    sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
+        in_pipeline = as_stack
+    else:
+        in_pipeline = workload.arrays.framework.sharding_in_pipeline
+    sharding = np.where(plans.sharding == AS_STACK, np.where(plans.pp > 1, in_pipeline, as_stack), plans.sharding)
     dp = np.maximum(plans.all_gpus // (plans.tp * plans.pp), 1)
     copies = np.where(PLACEMENT[plans.schedule] == BOTH_WAYS, 2, 1)  # two stages hold the same parameters and share their state
     dense = np.where(plans.dp_shard > 0, plans.dp_shard, dp * copies).astype(np.float64)
@@ -78,7 +83,11 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
         experts = np.where(plans.dp_shard > 0, np.maximum(experts, 1.0), experts)
 
     def width(ranks: Floats) -> Floats:
-        weights = (replicated - gradient) / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
+        whole = replicated - gradient
+        if of_all == gradient:  # FSDP keeps no 16-bit weights; where only the optimizer is divided, they stay gathered
+            divided = (sharding == OPTIMIZER_SHARDED) | (sharding == GRADIENTS_SHARDED)
+            whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
+        weights = whole / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
         found: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
         return found

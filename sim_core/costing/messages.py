@@ -14,14 +14,16 @@ from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
-from sim_core.planning.columns import FLEX, Plans
-from sim_core.terms import ALL_TO_ALL, CP_RING, SEND_RECEIVE
+from sim_core.planning.columns import Plans
+from sim_core.terms import ALL_TO_ALL, CP_RING, FORWARD, SEND_RECEIVE
 from sim_core.workloads.workload import EP, TP, WEIGHT_GRADIENT, Modelled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+_BESIDE_SHARED: Final = {"permute": ("shared_fc1", "shared_activation"), "unpermute": ("shared_fc2",)}
+"""Which part of the shared experts Megatron-LM runs beside dispatch and combine (core/transformer/moe/shared_experts.py)."""
 _OF_EXPERTS: Final = ("experts_fc1", "experts_fc2", "shared_fc1", "shared_fc2")
 
 
@@ -66,8 +68,8 @@ def _message_s(
         i = first[row]
         links = device_at(hardware, plans.hardware[i]).links
         for k in range(size.shape[1]):
-            if size[row, k] > 0 and plans.dispatcher[i] == FLEX and kind[k] == ALL_TO_ALL and group[k] == EP:
-                seconds[row, k] = dispatch_group_s(groups, groups.key[i], links, topk, size[row, k])
+            if size[row, k] > 0 and plans.dispatcher[i] > 0 and kind[k] == ALL_TO_ALL and group[k] == EP:
+                seconds[row, k] = dispatch_group_s(groups, groups.key[i], links, plans.dispatcher[i], topk, size[row, k])
             elif size[row, k] > 0:
                 seconds[row, k] = group_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
                 if kind[k] == SEND_RECEIVE:  # a hop of a ring
@@ -93,10 +95,27 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
     if sent.group[k] == EP:  # dispatch and combine share the compute of the experts, shared ones included
         compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2
         over = total - np.minimum(total, compute) * (1 - stack.contention)
+        if sent.kind[k] == ALL_TO_ALL:
+            shared = _shared_s(filled, cost, sent.operators[k], int(sent.phase[k]))
+            beside_shared = total - np.minimum(total, shared) * (1 - stack.contention)
+            out = np.where(plans.overlap_shared_experts[first] == 1, beside_shared, out)
         return np.where(plans.overlap_ep[first] == 1, over, out)
     if sent.group[k] != TP and sent.group[k] != ETP:
         return out
     return np.where(plans.overlap_tp[first] == 1, np.minimum(out, stack.overlapped_tp_exposed * total), out)
+
+
+def _shared_s(filled: Filled, cost: UnitCost, operator: str, phase: int) -> Floats:
+    """Seconds of the shared experts that run beside a message of `operator`, [rows].
+
+    In the backward with their weight gradients, unless these run apart.
+    """
+    names = _BESIDE_SHARED[operator]
+    seconds = _compute_s(filled, cost, names, phase)
+    if phase == FORWARD:
+        return seconds
+    apart = APART[filled.plans.schedule[filled.first]]
+    return seconds + np.where(apart, 0.0, _compute_s(filled, cost, names, WEIGHT_GRADIENT))
 
 
 def _compute_s(filled: Filled, cost: UnitCost, names: tuple[str, ...], phase: int) -> Floats:

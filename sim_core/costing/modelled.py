@@ -14,11 +14,11 @@ from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
-from sim_core.models.activations import activation_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import Messages, messages
+from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
 from sim_core.models.sharding import held
-from sim_core.planning.columns import SELECTIVE, Plans
+from sim_core.planning.columns import MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import EXPONENTS, rule_scales
@@ -52,8 +52,6 @@ def cost_model_blocks(
         times = 1 if unit.kind == LAYER else unit.number
         cost = cost._replace(seconds=cost.seconds * times)
         _add_unit(blocks, at, filled, cost, sent, times)
-        kept = activation_bytes(model, unit, keys, flash=stack.flash_attention, logit=stack.logit_bytes) * times
-        blocks.kept[:, at] += kept[shape]
         mine = held(model, unit, keys)
         blocks.held[:, at, 0] += mine.dense[shape] * times
         blocks.held[:, at, 1] += mine.experts[shape] * times
@@ -70,13 +68,17 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     """Add one unit to the table; its messages run `times` times."""
     stack, found, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
     of_phase = [sum_of(cost.seconds, found.phase == phase)[shape] * speed for phase in range(3)]
-    core = sum_of(cost.seconds, found.core)[shape] * speed
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
     blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, found.phase >= 0)[shape] * speed
     blocks.work[:, at, FORWARD_S] += forward
     blocks.work[:, at, BACKWARD_S] += backward
     exposed = [np.zeros(len(shape)), np.zeros(len(shape))]
-    selective = filled.plans.checkpointing[filled.first] == SELECTIVE
+    mask = again_mask(filled.plans, filled.first)
+    again_compute = np.zeros(len(shape))
+    for modules in np.unique(mask):
+        rows = mask == modules
+        redone = cost.seconds * share_again(found, int(modules))
+        again_compute[rows] = (sum_of(redone, found.phase == FORWARD)[shape] * speed)[rows]
     seconds = message_s(filled, sent) * times
     again_messages = np.zeros(len(shape))
     for k in range(len(sent.names)):
@@ -93,12 +95,12 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
         if sent.group[k] == EP:
             blocks.apart_s[:, at, EXPERTS_BACKWARD if backwards else EXPERTS_FORWARD] += out
         if not backwards:
-            left_out = selective & (not of_context)  # selective recompute runs core attention again, and its messages
+            left_out = np.array([modules != ALL and sent.operators[k] not in operators_of(modules) for modules in mask])
             blocks.again[:, at, metric] += np.where(left_out, 0.0, total)
             blocks.again[:, at, metric + EXPOSED] += np.where(left_out, 0.0, out)
             again_messages += np.where(left_out, 0.0, out)
-    again = np.where(selective, core, forward) + again_messages
-    blocks.again[:, at, RECOMPUTE_S] += np.where(selective, core, forward)
+    again = again_compute + again_messages
+    blocks.again[:, at, RECOMPUTE_S] += again_compute
     launched = (stack.launch_forward, stack.launch_backward)
     if at >= blocks.forward_s.shape[1] - 2:
         launched = (0.0, 0.0)  # the ends are a few kernels
@@ -109,4 +111,10 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     apart = of_phase[WEIGHT_GRADIENT] * np.where(backward > 0, backward_s / np.maximum(backward + exposed[1], 1e-30), 0.0)
     for part in (WEIGHT_GRADIENTS, WEIGHT_COMPUTE):
         blocks.apart_s[:, at, part] += apart
-    blocks.again_s[:, at] += np.where(selective, again, np.maximum(again, launched[0]))
+    blocks.again_s[:, at] += np.where(mask != ALL, again, np.maximum(again, launched[0]))
+
+
+def again_mask(plans: Plans, rows: Ints) -> Ints:
+    """The modules of a layer that recompute runs again, [rows]: a mask of RECOMPUTE_MODULES, or ALL."""
+    how = plans.checkpointing[rows]
+    return np.where(how == MODULES, plans.checkpoint_layers[rows], np.where(how == SELECTIVE, CORE_ATTN, ALL))

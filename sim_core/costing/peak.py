@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.case import sharding_of
 from sim_core.costing.estimated import estimate_of, estimated_bytes
 from sim_core.costing.in_flight import MOMENTS, count_in_flight
 from sim_core.costing.memory import state_widths
@@ -30,15 +31,16 @@ from sim_core.metrics import (
     RESERVED_BYTES,
     STATE_BYTES,
 )
-from sim_core.models.activations import activation_bytes, buffer_bytes, logits_bytes
+from sim_core.models.activations import activation_bytes, buffer_bytes, logits_bytes, module_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
+from sim_core.models.recompute import CORE_ATTN, RECOMPUTE_MODULES
 from sim_core.models.sharding import held
 from sim_core.models.stack import read_stack
-from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, SELECTIVE, Plan, Plans, by_order, plan_at
+from sim_core.planning.columns import BLOCK, EVERY, FILE, FULL, MODULES, SELECTIVE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
-from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED
+from sim_core.terms import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.units import short
 from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
@@ -46,8 +48,9 @@ from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Work
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS = 0, 1, 2, 3
-"""Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three."""
+WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS, SAVED = 0, 1, 2, 3, 4
+"""Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three.
+Of a model, from SAVED on, what each of RECOMPUTE_MODULES does not keep."""
 ASSUMED_STACK: Final = "megatron-core"
 """Whose allocator and reserve are taken for files, which do not tell theirs."""
 PARAMETER_BYTES: Final = 2.0
@@ -135,16 +138,15 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
     """Activations and parameters of each unit, and buffers, [shapes, 2]."""
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
-    kept, parameters = np.zeros((len(shapes), units, 4)), np.zeros((len(shapes), units))
+    kept, parameters = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES))), np.zeros((len(shapes), units))
     number = 0
     for unit in model.units:
         at = units - 2 if unit.kind == EMBEDDING else units - 1
         if unit.kind == LAYER:
             at, number = number, number + 1
         times = 1 if unit.kind == LAYER else unit.number
-        kept[:, at, :LOGITS] += (
-            activation_bytes(model, unit, keys, flash=stack.flash_attention, logit=stack.logit_bytes) * times
-        )
+        kept[:, at, :LOGITS] += activation_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept) * times
+        kept[:, at, SAVED:] += module_bytes(model, unit, keys, flash=stack.flash_attention, kept=stack.kept)
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         mine = held(model, unit, keys)
         parameters[:, at] += (mine.dense + mine.experts) * times
@@ -195,7 +197,7 @@ def _fill(
             fill_order(schedule, pp, vpp, ga, group, order, scratch)
             moments = count_in_flight(order, schedule, pp, vpp, ga, in_flight)
         rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, scale)
-        sharding = plan.sharding if plan.sharding != AS_STACK else arrays.framework.sharding
+        sharding = sharding_of(arrays, plan)
         placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(pp):
@@ -263,6 +265,16 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, paramete
     return whole + (PARAMETER_BYTES + arrays.gradient_width) * largest
 
 
+@inner_kernel
+def _saved(kept: Floats, modules: int) -> float:
+    """Bytes that a layer does not keep where `modules`, a mask, run again."""
+    saved = 0.0
+    for k in range(kept.shape[0] - SAVED):
+        if modules >> k & 1:
+            saved += kept[SAVED + k]
+    return saved
+
+
 @kernel
 def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float, float]:
     """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients
@@ -282,6 +294,9 @@ def _chunk(arrays: Arrays, split: Split, plan: Plan, kept: Floats, shape: int, r
         column = WITHOUT_CORE if how == SELECTIVE else WHOLE
         again = redone * of_layers / layers if layers > 0 else 0.0
         stored = again / plan.checkpoint_layers if how == EVERY else again
+        if how == MODULES and of_layers > 0:
+            held -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
+            working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
         held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
         held += ends * kept[shape, unit, WHOLE]
         waiting += of_layers * kept[shape, unit, WITHOUT_CORE]

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from sim_core.jit import inner_kernel
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.flops import core_flops, forward_flops
-from sim_core.planning.columns import EVERY, FILE, FULL, NONE, SELECTIVE, Plans
+from sim_core.models.recompute import RECOMPUTE_MODULES, module_flops
+from sim_core.planning.columns import EVERY, FILE, FULL, MODULES, NONE, SELECTIVE, Plans
 from sim_core.workloads.lacking_messages import unit_shares
 from sim_core.workloads.plausibility import layer_flops
 from sim_core.workloads.workload import Workload
@@ -20,14 +21,14 @@ from sim_core.workloads.workload import Workload
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-WHOLE, CORE, RECORDED = 0, 1, 2
-"""Columns of the FLOPs of a unit: all of its forward, core attention, what the file runs again."""
+WHOLE, CORE, RECORDED, OF_MODULES = 0, 1, 2, 3
+"""Columns of the FLOPs of a unit: all of its forward, core attention, what the file runs again, each of RECOMPUTE_MODULES."""
 
 
 def again_flops(workload: Workload) -> Floats:
-    """FLOPs per token of a second forward of one pass of each unit, [units, 3]; NaN where unknown."""
+    """FLOPs per token of a second forward of one pass of each unit, [units, 3 + modules]; NaN where unknown."""
     units = workload.arrays.unit_layers.shape[0]
-    flops = np.full((units, 3), np.nan)
+    flops = np.full((units, OF_MODULES + len(RECOMPUTE_MODULES)), np.nan)
     if workload.modelled is None:
         flops[:, WHOLE] = layer_flops(workload)
         _fill_recorded(workload, flops)
@@ -42,7 +43,8 @@ def again_flops(workload: Workload) -> Floats:
         return flops
     flops[:] = 0.0
     for at, unit in enumerate(layers):
-        flops[at] = forward_flops(model, unit), core_flops(model, unit), forward_flops(model, unit)
+        flops[at, :OF_MODULES] = forward_flops(model, unit), core_flops(model, unit), forward_flops(model, unit)
+        flops[at, OF_MODULES:] = module_flops(model, unit)
     flops[-1, [WHOLE, RECORDED]] = sum(unit.number * forward_flops(model, unit) for unit in others)
     return flops
 
@@ -61,8 +63,8 @@ def _fill_recorded(workload: Workload, flops: Floats) -> None:
 
 
 @inner_kernel
-def flops_again(flops: Floats, again: Floats, checkpointing: int) -> float:
-    """FLOPs per token that a plan runs again; `again`: the passes of each unit that run again."""
+def flops_again(flops: Floats, again: Floats, checkpointing: int, modules: int) -> float:
+    """FLOPs per token that a plan runs again; `again`: passes of each unit that run again; `modules`: a mask, of MODULES."""
     column = WHOLE
     if checkpointing == SELECTIVE:
         column = CORE
@@ -70,8 +72,14 @@ def flops_again(flops: Floats, again: Floats, checkpointing: int) -> float:
         column = RECORDED
     total = 0.0
     for unit in range(again.shape[0]):
-        if again[unit] > 0:
+        if again[unit] <= 0:
+            continue
+        if checkpointing != MODULES:
             total += again[unit] * flops[unit, column]
+            continue
+        for k in range(flops.shape[1] - OF_MODULES):
+            if modules >> k & 1:
+                total += again[unit] * flops[unit, OF_MODULES + k]
     return total
 
 

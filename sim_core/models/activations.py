@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core.models.description import EMBEDDING, HEAD, MTP, Model, Unit
+from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
 from sim_core.models.flops import sequence_of
 from sim_core.models.keys import Floats, Keys, Shape, shape_of
+from sim_core.models.recompute import RECOMPUTE_MODULES
 
 MODES: Final = ("none", "selective", "full")
 """Columns of `activation_bytes`. Selective: core attention is computed again; full: only the layer's input is kept."""
@@ -17,29 +18,69 @@ LOGIT: Final = 8.0
 """Bytes per logit from head to backward: bf16 logits and their gradient, fp32 softmax (Megatron-LM)."""
 
 
-def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, logit: float = LOGIT) -> Floats:
+class Kept(NamedTuple):
+    """What a framework keeps of some activations."""
+
+    logit: float = LOGIT  # bytes per logit
+    expert_outputs: bool = True  # of routed copies; not kept where their probabilities are applied before the second GEMM
+    activation_input: float = 2.0  # bytes of an element that enters the activation of an MLP
+    attention_output: float | None = None  # of an element of core attention's output; None: 2, and those of a narrower copy
+
+
+MEGATRON: Final = Kept()
+"""Megatron-LM before core 0.12."""
+
+
+def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kept = MEGATRON) -> Floats:
     """Bytes kept for one micro-batch and one unit, [n, MODES]. Raises SpecError if the sequence is unknown.
 
     Korthikanti et al. 2022 (arXiv 2205.05198), section 4, itemised so that it holds for other layers, too: their eq. 2 and 4
     without flash attention, with dropout, and with as many key-value heads as heads. With full recompute the backward of a
-    layer needs `none` of one layer besides. `logit`: bytes kept per logit.
+    layer needs `none` of one layer besides.
     """
     shape = shape_of(model, keys, sequence_of(model))
     if unit.kind == EMBEDDING:
         mask = shape.local * model.hidden if model.hidden_dropout else np.zeros(len(keys.tp))
         norm = 2.0 * shape.local * model.hidden if model.embedding_norm else 0.0
         return np.stack([mask + norm] * len(MODES), axis=1)
-    ends = _head(model, shape, logit) if unit.kind in (HEAD, MTP) else np.zeros(len(keys.tp))
+    ends = _head(model, shape, kept.logit) if unit.kind in (HEAD, MTP) else np.zeros(len(keys.tp))
     if unit.kind == HEAD:
         return np.stack([ends] * len(MODES), axis=1)
     if unit.kind == MTP:  # inputs of two norms, their concatenation
         ends = ends + 8.0 * shape.local * model.hidden
     core = np.zeros(len(keys.tp)) if flash else _core(model, shape)
-    rest = _attention(model, shape) + (_experts(model, shape) if unit.moe else _mlp(model, shape, model.ffn or 0, shape.tp))
-    block_inputs = shape.local * model.hidden * _local_width(model, shape)
-    whole = block_inputs + rest + core
-    kept = 2.0 * shape.local * model.hidden
-    return np.stack([whole + ends, whole - core + ends, kept + ends], axis=1)
+    ffn = _experts(model, shape, kept) if unit.moe else _mlp(model, shape, kept, model.ffn or 0, shape.tp)
+    block_inputs = shape.local * model.hidden * _local_width(model, unit, shape)
+    whole = block_inputs + _attention(model, shape, kept) + ffn + core
+    of_input = 2.0 * shape.local * model.hidden
+    return np.stack([whole + ends, whole - core + ends, of_input + ends], axis=1)
+
+
+def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kept = MEGATRON) -> Floats:
+    """Bytes of them that a layer does not keep where a module runs again, [n, RECOMPUTE_MODULES].
+
+    Of `layernorm`, `mla_up_proj` and `moe_act` the outputs (Megatron-LM, CheckpointWithoutOutput), of the others all but the
+    input. Those of `moe` hold those of `moe_act` and `shared_experts`.
+    """
+    shape = shape_of(model, keys, sequence_of(model))
+    saved = np.zeros((len(keys.tp), len(RECOMPUTE_MODULES)))
+    if unit.kind != LAYER:
+        return saved
+    if not flash:
+        saved[:, 0] = _core(model, shape)
+    saved[:, 1] = _normed_width(model, unit, shape) * shape.local * model.hidden
+    if model.mla:
+        normed = (model.mla.q_rank or 0) + model.mla.kv_rank
+        each = 2 * model.head_dim + model.v_head_dim
+        saved[:, 2] = shape.stored * shape.local * normed + 2.0 * shape.tokens * shape.heads * each
+    experts = model.experts
+    if experts and unit.moe:
+        saved[:, 3] = shape.routed * shape.stored * experts.ffn / shape.etp
+        saved[:, 5] = _experts(model, shape, kept)
+        saved[:, 6] = _mlp(model, shape, kept, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0
+    else:
+        saved[:, 4] = _mlp(model, shape, kept, model.ffn or 0, shape.tp)
+    return saved
 
 
 def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> Floats:
@@ -50,32 +91,62 @@ def logits_bytes(model: Model, unit: Unit, keys: Keys, logit: float = LOGIT) -> 
 
 
 def buffer_bytes(model: Model, keys: Keys) -> Floats:
-    """Bytes of buffers for messages, [n, 2]: an activation that is gathered, and one that a stage receives.
+    """Bytes of buffers for messages, [n, 2]: of an activation that is gathered, and of what context-parallel ranks pass; of one
+    that a stage receives.
 
     Megatron-LM keeps one buffer for gathered inputs (`get_global_memory_buffer`), forward and backward.
     """
     shape = shape_of(model, keys, sequence_of(model))
     gathered = np.where(shape.local < shape.tokens, 2.0 * shape.tokens * model.hidden, 0.0)
-    return np.stack([gathered, 2.0 * shape.local * model.hidden], axis=1)
+    return np.stack([gathered + _context_buffers(model, shape), 2.0 * shape.local * model.hidden], axis=1)
 
 
-def _local_width(model: Model, shape: Shape) -> Floats:
+def _context_buffers(model: Model, shape: Shape) -> Floats:
+    """The most that context parallelism holds for one layer, in its backward, beside the rank's own queries, keys and values.
+
+    Ring: keys and values of this hop and of the next one (Liu et al. 2023, arXiv 2310.01889, section 3), and as many gradients
+    of them. Gathered: those of all ranks, and their gradients (Llama 3, arXiv 2407.21783, section 3.3.2). All-to-all: what it
+    sends while it receives: queries, keys and values.
+    """
+    pair = 2.0 * shape.tokens * shape.kv_heads * (model.head_dim + model.v_head_dim)
+    ring = np.where(shape.gathers == 1, 2.0 * shape.ring * pair, 4.0 * pair)
+    exchanged = 2.0 * shape.tokens * shape.heads * model.head_dim + pair
+    return np.where(shape.ring > 1, ring, 0.0) + np.where(shape.a2a > 1, exchanged, 0.0)
+
+
+def _local_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
     norms = 2.0 * model.norms_per_layer
     masks = 2.0 if model.hidden_dropout else 0.0
-    return norms + 2.0 * shape.stored + masks  # experts: the router's input is the norm's output
+    return norms + _normed_width(model, unit, shape) + masks
 
 
-def _attention(model: Model, shape: Shape) -> Floats:
+def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
+    """The same of the outputs of the two norms, which are the inputs of attention and MLP.
+
+    In 16 bits all that reads one shares it. In fewer, each linear layer keeps a cast of its own (two down projections with
+    latents, shared experts), and the router keeps 16 bits: with 8 bits 5 bytes of a layer of DeepSeek-V3.
+    """
+    narrow = shape.stored < 2.0
+    attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored)
+    if not unit.moe:
+        return attention + shape.stored
+    shared = bool(model.experts and model.experts.shared_ffn)
+    return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
+
+
+def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
     """Queries, keys, values and the output of core attention; with mla the latents before and after their norms.
 
     The projection's input is that output, or a narrower copy of it.
     """
-    copy = np.where(shape.stored < 2.0, shape.stored, 0.0) * shape.tokens * shape.heads * model.v_head_dim
+    each = np.where(shape.stored < 2.0, shape.stored, 0.0) if kept.attention_output is None else kept.attention_output - 2.0
+    copy = each * shape.tokens * shape.heads * model.v_head_dim
     if model.mla:
         latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
         each = 2 * model.head_dim + 2 * model.v_head_dim
-        return shape.local * latents + 2.0 * shape.tokens * shape.heads * each + copy
+        narrower = (2.0 - shape.stored) * ((model.mla.q_rank or 0) + model.mla.kv_rank)  # up projections keep a cast
+        return shape.local * (latents - narrower) + 2.0 * shape.tokens * shape.heads * each + copy
     width = (2 * shape.heads + 2 * shape.kv_heads) * model.head_dim
     normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm else 0.0
     return 2.0 * shape.tokens * (width + normed) + copy
@@ -87,19 +158,20 @@ def _core(model: Model, shape: Shape) -> Floats:
     return per_score * shape.micro_batch * shape.heads * shape.sequence**2 / shape.cp
 
 
-def _mlp(model: Model, shape: Shape, ffn: int, parts: Floats) -> Floats:
+def _mlp(model: Model, shape: Shape, kept: Kept, ffn: int, parts: Floats) -> Floats:
     """Output of fc1 (both halves with a gate) and input of fc2."""
-    return shape.tokens * (2.0 * (2 if model.gated else 1) + shape.stored) * ffn / parts
+    return shape.tokens * (kept.activation_input * (2 if model.gated else 1) + shape.stored) * ffn / parts
 
 
-def _experts(model: Model, shape: Shape) -> Floats:
+def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:
     """Per routed copy the input and output of its expert, and the inner ones of its MLP."""
     experts = model.experts
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
-    inner = (2.0 * (2 if model.gated else 1) + shape.stored) * experts.ffn / shape.etp
-    routed = shape.routed * ((2.0 + shape.stored) * model.hidden + inner)
-    return routed + (_mlp(model, shape, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
+    inner = (kept.activation_input * (2 if model.gated else 1) + shape.stored) * experts.ffn / shape.etp
+    outputs = 2.0 if kept.expert_outputs else 0.0
+    routed = shape.routed * ((outputs + shape.stored) * model.hidden + inner)
+    return routed + (_mlp(model, shape, kept, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
 
 
 def _head(model: Model, shape: Shape, logit: float) -> Floats:

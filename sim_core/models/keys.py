@@ -14,6 +14,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
+MILLIONTHS: Final = 1e6
+
+
 class Keys(NamedTuple):
     """Distinct keys, a column each, [n]. Pipeline, schedule and batch are no part of a key: a layer costs the same."""
 
@@ -26,6 +29,7 @@ class Keys(NamedTuple):
     a2a: Ints  # context-parallel ranks that exchange heads for tokens: cp, a part of it, or 1
     gathers: Ints  # 1: the other context-parallel ranks gather keys and values; 0: they pass them round a ring
     precision: Ints  # index into PRECISIONS
+    load: Ints  # millionths: tokens of the busiest rank over the mean; 0: the model's own
 
 
 def make_keys(
@@ -39,9 +43,10 @@ def make_keys(
     a2a: npt.ArrayLike = 1,
     gathers: npt.ArrayLike = 0,
     precision: npt.ArrayLike = 0,
+    load: npt.ArrayLike = 0,
 ) -> Keys:
     """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
-    columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers, precision)
+    columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers, precision, load)
     given = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
     keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)))
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
@@ -128,18 +133,19 @@ class Shape(NamedTuple):
 
 
 def shape_of(model: Model, keys: Keys, sequence: int) -> Shape:
-    """Sizes per key. Copies of tokens: Megatron-LM's alltoall dispatcher; the busiest rank has `imbalance` times the mean.
+    """Sizes per key. Copies of tokens: Megatron-LM's alltoall dispatcher; the busiest rank has `load` times the mean.
 
     A capacity cuts what exceeds it; with padding every expert computes its full capacity.
     """
     tp, ep, etp = (column.astype(np.float64) for column in (keys.tp, keys.ep, keys.etp))
     tokens = keys.micro_batch * sequence / keys.cp
     local = tokens / np.where(keys.sequence_parallel == 1, tp, 1.0)
-    experts, load, topk = model.experts, 1.0, 0
+    experts, load, topk = model.experts, np.ones(len(keys.tp)), 0
     if experts:
         capacity = experts.capacity_factor
-        load = experts.imbalance if capacity is None else min(experts.imbalance, capacity)
-        load = capacity if capacity is not None and experts.pad_to_capacity else load
+        load = np.where(keys.load > 0, keys.load / MILLIONTHS, experts.imbalance)
+        load = load if capacity is None else np.minimum(load, capacity)
+        load = np.full(len(keys.tp), capacity) if capacity is not None and experts.pad_to_capacity else load
         topk = experts.topk
     return Shape(
         sequence=float(sequence),

@@ -45,5 +45,6 @@ CAST: Final = (np.array([one.forward for one in PRECISIONS]), np.array([one.back
 MULTIPLE: Final = np.array([one.multiple for one in PRECISIONS])
 GATHERED: Final = np.array([one.gathered for one in PRECISIONS])
 COPIES: Final = np.array([one.copies for one in PRECISIONS])
+FP8_DELAYED: Final = PRECISION_NAMES.index("fp8_delayed")
 WIDE: Final = 2
 """Precisions before this one are of 16 bits."""

@@ -10,11 +10,13 @@ import yaml
 from pydantic import Field, ValidationError
 
 from sim_core.errors import SpecError, nearest
+from sim_core.models.activations import Kept
 from sim_core.models.description import Checked, Flag
 from sim_core.models.kernels import Kernels
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Number = Annotated[float, Field(ge=0)]
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 
 
 class Stack(Checked):
@@ -26,11 +28,16 @@ class Stack(Checked):
     attention_scale: Number | dict[str, Number]  # time of core attention over that of the measured kernels; by their device
     fused_loss: Flag
     logit_bytes: Number  # kept per logit from head to backward
+    expert_outputs_kept: Flag  # false: probabilities of routed copies are applied before the experts' second GEMM
+    activation_input_bytes: Number  # kept of an element that enters the activation of an MLP
+    attention_output_bytes: Number | None = None  # of core attention's output; else 16 bits and the projection's narrower copy
     fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
     accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
-    sharding: Literal["none", "optimizer", "gradients", "parameters"]  # unless the plan says otherwise
+    sharding: Sharding  # unless the plan says otherwise
+    sharding_in_pipeline: Sharding | None = None  # the same where pp > 1, if it is another
     weight_bytes: Literal[0, 2]  # of 16-bit weights that a rank keeps beside the fp32 ones
+    adam_bytes: Number  # of fp32 weights and two moments that a rank keeps per weight
     optimizer_bytes: Number  # traffic per weight of a rank's share and step
     experts_with_tp: Flag  # experts are divided by tensor parallelism, too
     hides_backward_tp: Flag  # collectives of the backward run beside GEMMs of the same operator
@@ -49,6 +56,11 @@ class Stack(Checked):
         """Time of core attention over that of the kernels measured on `device`; 1 where the stack does not say."""
         scale = self.attention_scale
         return scale.get(device, 1.0) if isinstance(scale, dict) else scale
+
+    @property
+    def kept(self) -> Kept:
+        """What it keeps of some activations."""
+        return Kept(self.logit_bytes, self.expert_outputs_kept, self.activation_input_bytes, self.attention_output_bytes)
 
     @property
     def kernels(self) -> Kernels:

@@ -17,6 +17,7 @@ from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import LARGEST, gpus_of
 from sim_core.models.precision import PRECISION_NAMES
+from sim_core.models.recompute import RECOMPUTE_MODULES, modules_mask
 from sim_core.planning.columns import (
     CHECKPOINTING,
     CP_COMM_TYPES,
@@ -24,10 +25,12 @@ from sim_core.planning.columns import (
     FIDELITIES,
     FLOATS,
     LISTED,
+    MODULES,
     PRECISIONS,
     SPLITS,
     Plans,
 )
+from sim_core.planning.imbalance import MOST, imbalance_codes
 from sim_core.terms import SHARDINGS
 from sim_core.workloads.workload import Workload
 
@@ -57,6 +60,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "checkpointing": "file",
     "overlap_tp": False,
     "overlap_ep": False,
+    "overlap_shared_experts": False,
     "overlap_grad": True,
     "overlap_param": True,
     "post_validation": False,
@@ -67,6 +71,7 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "dp_shard": 0,
     "reshard_after_forward": True,
     "prefetch_layers": 1,
+    "expert_imbalance": "recorded",
     "straggler_stage": 0,
     "straggler_factor": 1.0,
     "device_speed": 1.0,
@@ -79,7 +84,8 @@ DEFAULTS: Final[Mapping[str, Value]] = {
 
 
 SWITCHES: Final = (
-    "overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param", "post_validation", "reshard_after_forward",
+    "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_pp", "overlap_grad", "overlap_param", "post_validation",
+    "reshard_after_forward",
 )  # fmt: skip
 """Columns that are 0 or 1."""
 
@@ -101,6 +107,7 @@ _BOUNDS: Final[Mapping[str, _Bounds]] = {
     **dict.fromkeys(("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio"), _SWITCH),
     "pp_overlap_ratio": _Bounds(least=1e-9, most=1),  # the tool divides by it
     **dict.fromkeys(("straggler_factor", "device_speed"), _FACTOR),
+    "expert_imbalance": _Bounds(least=-MOST, most=MOST),
     **{name: _Bounds(least=0, most=len(words) - 1) for name, words in WORDS.items()},
     "layer_split": _Bounds(least=0, most=len(SPLITS) - 1),
     "checkpointing": _Bounds(least=0, most=len(CHECKPOINTING) - 1),
@@ -173,6 +180,8 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
             coded[name], coded["checkpoint_layers"] = checkpointing_codes([str(value) for value in values])
         elif name == "layer_split":
             coded[name], coded["virtual_layers"] = split_codes([split_text(value) for value in values])
+        elif name == "expert_imbalance":
+            coded[name] = imbalance_codes(values)
         elif name in WORDS:
             coded[name] = np.array([_word(name, value) for value in values], np.int64)
         else:
@@ -218,16 +227,22 @@ def _number(name: str, value: object, whole: bool) -> int | float:
 
 
 def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
-    """Index into CHECKPOINTING and the k of `every:k` and `block:k` (else 0), by label. Raises SpecError."""
+    """Index into CHECKPOINTING and the `checkpoint_layers` of a Plans, by label. Raises SpecError."""
     kinds, spans = [], []
     for label in labels:
+        if label.split("+")[0] in RECOMPUTE_MODULES:
+            kinds.append(MODULES)
+            spans.append(modules_mask(label))
+            continue
         word, colon, span = label.partition(":")
         counted = word in ("every", "block")
         if word in CHECKPOINTING and colon and not counted:
             raise SpecError(f"checkpointing: found {shown(label)}, expected '{word}', without a number")
-        if word not in CHECKPOINTING or counted != bool(colon) or (counted and not _is_span(span)):
-            forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING]
+        if word not in CHECKPOINTING[:MODULES] or counted != bool(colon) or (counted and not _is_span(span)):
+            forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING[:MODULES]]
             hint = nearest(label, forms)
+            if not hint.startswith("nearest"):
+                hint = nearest(label, (*forms, *RECOMPUTE_MODULES))
             meaning = ", K a whole number above 0" if ":K" in hint else ""
             raise SpecError(f"checkpointing: found {shown(label)}, {hint}{meaning}")
         kinds.append(CHECKPOINTING.index(word))

@@ -28,14 +28,15 @@ P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3
 """How context-parallel ranks compute attention (Megatron's --cp-comm-type): keys and values go round a ring, or are gathered;
 heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring over these groups."""
 
-DISPATCHERS: Final = ("alltoall", "flex")
-FLEX: Final = 1
-"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert, or one to each remote node,
-as DeepEP and HybridEP do behind `flex`."""
+DISPATCHERS: Final = ("alltoall", "flex", "hierarchical")
+FLEX, HIERARCHICAL = 1, 2
+"""How tokens reach their experts (Megatron's --moe-token-dispatcher-type): a copy for each expert; one to each remote node, as
+DeepEP and HybridEP do behind `flex`; a copy for each expert in two stages, between nodes and then inside them."""
 
-NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = 0, 1, 2, 3, 4, 5
-CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block")
-"""What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block."""
+NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = 0, 1, 2, 3, 4, 5, 6
+CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "modules")
+"""What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block.
+`modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
 
 class Plans(NamedTuple):
@@ -58,9 +59,10 @@ class Plans(NamedTuple):
     layer_split: Ints  # index into SPLITS
     virtual_layers: Ints  # [n, width] if listed: layers of each virtual stage in model order, padded with -1; else -1
     checkpointing: Ints  # index into CHECKPOINTING
-    checkpoint_layers: Ints  # the k of `every:k` and `block:k`, else 0
+    checkpoint_layers: Ints  # the k of `every:k` and `block:k`; of `modules` a bit for each; else 0
     overlap_tp: Ints  # 0 or 1, like the other switches
     overlap_ep: Ints
+    overlap_shared_experts: Ints  # shared experts run beside dispatch and combine
     overlap_pp: Ints
     overlap_grad: Ints
     overlap_param: Ints
@@ -75,6 +77,7 @@ class Plans(NamedTuple):
     dp_shard: Ints  # ranks of dp x cp that divide them; 0: all. The groups of so many ranks are replicas of each other
     reshard_after_forward: Ints  # 0 or 1: whether a layer's parameters are freed after its forward and gathered again
     prefetch_layers: Ints  # layers whose parameters are gathered ahead of the one that runs
+    expert_imbalance: Floats  # tokens of the fullest rank over the mean; 0, and below: planning/imbalance.py
     straggler_factor: Floats
     device_speed: Floats  # compute runs this many times as fast
     dp_overlap_ratio: Floats  # 0 to 1: part of DP, TP, EP communication that fidelity simai counts as hidden
@@ -84,6 +87,7 @@ class Plans(NamedTuple):
 
 
 FLOATS: Final = (
+    "expert_imbalance",
     "straggler_factor",
     "device_speed",
     "dp_overlap_ratio",
@@ -116,6 +120,7 @@ class Plan(NamedTuple):
     checkpoint_layers: int
     overlap_tp: int
     overlap_ep: int
+    overlap_shared_experts: int
     overlap_pp: int
     overlap_grad: int
     overlap_param: int
@@ -130,6 +135,7 @@ class Plan(NamedTuple):
     dp_shard: int
     reshard_after_forward: int
     prefetch_layers: int
+    expert_imbalance: float
     straggler_factor: float
     device_speed: float
     dp_overlap_ratio: float
@@ -161,6 +167,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         checkpoint_layers=plans.checkpoint_layers[i],
         overlap_tp=plans.overlap_tp[i],
         overlap_ep=plans.overlap_ep[i],
+        overlap_shared_experts=plans.overlap_shared_experts[i],
         overlap_pp=plans.overlap_pp[i],
         overlap_grad=plans.overlap_grad[i],
         overlap_param=plans.overlap_param[i],
@@ -175,6 +182,7 @@ def plan_at(plans: Plans, i: int) -> Plan:
         dp_shard=plans.dp_shard[i],
         reshard_after_forward=plans.reshard_after_forward[i],
         prefetch_layers=plans.prefetch_layers[i],
+        expert_imbalance=plans.expert_imbalance[i],
         straggler_factor=plans.straggler_factor[i],
         device_speed=plans.device_speed[i],
         dp_overlap_ratio=plans.dp_overlap_ratio[i],

@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.models.keys import Keys
+from sim_core.models.keys import MILLIONTHS, Keys
 from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, Plans
 from sim_core.workloads.workload import Modelled
 
 Ints = npt.NDArray[np.int64]
 
-COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision")
+COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision", "load")
 """Of a key table; they are the arguments of `Modelled.keys`."""
 
 
@@ -23,6 +23,7 @@ def key_table(plans: Plans, rows: Ints) -> Ints:
     columns = (
         *(plans.tp[rows], plans.ep[rows], plans.micro_batch[rows], plans.cp[rows]),
         *(a2a_ranks(plans, rows), gathers.astype(np.int64), plans.precision[rows]),
+        np.round(plans.expert_imbalance[rows] * MILLIONTHS).astype(np.int64),
     )
     return np.stack(columns, axis=1)
 

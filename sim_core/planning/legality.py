@@ -22,7 +22,8 @@ from sim_core.engine.codes import (
 from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.keys import REFUSALS, refusals
-from sim_core.models.precision import WIDE
+from sim_core.models.precision import FP8_DELAYED, WIDE
+from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
 from sim_core.planning.columns import (
     A2A_P2P,
     BALANCED,
@@ -34,11 +35,13 @@ from sim_core.planning.columns import (
     EVERY,
     LISTED,
     LOSS_AS_LAYER,
+    MODULES,
     SELECTIVE,
     SPLITS,
     Plans,
     replicas,
 )
+from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
@@ -105,7 +108,11 @@ REASONS: Final = (
     "heads_not_divisible_by_cp",
     "window_needs_whole_keys",
     "dispatcher_not_recorded",
+    "shared_experts_unknown",
+    "shared_experts_beside_twice",
+    "recompute_modules_unfit",
     "precision_not_recorded",
+    "expert_load_unknown",
     "precision_not_in_stack",
     "precision_not_on_device",
     "sizes_unfit_precision",
@@ -181,7 +188,13 @@ EXPLANATIONS: Final = {
     "heads_not_divisible_by_cp": "the all-to-all's ranks (cp, or cp_a2a_size) do not divide heads / tp or key-value heads / tp",
     "window_needs_whole_keys": "cp > 1 as a ring (p2p), but some layers have sliding windows: use a2a or all_gather",
     "dispatcher_not_recorded": "a recorded workload's all-to-alls are those of its own dispatcher (a model has any)",
+    "shared_experts_unknown": "overlap_shared_experts, but the model has no shared experts, or the workload is a file",
+    "shared_experts_beside_twice": "overlap_ep runs shared experts beside dispatch and combine already: it excludes "
+    "overlap_shared_experts, as in Megatron",
+    "recompute_modules_unfit": "checkpointing names a module that the workload does not have (a file has none), or that "
+    "Megatron refuses: shared_experts with overlap_shared_experts, moe with overlap_ep, layernorm or moe_act with fp8_delayed",
     "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
+    "expert_load_unknown": "expert_imbalance: no experts, no recorded times by tokens, or ep does not divide their number",
     "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
     "precision_not_on_device": "the device has no tensor cores of this precision",
     "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
@@ -230,7 +243,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "global_batch_not_divisible": plans.ga == 0,
         "cp_not_recorded": (plans.cp > 1) & workload.from_file,
         "dispatcher_not_recorded": (plans.dispatcher != 0) & workload.from_file,
+        **_unfit_modules(workload, plans),
         "precision_not_recorded": (plans.precision > 0) & workload.from_file,
+        "expert_load_unknown": loads_unknown(workload, plans),
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
@@ -295,6 +310,31 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
     return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
+def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
+    """Plans that overlap or run again parts of a layer that their model does not have, or as Megatron refuses, by reason.
+
+    Megatron-LM core 0.20, transformer_config.py.
+    """
+    modelled = None if workload.from_file else workload.modelled
+    model = modelled.model if modelled else None
+    experts = model.experts if model else None
+    shared = bool(experts and experts.shared_ffn)
+    mask = np.where(plans.checkpointing == MODULES, plans.checkpoint_layers, 0)
+    lacking = 0 if shared else SHARED_EXPERTS
+    lacking |= 0 if experts else MOE | MOE_ACT
+    lacking |= 0 if model and model.mla else MLA_UP_PROJ
+    lacking |= 0 if model and not all(unit.moe for unit in model.layer_units) else MLP
+    refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
+    refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
+    refused |= (mask & (LAYERNORM | MOE_ACT) > 0) & (plans.precision == FP8_DELAYED)
+    unfit = (mask & lacking > 0) | refused | ((mask > 0) & (model is None))
+    return {
+        "shared_experts_unknown": (plans.overlap_shared_experts == 1) & (not shared),
+        "shared_experts_beside_twice": (plans.overlap_shared_experts == 1) & (plans.overlap_ep == 1),
+        "recompute_modules_unfit": unfit,
+    }
+
+
 def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans whose `cp_a2a_size` is not one of their `cp_comm_type`."""
     inner = plans.cp_a2a_size
@@ -305,7 +345,9 @@ def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:
 
 def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
     """Plans whose sharding is unknown, changes nothing, or does not fit their groups, by reason."""
-    sharding = np.where(plans.sharding == AS_STACK, workload.arrays.framework.sharding, plans.sharding)
+    framework = workload.arrays.framework
+    as_stack = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
+    sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
     some = plans.dp_shard > 0
     apart = SPLITS_BACKWARD[plans.schedule] | (PLACEMENT[plans.schedule] != LOOP)
     gathering = (plans.reshard_after_forward != 1) | (plans.prefetch_layers != 1)
@@ -351,7 +393,7 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans that fidelity simai does not support."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
-    changed |= plans.schedule > ONE_F_ONE_B
+    changed |= (plans.schedule > ONE_F_ONE_B) | (plans.expert_imbalance != 0)
     changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
     return unknown

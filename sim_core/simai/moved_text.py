@@ -21,7 +21,7 @@ from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, F
 MAX_LINES: Final = 2_000_000
 _NEUTRAL: Final = {
     **{"cp": 1, "precision": 0, "dispatcher": 0, "device_speed": 1, "straggler_factor": 1, "gradient_precision": 0},
-    **{"sharding": 0, "dp_shard": 0},
+    **{"sharding": 0, "dp_shard": 0, "expert_imbalance": 0},
 }
 """Columns that a text cannot express, with the value that changes nothing."""
 MAX_NUMBER: Final = 2**63 - 1

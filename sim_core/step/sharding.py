@@ -128,6 +128,23 @@ def shard_blocks(case: Case, program: Program, layers: Layers, out: Floats) -> N
 
 
 @inner_kernel
+def run_layers(case: Case, virtual: int, way: int, layers: Layers) -> int:
+    """Run the layers of one block alone, for `layers`; returns their number, 0 if nothing of them is sharded."""
+    if case.sharding < GRADIENTS_SHARDED or (shard_ranks(case, SHARD) == 1 and shard_ranks(case, EXPERT_SHARD) == 1):
+        return 0
+    plan = case.plan
+    _cost_units(case, layers)
+    ahead = plan.prefetch_layers if plan.overlap_param == 1 else 0
+    count = _list_layers(case, virtual, layers)
+    _fill(case, virtual, way, count, layers)
+    if way == DOWN:
+        forward_s(layers, count, ahead)
+    else:
+        backward_s(layers, count, ahead, plan.overlap_grad == 0)
+    return count
+
+
+@inner_kernel
 def _cost_units(case: Case, layers: Layers) -> None:
     """Gather and scatter of one layer of each unit."""
     width = case.arrays.gradient_width * width_scale(case)

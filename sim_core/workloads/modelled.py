@@ -41,8 +41,6 @@ from sim_core.workloads.workload import (
 MODEL = "model"
 BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
 PARAMETER_BYTES = 2.0
-ADAM_BYTES = 12.0
-"""fp32 weights and two moments."""
 
 
 def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) -> Workload:
@@ -85,6 +83,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             dp_contention=stack.dp_contention,
             jitter=stack.jitter,
             sharding=SHARDINGS.index(stack.sharding),
+            sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )
     return Workload(
@@ -98,7 +97,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         has_experts=model.experts is not None,
         experts=model.experts.count if model.experts else None,
         recorded_fields={"checkpointing": "none", "overlap_grad": True},
-        state_width=(float(stack.weight_bytes + stack.gradient_bytes), ADAM_BYTES),
+        state_width=(float(stack.weight_bytes + stack.gradient_bytes), stack.adam_bytes),
         modelled=Modelled(model=model, stack=stack, sequence_parallel=sequence_parallel),
         notes=(
             f"model {model.name}: {sequence} tokens a sequence, stack {stack.name}, "

@@ -129,6 +129,7 @@ class Framework(NamedTuple):
     dp_contention: float = 0.0  # part of hidden gradients and parameters that the compute beside them is slower by
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
     sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
+    sharding_in_pipeline: int = AS_STACK  # the same where pp > 1
 
 
 class RecordedMessages(NamedTuple):
@@ -166,6 +167,7 @@ class Arrays(NamedTuple):
     framework: Framework = Framework()
     message_factor: Floats = NO_FACTOR  # [2, groups + 1] recorded over modelled seconds inside a node, between nodes
     compute_rule: Ints = NO_RULE  # [pieces] rules of compute; empty: all `compute`
+    recorded_load: float = 1.0  # tokens of the fullest rank over the mean, as recorded
     expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
 
 
@@ -193,6 +195,7 @@ class Modelled:
         a2a: Ints | int = 1,
         gathers: Ints | int = 0,
         precision: Ints | int = 0,
+        load: Ints | int = 0,
     ) -> Keys:
         """The keys of the model for some plans, [n]."""
         split = self.stack.experts_with_tp and self.model.experts is not None
@@ -206,6 +209,7 @@ class Modelled:
             a2a=a2a,
             gathers=gathers,
             precision=precision,
+            load=load,
         )
 
 

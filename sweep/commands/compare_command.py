@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from sim_core import SpecError
+from sweep.commands.shared import AsJson
 from sweep.compare.comparison import compare
 from sweep.compare.page import Entry, html_page, two_points
 from sweep.compare.report import Section, markdown, print_sections, sections
@@ -44,12 +45,15 @@ def command(
         ComparisonForm | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for html).")] = None,
+    as_json: AsJson = False,
     nights: Annotated[
         str | None, typer.Option(help="Root of nightly sweeps that NEW belongs to: the page shows its last nights.")
     ] = None,
     last: Annotated[int, typer.Option(min=2, help="Nights to show on the page.")] = 30,
 ) -> None:
     """Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished."""
+    if as_json:
+        form = ComparisonForm.json
     if form is None:
         form = ComparisonForm(form_of(output, list(ComparisonForm), ComparisonForm.table))
     if form is ComparisonForm.html and output is None:

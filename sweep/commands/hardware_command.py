@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated, Final
 
 import typer
 
 from sim_core import SpecError, hardware_yaml, preset_names, read_hardware, shown
+from sweep.commands.shared import AsJson
 from sweep.show.inputs import print_gemm, print_hardware, print_presets
 from sweep.show.terminal import own_console
 
@@ -17,9 +19,17 @@ MOST: Final = 10**9
 def command(
     name: Annotated[str | None, typer.Argument(help="Preset or YAML file; default: list the presets.")] = None,
     gemm: Annotated[str | None, typer.Option("--gemm", metavar="M,N,K", help="Seconds of a GEMM on it, to compare.")] = None,
+    as_json: AsJson = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print a YAML file to edit and use.")] = False,
 ) -> None:
     """List the hardware presets, or the numbers of one with their sources."""
+    if as_json:
+        if gemm is not None or as_yaml:
+            raise SpecError("--json: expected neither --gemm nor --yaml beside it")
+        found = [read_hardware(preset) for preset in (preset_names() if name is None else [name])]
+        documents = [one.model_dump(mode="json") for one in found]
+        sys.stdout.write(json.dumps(documents if name is None else documents[0], indent=1) + "\n")
+        return
     if gemm is not None:
         if name is None:
             raise SpecError("--gemm: name the hardware, such as `sweep hardware H100-SXM --gemm 8192,8192,8192`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 import yaml
 
 from sim_core import SpecError, model_names, model_yaml, read_model, shown
+from sweep.commands.shared import AsJson
 from sweep.show.models import print_model, print_models
 from sweep.show.terminal import own_console
 
@@ -20,9 +22,16 @@ def command(
         str | None, typer.Argument(help="A model by name, a YAML file, a config.json, Megatron-LM arguments; default: list.")
     ] = None,
     sets: Sets = None,
+    as_json: AsJson = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the numbers as YAML, to edit and use.")] = False,
 ) -> None:
     """List the models, or show the parameters and FLOPs of one, with its source."""
+    if as_json:
+        values = dict(_assigned(each) for each in sets or []) if name else {}
+        found = [read_model(each, values) for each in ([name] if name else model_names())]
+        documents = [one.model_dump(mode="json") for one in found]
+        sys.stdout.write(json.dumps(documents[0] if name else documents, indent=1) + "\n")
+        return
     if name is None:
         print_models([read_model(each) for each in model_names()], own_console())
         return

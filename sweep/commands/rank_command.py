@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from sim_core import SpecError
-from sweep.commands.shared import RESULTS
+from sweep.commands.shared import RESULTS, AsJson
 from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
 from sweep.folder import Folder, folder_at
@@ -71,10 +71,13 @@ def command(
         typer.Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
     ] = None,
     candidates: Annotated[int, typer.Option(min=1, max=5000, help="With --stable: plans that are simulated.")] = CANDIDATES,
+    as_json: AsJson = False,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
     folder = folder_at(directory) if directory else newest(RESULTS)
+    if as_json:
+        form = Form.json
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
     if compare:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import cache_dir, is_compiled, short
-from sweep.commands.shared import RESULTS, prepared_spec, print_warnings
-from sweep.evaluation import warm_up
+from sim_core import SpecError, short, shown
+from sweep.commands.shared import RESULTS, introduce, make_ready, prepared_spec
 from sweep.execution import Progress, dry_run, run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
@@ -20,13 +22,13 @@ from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank
-from sweep.show.checks import print_checks
-from sweep.show.progress import progress_display
+from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
+from sweep.show.tables import rows_text
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.slices import LIMIT_S
-from sweep.spec import SweepSpec, load_spec
+from sweep.spec import load_spec
 from sweep.store import Store
 
 
@@ -47,17 +49,21 @@ def command(
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Print what a run would do; store nothing.")] = False,
     fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
     top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (per group); 0: no table.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the ranked rows, as JSON.")] = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
-    console = own_console()
+    console = Console(quiet=True) if quiet or as_json else own_console()
+    if out is not None and not out.strip():
+        raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    _introduce(loaded, prepared, console)
+    introduce(loaded, prepared, console)
+    folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
-        _dry_run(prepared, workers or len(os.sched_getaffinity(0)), console)
+        _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console, as_json=as_json)
         return
     check_persistent(out)
-    folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
     Store(directory=folder).check(prepared.provenance, fresh=fresh)
     try:
         begun = time.monotonic()
@@ -68,41 +74,51 @@ def command(
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
         raise typer.Exit(exit_code(stop)) from None
-    _conclude(progress, folder, running.workers, top, console)
+    if as_json and top != 0:
+        sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
+    _conclude(progress, folder, running.workers, 0 if quiet or as_json else top, console)
 
 
-def _introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
-    space = prepared.sweep.space
-    print_warnings(prepared.warnings, console)
-    axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
-    plans = f"{space.size:,} plan{'s' * (space.size != 1)}" + (f" ({axes})" if axes else "")
-    sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"{spec.name}: {plans}{sampled}", soft_wrap=True)
-    console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
-    for note in prepared.notes:
-        console.print(f"  note: {note}", soft_wrap=True)
-    print_checks(prepared.sweep.workload.checks, console)
-
-
-def _dry_run(prepared: Prepared, workers: int, console: Console) -> None:
+def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, console: Console, *, as_json: bool) -> None:
+    store, count = Store(directory=folder), prepared.sweep.space.count
+    store.check_held(prepared.provenance, fresh=fresh)
+    left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
     found = dry_run(prepared.sweep)
     print_reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
-    count = prepared.sweep.space.count
-    rate = 1 / found.seconds_per_plan
+    if left < count:
+        console.print(
+            f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.", soft_wrap=True, highlight=False
+        )
+    if as_json:
+        data = {"plans": count, "left": left, "probed": found.probed, "reasons": found.reasons, "workers": workers}
+        data |= {"seconds": found.seconds(left, workers), "bytes": left * found.bytes_per_plan}
+        sys.stdout.write(json.dumps(data, indent=1) + "\n")
+    simulated = left * found.seconds_per_plan / workers
     console.print(
-        f"About {rate:,.0f} plans/s per worker: {count:,} plans take about {short(count / rate / workers, 's')} "
-        f"with {workers} worker{'s' * (workers != 1)}, plus 1 to 3 s to start, "
-        f"and {short(count * found.bytes_per_plan, 'B')} of results. "
+        f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about "
+        f"{clock(found.seconds(left, workers) if left else 0)} (h:min:s) with {workers} worker{'s' * (workers != 1)}, "
+        f"{clock(simulated)} of it to simulate, and {short(left * found.bytes_per_plan, 'B')} of results{_free(folder)}. "
         "Nothing was stored.",
         highlight=False,
+        soft_wrap=True,
     )
+    if "" not in found.reasons:
+        console.print("No plan can run." if found.probed == count else "None of these plans can run.")
+        raise typer.Exit(EXIT_NO_PLAN)
+
+
+def _free(folder: Folder) -> str:
+    """What is free on the disk of a local folder."""
+    if folder.local is None:
+        return ""
+    place = folder.local.absolute()
+    while not place.exists():
+        place = place.parent
+    return f" ({short(shutil.disk_usage(place).free, 'B')} are free)"
 
 
 def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
-    if not is_compiled():
-        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
-    seconds = warm_up(prepared.sweep)
-    console.print(f"Engine ready in {short(seconds, 's')}.")
+    make_ready(prepared, console)
     with progress_display(console) as watch:
         return run_sweep(
             prepared, store, executor, fresh=fresh, watch=watch, log=lambda text: console.print(text, soft_wrap=True)

@@ -9,13 +9,16 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, SpecError
+from sim_core import LARGEST, SpecError, cache_dir, is_compiled, short
+from sweep.evaluation import warm_up
 from sweep.preparation import Prepared, prepare
+from sweep.show.checks import print_checks
 from sweep.spec import SweepSpec
 
 RESULTS: Final = Path("results")
 
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Step = Annotated[
     int | None, typer.Option("--step", min=1, max=LARGEST["step"], help="Which of several steps in the files; else the median.")
 ]
@@ -50,3 +53,25 @@ def print_warnings(warnings: Sequence[str], console: Console) -> None:
     """Print each warning on a line of its own."""
     for warning in warnings:
         console.print(f"warning: {warning}", soft_wrap=True)
+
+
+def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
+    """What will be simulated: the space, what is held, notes and doubts."""
+    space = prepared.sweep.space
+    print_warnings(prepared.warnings, console)
+    axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
+    plans = f"{space.size:,} plan{'s' * (space.size != 1)}" + (f" ({axes})" if axes else "")
+    sampled = f", of which {space.count:,} are drawn" if space.sample else ""
+    console.print(f"{spec.name}: {plans}{sampled}", soft_wrap=True)
+    console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
+    for note in prepared.notes:
+        console.print(f"  note: {note}", soft_wrap=True)
+    print_checks(prepared.sweep.workload.checks, console)
+
+
+def make_ready(prepared: Prepared, console: Console) -> None:
+    """Compile or load the engine."""
+    if not is_compiled():
+        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
+    seconds = warm_up(prepared.sweep)
+    console.print(f"Engine ready in {short(seconds, 's')}.")

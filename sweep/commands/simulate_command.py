@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import MicroBatch, Records, print_warnings, record_sets
+from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.show.checks import print_checks, print_plausibility
@@ -38,6 +40,7 @@ def command(
         list[str] | None, typer.Option("--set", help="Change the plan: tp=8, hardware.nic_bandwidth=...; model.layers=40")
     ] = None,
     records: Records = None,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes."""
     console = own_console()
@@ -51,6 +54,10 @@ def command(
     workload["micro_batch"] = micro_batch
     given = [*(sets or []), *(f"workload.{each}" for each in record_sets(records))]
     prepared = prepare_plan(workload, hardware, fidelity.value, given)
+    if as_json:
+        row = row_of(prepared)
+        sys.stdout.write(json.dumps({"result": row, "notes": [*prepared.warnings, *prepared.notes]}, indent=1) + "\n")
+        raise typer.Exit(0 if row["status"] == "ok" else EXIT_FAILED_PLANS)
     print_warnings(prepared.warnings, console)
     print_checks(prepared.sweep.workload.checks, console)
     row = row_of(prepared)

@@ -1,28 +1,47 @@
-"""`sweep timeline`: a recorded and a replayed step side by side in one file for Perfetto."""
+"""`sweep timeline`: one step in a file for Perfetto: that of a plan of a result, or a recorded one beside its replay."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
-from sim_core import read_traces, recorded_step, replay, short
+from sim_core import PARTS, SpecError, blocks_of, read_traces, recorded_step, replay, short, timeline
 from sweep.commands.shared import FactSets, Step, print_warnings
-from sweep.one_plan import facts_of
-from sweep.show.perfetto import chrome_trace
+from sweep.folder import Folder, folder_at
+from sweep.one_plan import facts_of, plans_of
+from sweep.reopening import plan_number, reopened
+from sweep.show.perfetto import chrome_trace, write_plan
 from sweep.show.terminal import own_console
+from sweep.store import MANIFEST
+
+MOST_BLOCKS: Final = 1_000_000
+"""Blocks of a step that are drawn; a file of these has about 300 MB."""
+_BLOCK_BYTES: Final = 300
 
 
 def command(
-    trace: Annotated[str, typer.Argument(help="Rank traces: a file, a folder, or a glob in quotes.")],
+    source: Annotated[str, typer.Argument(help="A folder of results; or rank traces: a file, a folder, or a glob in quotes.")],
+    plan: Annotated[str | None, typer.Argument(help="Of a result: the plan's number, as in `rank`, or best.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("timeline.json"),
+    stages: Annotated[str | None, typer.Option(help="Of a plan: the stages to draw, 0,7 or 0-3. Default: all.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Of a plan: where its spec lies now, if its files are not found.")] = None,
     step: Step = None,
     sets: FactSets = None,
 ) -> None:
-    """Write the recorded and the replayed step side by side, for ui.perfetto.dev."""
+    """Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev."""
     console = own_console()
-    job = read_traces(trace, facts_of(trace, [*(sets or []), *([f"step={step}"] if step else [])]))
+    folder = _result_at(source)
+    if folder is not None:
+        if step is not None or sets:
+            raise SpecError("--step and --set are for rank traces; found a folder of results")
+        _plan(folder, plan, stages, spec, output, console)
+        return
+    if plan is not None or stages is not None:
+        raise SpecError(f"{source}: found no result of a sweep there; a plan and --stages need one")
+    job = read_traces(source, facts_of(source, [*(sets or []), *([f"step={step}"] if step else [])]))
     print_warnings(job.warnings, console)
     found = replay(job, of_ranks=job.whole)
     output.write_text(chrome_trace(recorded_step(job), found), encoding="utf-8")
@@ -32,3 +51,53 @@ def command(
     )
     for note in found.notes:
         console.print(f"  note: {note}", soft_wrap=True)
+
+
+def _result_at(source: str) -> Folder | None:
+    """The folder of a result, None if there is none."""
+    if "*" in source or Path(source).is_file():
+        return None
+    folder = folder_at(source)
+    return folder if MANIFEST in folder.names() else None
+
+
+def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | None, output: Path, console: Console) -> None:
+    if plan is None:
+        raise SpecError(f"{folder}: holds results of a sweep; which plan? its number, as in `sweep rank`, or best")
+    opened = reopened(folder, spec)
+    number = plan_number(opened, plan)
+    sweep, plans = opened.prepared.sweep, plans_of(opened.prepared, number)
+    drawn = _stages(stages, int(plans.pp[0]))
+    blocks = blocks_of(plans) * len(drawn) // int(plans.pp[0])
+    if blocks > MOST_BLOCKS:
+        size = short(blocks * _BLOCK_BYTES, "B")
+        raise SpecError(f"plan {number}: {blocks:,} blocks, about {size}; --stages draws some of its {plans.pp[0]} stages")
+    found = timeline(sweep.workload, sweep.hardware, plans)
+    facts = {"plan": number, "result": str(folder), **found.result()}
+    with output.open("w", encoding="utf-8") as out:
+        written = write_plan(found, facts, drawn, out)
+    result, totals = found.result(), found.totals()
+    off = max(abs(totals[name] - result[name]) for name in PARTS)
+    console.print(
+        f"{output}: plan {number}, step {short(result['step_time_s'], 's')}, {written:,} spans of {len(drawn)} stages, "
+        f"{short(output.stat().st_size, 'B')}; open it in ui.perfetto.dev",
+        soft_wrap=True,
+    )
+    if off > 1e-9 * result["step_time_s"]:
+        console.print(f"warning: its parts are off by {short(off, 's')} from those of the result: please report this plan")
+    for note in opened.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _stages(given: str | None, stages: int) -> list[int]:
+    """The stages to draw. Raises SpecError."""
+    if given is None:
+        return list(range(stages))
+    chosen: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = [first, last if dash else first]
+        if not all(each.isascii() and each.isdecimal() and int(each) < stages for each in ends) or int(ends[0]) > int(ends[1]):
+            raise SpecError(f"--stages {given}: found {part!r}, expected stages from 0 to {stages - 1}, such as 0,{stages - 1}")
+        chosen += range(int(ends[0]), int(ends[1]) + 1)
+    return sorted(set(chosen))

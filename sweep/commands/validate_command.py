@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sim_core import SpecError
+from sweep.commands.shared import AsJson
 from sweep.uncertainty.evidence import record as record_evidence
 from sweep.validation.ablations import errors_without
 from sweep.validation.collectives import as_json as collectives_json
@@ -38,6 +39,7 @@ def command(
         Path | None, typer.Argument(help="CSV of runs with the same columns. Default: the published runs.")
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="A table for people, or a list of objects.")] = Form.md,
+    json_too: AsJson = False,
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Print every run.")] = False,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
@@ -49,6 +51,8 @@ def command(
     ] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
+    if json_too:
+        form = Form.json
     if of_network:
         if table is not None or only is not None or rows or ablate or record_them:
             raise SpecError("--collectives takes only --format")

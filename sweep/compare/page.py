@@ -1,30 +1,17 @@
-"""A comparison as one HTML page that needs no network: tables, and plots with the plotly library embedded."""
+"""A comparison as one HTML page that needs no network: tables and charts."""
 
 from __future__ import annotations
 
 import html
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sim_core import SpecError
 from sweep.compare.report import Section, group_text
 from sweep.compare.result import Comparison, Point
+from sweep.show.html import document
 from sweep.show.tables import SHORT_PART
 
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1280px; padding: 0 1rem; color: #1d2430; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; border-top: 1px solid #d5dae2; padding-top: 1.2rem; margin-top: 2rem; }
-h3 { font-size: 1rem; margin-bottom: .3rem; } ul { margin: .3rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; white-space: nowrap; }
-th, td { text-align: left; padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #e6e9ee; } th { color: #5a6575; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr)); gap: .5rem; }
-figure { margin: .6rem 0 0; } figcaption { font-size: 13px; color: #5a6575; } .plot { height: 300px; }
-""".strip()
-_COLOURS: Final = ("#3465a4", "#c4622d", "#2e8b57", "#8e5ba6", "#b8860b", "#1f8a9e", "#b03a5b", "#6b7a3a", "#7a5c48", "#5a6575")
-_NIGHTS: Final = {"type": "category", "nticks": 8}
 _UP: Final = "#c4622d"
 _DOWN: Final = "#3465a4"
 
@@ -39,24 +26,18 @@ class Entry:
     history: tuple[Point, ...] = ()
 
 
+_DRAW: Final = """
+const figures = JSON.parse(document.getElementById("data").textContent);
+figures.forEach((figure, k) => Charts.draw(document.getElementById("plot" + k), figure));
+"""
+
+
 def html_page(title: str, lead: Sequence[str], entries: Sequence[Entry]) -> str:
-    """The page. Raises SpecError if plotly is not installed."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise SpecError("the HTML page needs plotly: pip install 'training-plan-sweep[html]'") from None
+    """The page."""
     figures: list[dict[str, Any]] = []
     body = "".join(_entry(entry, figures) for entry in entries)
     leads = "".join(f"<p>{html.escape(text)}</p>" for text in lead)
-    data = json.dumps(figures).replace("<", "\\u003c")
-    draw = "for (const [k, f] of JSON.parse(document.getElementById('figures').textContent).entries()) "
-    draw += "Plotly.newPlot('plot' + k, f.data, f.layout, {responsive: true, displayModeBar: false});"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{html.escape(title)}</h1>{leads}{body}\n"
-        f'<script type="application/json" id="figures">{data}</script>\n'
-        f"<script>{get_plotlyjs()}</script>\n<script>{draw}</script></body></html>\n"
-    )
+    return document(title, f"<h1>{html.escape(title)}</h1>{leads}{body}", figures, [_DRAW])
 
 
 def _entry(entry: Entry, figures: list[dict[str, Any]]) -> str:
@@ -109,84 +90,60 @@ def _figures(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _step_axis(history: Sequence[Point]) -> dict[str, Any]:
-    """Logarithmic if the groups are far apart; on a narrow range a logarithmic axis would have no ticks."""
+    """Logarithmic if the groups are far apart."""
     steps = [step for point in history for step in point.best_step_s.values() if step]
-    return {"type": "log", "dtick": "D2"} if steps and max(steps) > 5 * min(steps) else {}
+    if not steps:
+        return {"domain": [0, 1], "unit": "s"}
+    low, high = min(steps), max(steps)
+    if high > 5 * low:
+        return {"domain": [low / 1.2, high * 1.2], "log": True, "unit": "s"}
+    margin = 0.1 * (high - low)
+    return {"domain": [low - margin, high + margin], "unit": "s"}
 
 
 def _rank_axis(worst: int) -> dict[str, Any]:
     """Logarithmic, with rank 1 on top."""
-    ticks = [step * 10**k for k in range(len(str(worst))) for step in (1, 2, 5)]
-    bottom = math.log10(max(worst, 10) * 1.3)
-    return {"type": "log", "tickvals": ticks, "range": [bottom, -0.15]}
-
-
-def _layout(**more: Any) -> dict[str, Any]:
-    plain = {"gridcolor": "#e6e9ee", "zerolinecolor": "#c3c9d3", "automargin": True}
-    axes = {name: plain | more.pop(name, {}) for name in ("xaxis", "yaxis")}
-    return {
-        "margin": {"l": 55, "r": 15, "t": 10, "b": 40},
-        "font": {"size": 11, "color": "#1d2430"},
-        "plot_bgcolor": "#ffffff",
-        "legend": {"font": {"size": 10}},
-        **axes,
-        **more,
-    }
+    ticks = [step * 10**k for k in range(len(str(worst))) for step in (1, 2, 5) if step * 10**k <= max(worst, 10)]
+    return {"domain": [max(worst, 10) * 1.3, 0.7], "log": True, "ticks": ticks}
 
 
 def _lines(history: Sequence[Point], field: str, axis: dict[str, Any]) -> dict[str, Any]:
     """One line per group over the nights, with gaps for missing values."""
     names = dict.fromkeys(name for point in history for name in getattr(point, field))
-    labels = [point.label for point in history]
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": name,
-            "x": labels,
-            "y": [getattr(point, field).get(name) for point in history],
-            "line": {"color": _COLOURS[k % len(_COLOURS)], "width": 1.5},
-            "marker": {"size": 5},
-        }
-        for k, name in enumerate(names)
-    ]
-    return {"data": data, "layout": _layout(xaxis=_NIGHTS, yaxis=axis, showlegend=len(names) > 1)}
+    series = [{"name": name, "values": [getattr(point, field).get(name) for point in history]} for name in names]
+    return {"kind": "lines", "x": {"names": [point.label for point in history]}, "y": axis, "series": series}
 
 
 def _feasible(history: Sequence[Point]) -> dict[str, Any]:
-    bars = {
-        "type": "bar",
-        "x": [point.label for point in history],
-        "y": [point.feasible for point in history],
-        "marker": {"color": _COLOURS[0]},
-    }
-    return {"data": [bars], "layout": _layout(xaxis=_NIGHTS, yaxis={"rangemode": "tozero"})}
+    values = [point.feasible for point in history]
+    axis = {"domain": [0, max([*values, 1]) * 1.05]}
+    return {"kind": "bars", "x": {"names": [point.label for point in history]}, "y": axis, "values": values}
 
 
 def _histogram(found: Comparison) -> dict[str, Any]:
-    bins = found.steps.histogram
-    middles = [50 * (low + high) for low, high, _ in bins]
-    bars = {
-        "type": "bar",
-        "x": middles,
-        "y": [count for *_, count in bins],
-        "width": [100 * (high - low) or 1.0 for low, high, _ in bins],
-        "marker": {"color": [_UP if middle > 0 else _DOWN for middle in middles]},
+    """Plans by the middle of their bin, in per cent."""
+    middles = [50 * (low + high) for low, high, _ in found.steps.histogram]
+    values = [count for *_, count in found.steps.histogram]
+    return {
+        "kind": "bars",
+        "x": {"names": [f"{middle:+.3g} %" for middle in middles]},
+        "y": {"domain": [0.7, max(values) * 1.5], "log": True},
+        "values": values,
+        "colours": [_UP if middle > 0 else _DOWN for middle in middles],
     }
-    layout = _layout(xaxis={"ticksuffix": " %"}, yaxis={"type": "log", "dtick": 1}, bargap=0)
-    return {"data": [bars], "layout": layout}
 
 
 def _parts(found: Comparison) -> dict[str, Any]:
     mean = found.steps.mean
     parts = mean.parts if mean else ()
-    bars = {
-        "type": "bar",
-        "x": [SHORT_PART[name] for name, _ in parts],
-        "y": [delta for _, delta in parts],
-        "marker": {"color": [_UP if delta > 0 else _DOWN for _, delta in parts]},
+    values = [delta for _, delta in parts]
+    return {
+        "kind": "bars",
+        "x": {"names": [SHORT_PART[name] for name, _ in parts]},
+        "y": {"domain": [min([*values, 0.0]) * 1.05, max([*values, 0.0]) * 1.05], "unit": "s"},
+        "values": values,
+        "colours": [_UP if delta > 0 else _DOWN for delta in values],
     }
-    return {"data": [bars], "layout": _layout(xaxis={"type": "category"})}
 
 
 def two_points(found: Comparison) -> tuple[Point, ...]:

@@ -12,7 +12,6 @@ import atexit
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
-from sweep.executors import ClusterLost
+from sweep.executors.head import HEAD_S, Head, connect
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 
@@ -43,8 +42,6 @@ _REACH_S: Final = 10.0
 LOOK_EVERY_S: Final = 1.0
 """How often the driver looks whether the head still answers."""
 _PATIENCE: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
-HEAD_S: Final = 10.0
-"""So long a head may be silent (a restart of a fault-tolerant one); RAY_gcs_rpc_server_reconnect_timeout_s changes it."""
 _GRACE_S: Final = 5.0
 _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
@@ -78,7 +75,7 @@ class RayExecutor:
         self.workers = max(_cpus(), 1)
         self._counted = time.monotonic()
         self._writers = ThreadPoolExecutor(_WRITERS)
-        self.head = head or Head.joined()
+        self.head = head or _head()
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`. Raises ClusterLost with the head, ClusterError if no slice comes back for several time limits."""
@@ -100,10 +97,8 @@ class RayExecutor:
                     receipt = self._resolved(answer, taken, task, queue)
                     if receipt is not None:
                         yield receipt
-        except (RayError, OSError) as error:
-            if self.head.refuses():  # Ray says it in many ways, a broken pipe among them
-                raise self.head.loss() from None
-            raise error
+        except (RayError, ConnectionError) as error:  # Ray says it in many ways, a broken pipe among them
+            raise self.head.loss(error) from None
         except SystemError as error:  # Ray wraps what a signal handler raises inside its own code
             raise error.__cause__ or error from None
         finally:
@@ -165,55 +160,6 @@ class RayExecutor:
             taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
             answer = answer.loss
         return resolve(answer, taken, task, queue)
-
-
-@dataclass(kw_only=True)
-class Head:
-    """What the driver cannot do without, as HOST:PORT: the head's control store (GCS), the raylet of the driver's own node.
-
-    The raylet may not go away at all, the control store for `patience_s`: a fault-tolerant one is restarted.
-    """
-
-    gcs: str
-    raylet: str
-    patience_s: float = HEAD_S
-    silent_since: float | None = None
-    lost: str = ""
-
-    @classmethod
-    def joined(cls) -> Head:
-        """Those of the cluster that this process has joined."""
-        context = ray.get_runtime_context()
-        own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
-        return cls(
-            gcs=context.gcs_address,
-            raylet=f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}",
-            patience_s=float(os.environ.get(_PATIENCE, HEAD_S)),
-        )
-
-    def check(self) -> None:
-        """Raise ClusterLost if the raylet has ended, or the control store has been silent for too long."""
-        if self.lost or not _listens(self.raylet):
-            raise self.loss()
-        now = time.monotonic()
-        if _listens(self.gcs):
-            self.silent_since = None
-        elif self.silent_since is None:
-            self.silent_since = now
-        elif now - self.silent_since > self.patience_s:
-            raise self.loss()
-
-    def refuses(self) -> bool:
-        """Whether one of the two does not answer now."""
-        return bool(self.lost) or not (_listens(self.raylet) and _listens(self.gcs))
-
-    def loss(self) -> ClusterLost:
-        """The error to raise; from now on the cluster counts as lost."""
-        self.lost = self.lost or f"Ray is lost: no answer from {self._silent()}"
-        return ClusterLost(self.lost)
-
-    def _silent(self) -> str:
-        return f"the head at {self.gcs}" if not _listens(self.gcs) else f"the raylet of this node at {self.raylet}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,23 +247,17 @@ def _reach(address: str) -> None:
     if not host or not port.isdecimal():
         return  # Ray resolves `auto` and the like
     try:
-        _connect(address)
+        connect(address)
     except OSError as error:
         raise ClusterError(f"no Ray cluster at RAY_ADDRESS={address}: {error.strerror or error}") from None
 
 
-def _connect(address: str) -> None:
-    """Raise OSError if nothing listens at HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
-
-
-def _listens(address: str) -> bool:
-    try:
-        _connect(address)
-    except OSError:
-        return False
-    return True
+def _head() -> Head:
+    """The head of the cluster that this process has joined."""
+    context = ray.get_runtime_context()
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())  # type: ignore[no-untyped-call]
+    raylet = f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+    return Head(gcs=context.gcs_address, raylet=raylet, patience_s=float(os.environ.get(_PATIENCE, HEAD_S)))
 
 
 @contextmanager
@@ -348,7 +288,7 @@ def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
     try:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)  # Ray has installed its own, which ends the process silently
-        head = Head.joined()
+        head = _head()
         yield head, not address
     finally:
         if head is not None and head.lost:

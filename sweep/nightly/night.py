@@ -108,8 +108,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
             still_ours()
             nights.write(night)
         _conclude(night, runtime)
-        for text in write_reports(nights, night, [*past, night], [sweep.comparison for sweep in sweeps], spec.history):
-            runtime.log(text)
+        write_reports(nights, night, [*past, night], [sweep.comparison for sweep in sweeps], spec.history)
         night.undelivered = [label for label, notify in spec.notified() if wanted(notify, night.code or 0)]
         nights.write(night)
         outcome = _notified(spec, nights, night)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 
-from sim_core import SpecError
 from sweep.compare.page import Entry, html_page
 from sweep.compare.report import BEST_PLAN, Section, markdown, sections
 from sweep.compare.result import Comparison
@@ -15,8 +14,8 @@ from sweep.nightly.nights import Night, Nights, SweepRecord, history_of
 
 def write_reports(
     nights: Nights, night: Night, known: Sequence[Night], found: Sequence[Comparison | None], history: int
-) -> Iterator[str]:
-    """Write the reports of `night`, whose sweeps have the comparisons `found`; yields what could not be written, and why."""
+) -> None:
+    """Write the reports of `night`, whose sweeps have the comparisons `found`."""
     folder = nights.folder(night.night)
     parts = [_sections(sweep, comparison) for sweep, comparison in zip(night.sweeps, found, strict=True)]
     lead = [night.summary, f"Night {night.night}, started {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
@@ -34,11 +33,7 @@ def write_reports(
         )
         for sweep, part, comparison in zip(night.sweeps, parts, found, strict=True)
     ]
-    try:
-        page = html_page(f"{title}, {night.started.astimezone(UTC):%Y-%m-%d}", lead, entries)
-    except SpecError as error:
-        yield f"No HTML page: {error}"
-        return
+    page = html_page(f"{title}, {night.started.astimezone(UTC):%Y-%m-%d}", lead, entries)
     folder.write_bytes("report.html", page.encode())
 
 

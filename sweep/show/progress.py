@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from sim_core import short
 from sweep.execution import Progress
 
 LINE_EVERY_S = 5.0
@@ -17,7 +17,14 @@ LINE_EVERY_S = 5.0
 
 def _speed(progress: Progress) -> str:
     eta = progress.eta_s
-    return f"{progress.rate:,.0f} plans/s" + (f", {short(eta, 's')} left" if eta is not None and eta > 0 else "")
+    return f"{progress.rate:,.0f} plans/s" + (f", {clock(eta)} left" if eta is not None and eta > 0 else "")
+
+
+def clock(seconds: float) -> str:
+    """A duration as hours, minutes and seconds: 4:22:30, 0:00:13."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from sim_core import (
 from sweep.validation.devices import hardware_of
 from sweep.validation.models import model_of
 from sweep.validation.reasons import NotSimulated
-from sweep.validation.stacks import checkpointing_of, dispatcher, overlaps, overlaps_tp, sharding_of, stack_of
+from sweep.validation.stacks import checkpointing_of, dispatcher, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
 from sweep.validation.table import Row
 
 PRECISIONS: Final = (
@@ -154,7 +154,7 @@ def _plan(row: Row) -> dict[str, object]:
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": checkpointing_of(row),
-        "layer_split": "balanced",
+        "layer_split": layer_split(row),
         "overlap_pp": vpp > 1,
         "overlap_tp": overlaps_tp(row),
         "overlap_grad": overlapping,

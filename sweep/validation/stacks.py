@@ -31,6 +31,11 @@ JAX: Final = ("maxtext", "paxml")
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"), ("", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
+LAYOUT_LAYERS: Final = 61
+LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32: [1] + [2] * 30 + [0]}
+"""Layers of each virtual stage, by the number of these, in Megatron-Bridge's recipes of DeepSeek-V3 and Kimi K2, both of 61
+layers: the last one has multi-token prediction and the loss besides (recipes/deepseek/deepseek_v3.py, recipes/kimi/kimi_k2.py;
+32 virtual stages: `Et|(tt|)*30mL` in scripts/performance/configs/deepseek)."""
 ASYNC_TP: Final = "async tp"
 """In the notes of torchtitan's runs: tensor-parallel collectives run beside their GEMMs."""
 
@@ -94,6 +99,13 @@ def checkpointing_of(row: Row) -> str:
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
     return next(word for start, word in RECOMPUTE if stated.startswith(start))
+
+
+def layer_split(row: Row) -> str | list[int]:
+    """Where its layers lie: as its recipe says, or, where we know none, stages that differ by at most one layer."""
+    if "megatron-bridge" not in row.text("framework").lower() or row.count("layers") != LAYOUT_LAYERS:
+        return "balanced"
+    return LAYOUTS.get(row.count("pp", 1) * row.count("vpp", 1), "balanced")
 
 
 def dispatcher(row: Row) -> str:

@@ -243,3 +243,16 @@ def test_measured_runs(name: str, layers: int, plan: dict[str, Any], measured_s:
     overlaps = dict.fromkeys(("overlap_tp", "overlap_grad", "overlap_param"), True)
     found = run(work, on, layer_split="balanced", **overlaps, **plan).named()
     assert found["step_time_s"][0] == pytest.approx(measured_s, rel=0.06)
+
+
+def test_what_a_ring_passes_is_in_memory() -> None:
+    """Keys and values of this hop and the next (6 blocks of b c h elements, arXiv 2310.01889, section 3, of which a rank's own
+    keys, values, queries and output are kept in any case), and as many gradients; gathered: those of all ranks."""
+    block = 2 * 2 * SEQUENCE / 4 * 8 * 128 / 2  # keys and values of a rank: cp 4, tp 2
+    queries = 2 * SEQUENCE / 4 * 32 * 128 / 2
+    hows = ["p2p", "all_gather", "a2a"]
+    found = run(tp=2, cp=4, dp=1, ga=1, cp_comm_type=hows).named()["communication_bytes"]
+    gathered = 2 * SEQUENCE / 4 * 4096  # the input of a linear layer, whole over tp
+    assert found - gathered == pytest.approx([4 * block, 2 * 4 * block, queries + block], rel=1e-9)
+    alone = run(tp=2, cp=1, dp=1, ga=1).named()["communication_bytes"]
+    assert alone == pytest.approx(2 * SEQUENCE * 4096)

@@ -21,6 +21,7 @@ from sim_core import (
     workload_from_model,
 )
 from sim_core.costing.collectives import all_to_all_s, dispatch_s
+from sim_core.costing.two_stages import two_stage_s
 from sim_core.hardware.table import Links, device_at
 from sim_core.planning.placement import Placement
 from tests.conftest import make_plans
@@ -73,6 +74,61 @@ def test_a_plan_over_nodes_gains_by_one_copy_per_node() -> None:
     found = run(tp=1, pp=4, ep=32, dp=32, dispatcher=["alltoall", "flex"]).named()
     assert found["ep_total_s"][1] / found["ep_total_s"][0] == pytest.approx(4 * (1 - 0.75**8) / 8, rel=0.1)
     assert found["step_time_s"][1] < found["step_time_s"][0]
+
+
+@pytest.mark.parametrize(("nodes", "here"), [(2, 8), (4, 4), (8, 1), (1, 8), (3, 2)])
+def test_two_stages_by_counting(nodes: int, here: int) -> None:
+    """Every chunk from rank to rank by its route: between nodes to the same place, then inside the node. Bytes of each link."""
+    ranks, chunk = nodes * here, 1e9
+    network, inside = np.zeros(ranks), np.zeros(ranks)
+    for source in range(ranks):
+        for target in range(ranks):
+            entry = target // here * here + source % here
+            network[source] += chunk * (entry // here != source // here)
+            inside[entry] += chunk * (entry != target)
+    at = Placement(ranks=ranks, nodes=nodes, fewest=here, most=here)
+    on = links(fabric_efficiency=1)
+    expected = network.max() / on.nic_bandwidth + inside.max() / on.nvlink_bandwidth
+    assert two_stage_s(ranks * chunk, at, on) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_plan_in_two_stages() -> None:
+    """Inside one node nothing changes but that both directions of NVLink wait for nothing; over nodes the stages add up."""
+    inside = run(tp=1, pp=4, ep=8, dp=32, dispatcher=["alltoall", "hierarchical"]).named()["ep_total_s"]
+    assert inside[1] == pytest.approx(inside[0], rel=1e-9)
+    found = run(tp=1, pp=4, ep=32, dp=32, dispatcher=["alltoall", "flex", "hierarchical"]).named()
+    assert found["ep_total_s"][1] < found["ep_total_s"][0] < found["ep_total_s"][2] < 1.4 * found["ep_total_s"][0]
+
+
+def test_shared_experts_alone_hide_dispatch_and_combine() -> None:
+    """On a slow network all of their compute hides: what a model with them computes more, less `contention` of it."""
+    slow = table(nic_bandwidth="20 Gb/s")
+    routed = {"count": 256, "topk": 8, "ffn": 2048, "dense_layers": 3}
+    compute_s = []
+    for shared in (0, 2048):
+        model = read_model("deepseek-v3", {"sequence": 4096, "mtp_layers": 0, "experts": {**routed, "shared_ffn": shared}})
+        work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+        overlaps = [False, True] if shared else [False]
+        plan: dict[str, Any] = {"pp": 4, "ep": 32, "dp": 32, "micro_batch": 1, "ga": 4, "layer_split": "balanced"}
+        found = simulate(work, slow, plans(work, **plan, overlap_shared_experts=overlaps)).named()
+        compute_s.append(float(found["compute_forward_s"][0] + found["compute_backward_s"][0]))
+    hidden_s = found["ep_exposed_s"][0] - found["ep_exposed_s"][1]
+    assert hidden_s == pytest.approx(0.7 * (compute_s[1] - compute_s[0]), rel=0.15)
+    assert found["ep_total_s"][0] == found["ep_total_s"][1]
+    assert found["step_time_s"][1] < found["step_time_s"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "reason"),
+    [
+        ("mixtral-8x7b", {}, "shared_experts_unknown"),
+        ("llama3-8b", {}, "shared_experts_unknown"),
+        ("deepseek-v3", {"overlap_ep": True}, "shared_experts_beside_twice"),
+    ],
+)
+def test_shared_experts_that_cannot_overlap(name: str, plan: dict[str, Any], reason: str) -> None:
+    found = run(name, **plan, overlap_shared_experts=True)
+    assert [REASONS[code] for code in found.reason] == [reason]
 
 
 def test_shared_experts_hide_dispatch_and_combine() -> None:

@@ -158,15 +158,30 @@ def test_the_bubble_of_zb_v_does_not_grow_with_the_micro_batches(seconds: tuple[
 
 @pytest.mark.parametrize("pp", range(3, 13))
 def test_v_half_and_v_min_keep_a_half_and_a_third(pp: int) -> None:
-    """floor((p+2)/2) and floor((p+4)/3) micro-batches (Qi et al. 2024, arXiv 2405.15362, the authors' table), of 1F1B's p; and
-    bubbles of at most a half and two thirds of 1F1B's, and a constant."""
-    ga = 3 * pp
-    half, least = (play(name, pp, ga, 2, seconds=(2, 2, 2)) for name in ("v-half", "v-min"))
-    assert (half.before + half.after).max() == (pp + 2) // 2
-    assert (least.before + least.after).max() == (pp + 4) // 3
-    of_1f1b = 6 * (pp - 1)
-    assert half.window <= of_1f1b / 2 + 2
-    assert least.window <= of_1f1b * 2 / 3 + 2
+    """floor((p+2)/2) and floor((p+4)/3) micro-batches (Qi et al. 2024, arXiv 2405.15362, the authors' table), of 1F1B's p.
+
+    Bubbles of the window with F = B = W = 1, whatever m: the authors give about 3p/2 and 2p. These are exact for a compaction
+    that moves each block of warm-up and cool-down to its earliest free slot, found with another generator in exact fractions.
+    """
+    for ga in (3 * pp, 3 * pp + 5):
+        half, least = (play(name, pp, ga, 2, seconds=(1, 1, 1)) for name in ("v-half", "v-min"))
+        assert (half.before + half.after).max() == (pp + 2) // 2
+        assert (least.before + least.after).max() == (pp + 4) // 3
+        assert half.window == pytest.approx((3 * pp - (7 if pp % 2 == 0 else 4)) / 2)
+        assert least.window == pytest.approx((4 * pp - (6 if pp % 3 == 0 else 5)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "share"),
+    [
+        *(("v-min", (2, 2, 1), 1 / 5), ("v-min", (3, 4, 2), 1 / 3), ("v-min", (4, 4, 3), 1 / 11), ("v-min", (2, 3, 1), 1 / 2)),
+        *(("v-half", (2, 2, 1), 0.0), ("v-half", (4, 4, 3), 0.0), ("v-half", (2, 3, 1), 1 / 12)),
+    ],
+)
+def test_what_unequal_times_cost_a_v_in_every_micro_batch(name: str, seconds: tuple[int, int, int], share: float) -> None:
+    """8 stages, part of T: of V-Min as soon as F, B and W differ, of V-Half where 2B > W + 2F."""
+    few, many = (play(name, 8, ga, 2, seconds=seconds).window for ga in (32, 64))
+    assert (many - few) / 32 / sum(seconds) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("pp", [4, 8])
@@ -257,6 +272,25 @@ def test_every_block_runs_once(name: str, pp: int, ga: int, vpp: int) -> None:
                 assert whole or place["I" + one] < place["W" + one]
 
 
+@pytest.mark.parametrize("seconds", [(1.0, 1.0, 1.0), (3.0, 4.0, 2.0)])
+@pytest.mark.parametrize(("pp", "ga"), [(2, 4), (4, 8), (4, 16), (6, 18), (8, 24)])
+def test_what_short_messages_cost(pp: int, ga: int, seconds: tuple[float, float, float]) -> None:
+    """Of a message of c, short beside a block and sent in the background: 1F1B waits for it in every turn of p micro-batches,
+    interleaving and zero bubble once a step. In windows; with them the times of table 9 give table 5 (below)."""
+    messages = {
+        ("1f1b", 1): 2 * (pp - 1) * ga / pp + 2 * (pp - 2),
+        ("1f1b", 2): 2 * (2 * pp - 1),
+        ("1f1b", 3): 2 * (3 * pp - 1),
+        ("zb-h1", 1): 4 * (pp - 1),
+        ("zb-h2", 1): 2 * (pp - 1),
+    }
+    if len(set(seconds)) == 1:  # two messages more than interleaving's for every two stages: found here, in no paper
+        messages["zb-v", 2] = 6 * pp - 8
+    for (name, vpp), expected in messages.items():
+        free, sent = (play(name, pp, ga, vpp, seconds=seconds, send=send).window for send in (0.0, 1e-3))
+        assert (sent - free) / 1e-3 == pytest.approx(expected, rel=1e-6), name
+
+
 PUBLISHED = """
 8 24 18.522 18.086 9.337 .601 .2431 .1585 .1083
 8 32 18.513 18.086 9.331 .626 .1985 .1242 .0837
@@ -290,7 +324,8 @@ def test_the_order_that_primus_measured(h100: HardwareTable) -> None:
     """Llama 2 7B, pp 8 on a node of MI300X, tokens/s over those of 1F1B (Primus, tech blog of primus_pipeline; the number of
     micro-batches is not given, 32 fits interleaving). F, B, W here are those of our kernels of an H100.
 
-    ZB-V measured 0.7 % below ZB-H1, which neither times nor messages explain; it is only held to its own figure.
+    ZB-V measured 0.7 % below ZB-H1, which neither times nor messages explain (docs/schedules.md); it is only held to its own
+    figure.
     """
     work = workload_from_model(read_model("llama2-7b", {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True)
     plan = plans(work, tp=1, pp=8, all_gpus=8, micro_batch=1, ga=8, schedule="zb-h1", checkpointing="full")

@@ -181,6 +181,28 @@ def test_parameters_that_stay_are_gathered_once_a_micro_batch() -> None:
     assert whole[1] - whole[0] == pytest.approx(2 * 30 * 218_112_000, rel=1e-6), "all 32 layers instead of 2"
 
 
+def test_a_pipeline_of_torchtitan_keeps_its_parameters() -> None:
+    """fsdp_reshard_after_forward "default": gathered and scattered once a step; 2 + 4 bytes a weight whole, 12 shared by 32."""
+    of = work(stack="torchtitan")
+    plan: dict[str, Any] = {"all_gpus": 64, "pp": 2, "sharding": ["stack", "parameters"], "ga": [4, 12]}
+    found = run(of, **plan).named()
+    kept, always = found["dp_total_s"][:2], found["dp_total_s"][2:]
+    assert kept[0] == kept[1] < always[0] < always[1] / 2
+    elements = found["state_bytes"][0] / (2 + 4 + 12 / 32)
+    assert elements == pytest.approx(found["state_bytes"][2] / (16 / 32), rel=1e-9)
+    assert elements == pytest.approx(16 * 218_112_000 + 128256 * 4096, rel=1e-3)
+    assert found["communication_bytes"][0] < found["communication_bytes"][2], "no layers gathered ahead"
+    alone, divided = (run(of, all_gpus=64, sharding=how).metrics for how in ("stack", "parameters"))
+    assert (alone == divided).all(), "without a pipeline as before"
+
+
+def test_a_pipeline_of_torchtitan_gathers_nothing_ahead() -> None:
+    of = work(stack="torchtitan")
+    grid = plans(of, all_gpus=64, pp=2, ga=4, sharding=["stack", "parameters"], prefetch_layers=2)
+    found = legality(of, room(), grid)[0]
+    assert [REASONS[code] for code in found] == ["sharding_without_effect", ""]
+
+
 def test_layers_gathered_ahead_take_memory_and_save_time() -> None:
     slow = room(nic_bandwidth="60 Gb/s")
     of = work()

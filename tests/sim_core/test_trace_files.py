@@ -142,3 +142,23 @@ def test_the_start_is_the_recorded_plan(tmp_path: Path) -> None:
     small = hardware_table([read_hardware("A800-80G-SXM").with_values({"memory": "1 GB"})], None)
     full = start_of(replace(workload, gradients_known=(True, True)), small)
     assert full is not None and (full.reason == "" or np.isnan(full.simulated_s))
+
+
+def test_a_step_that_is_cut_is_not_the_median(tmp_path: Path) -> None:
+    """Recording began in the middle of a step: the complete one is taken, though the cut one is the shorter."""
+    made = make_job(SPEC)
+    for rank in range(SPEC.world):
+        lines = (made.rank_text(rank) + made.rank_text(rank, start_ms=1000 * made.step_s + 5)).splitlines()
+        (tmp_path / file_name(SPEC, rank)).write_text("\n".join(lines[9:]) + "\n", encoding="utf-8")
+    job = read_traces(str(tmp_path))
+    assert replay(job).step_s == pytest.approx(made.step_s, rel=1e-2)
+    assert any("step 2 is taken, the median of 1 complete ones" in warning for warning in job.warnings)
+
+
+def test_timestamps_in_another_unit_are_refused(tmp_path: Path) -> None:
+    """Milliseconds of durations beside microseconds of stamps would make a step a thousand times as long."""
+    text = re.sub(r"timestamp=([0-9.]+)", lambda m: f"timestamp={1000 * float(m[1]):.1f}", make_job(SPEC).rank_text(0))
+    path = tmp_path / file_name(SPEC, 0)
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SimError, match=r":1: timestamps: found operations fill 0\.1% of the time .*, expected milliseconds"):
+        read_traces(str(path))

@@ -151,3 +151,36 @@ def test_messages_not_recorded_in_a_place_are_the_model_s(hardware: HardwareTabl
     steps = [simulate(each, hardware, plans(each, all_gpus=64)).named()["dp_total_s"][0] for each in (workload, slow)]
     assert steps[0] == steps[1]
     assert np.diff([step_s(each, hardware) for each in (workload, slow)])[0] > 0.05
+
+
+def experts_s(workload: Workload, hardware: HardwareTable, **plan: int | float | str) -> float:
+    """Seconds of a plan without what the synthetic jobs take from no rule: reductions and optimizer."""
+    found = simulate(workload, hardware, plans(workload, **plan)).named()
+    return float(found["step_time_s"][0] - found["dp_total_s"][0] - found["optimizer_s"][0])
+
+
+@pytest.mark.parametrize(
+    ("label", "ep", "popularity"),
+    [
+        ("balanced", 4, (1.0,) * 8),
+        (2.5, 4, (20.0, 5.0, 3.0, 1.0, 2.0, 3.0, 4.0, 2.0)),  # two experts on a rank: 25 of 40 on the first
+        ("zipf:2", 8, tuple(k**-2.0 for k in range(1, 9))),  # an expert on each rank: in whatever order
+    ],
+)
+def test_another_load_of_experts_is_that_of_a_job_with_it(
+    label: str | float, ep: int, popularity: tuple[float, ...], hardware: HardwareTable, tmp_path: Path
+) -> None:
+    """Moved from one recorded load, the step differs as it does between jobs run by the synthetic engine."""
+    spec = replace(EXPERTS, ep=ep)
+    own, other = make_job(spec), make_job(replace(spec, popularity=popularity))
+    workload, _ = read_workload(str(own.write(tmp_path)))
+    workload = replace(workload, expert_weights=(0.0, 0.0))  # the synthetic job has no memory
+    moved = experts_s(workload, hardware, expert_imbalance=label) - experts_s(workload, hardware)
+    assert moved == pytest.approx(other.step_s - own.step_s, rel=0.08)
+    assert abs(other.step_s / own.step_s - 1) > 0.02
+
+
+def test_a_load_that_nobody_recorded_is_refused(hardware: HardwareTable, tmp_path: Path) -> None:
+    dense, _ = read_workload(str(make_job(JobSpec(pp=2, dp=2, tied=False)).write(tmp_path)))
+    found = simulate(dense, hardware, plans(dense, expert_imbalance=["recorded", "balanced", 1.5, "zipf:1"]))
+    assert [str(reason) for reason in found.named()["reason"]] == ["", *["expert_load_unknown"] * 3]

@@ -73,7 +73,7 @@ def test_a_price_changes_the_identity(write_spec: SpecWriter) -> None:
         (["budget.tokens=15X"], "budget.tokens: found '15X', expected a number above 0, such as 300B or 15T (k, M, B, T)"),
         (["budget.tokens=0"], "budget.tokens: found '0', expected a number above 0, such as 300B or 15T (k, M, B, T)"),
         (["budget.price=1"], "budget.price: unknown key, "),
-        (["budget.pue=0.5"], "budget.pue: found '0.5', it should be greater than or equal to 1"),
+        (["budget.pue=0.5"], "budget.pue: found '0.5', expected a number of at least 1"),
         (["budget=null"], "objectives: usd needs a budget, such as budget: {tokens: 1T, usd_per_gpu_hour: 2.5}"),
         (["budget.usd_per_gpu_hour=null"], "objectives: usd needs budget.usd_per_gpu_hour"),
         (

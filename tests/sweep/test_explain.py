@@ -164,3 +164,34 @@ def test_files_of_a_spec_are_found_by_their_contents(tmp_path: Path, monkeypatch
     (specs / "w.txt").write_text("changed", encoding="utf-8")
     with pytest.raises(SpecError, match=r"its files are not found from here, or have changed: w\.txt; --spec FILE"):
         reopened(tmp_path / "out")
+
+
+def test_a_timeline_of_a_plan_is_a_file_for_perfetto(opened: Reopened, found: Explanation, tmp_path: Path) -> None:
+    """Its arguments add up to the row, to the nanosecond that the file keeps."""
+    path = tmp_path / "plan.json"
+    told = sweep("timeline", opened.folder, found.plan, "-o", path)
+    assert told.returncode == 0, told.stderr
+    assert "warning" not in told.stdout
+    held = json.loads(path.read_text(encoding="utf-8"))
+    events = [event for event in held["traceEvents"] if event["ph"] == "X"]
+    named = {event["args"]["name"] for event in held["traceEvents"] if event["name"] in ("process_name", "thread_name")}
+    assert named >= {"stage 0", "stage 3", "compute", "gradients", "parameters"}
+    for part in ("forward", "backward", "tp_exposed", "bubble"):
+        seconds = sum(event["args"].get(f"{part}_ms", 0.0) for event in events) / 1e3 / found.row["pp"]
+        column = f"compute_{part}_s" if part in ("forward", "backward") else f"{part}_s"
+        assert seconds == pytest.approx(found.row[column], abs=1e-6), part
+    assert held["otherData"]["step_time_s"] == pytest.approx(found.row["step_time_s"], rel=1e-12)
+
+
+def test_some_stages_of_a_timeline(opened: Reopened, found: Explanation, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert sweep("timeline", opened.folder, found.plan, "--stages", "0,2-3", "-o", path).returncode == 0
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 2, 3}
+    for arguments, words in (
+        ((opened.folder, found.plan, "--stages", "0-4"), "--stages 0-4: found '0-4', expected stages from 0 to 3, such as 0,3"),
+        ((opened.folder,), "which plan? its number, as in `sweep rank`, or best"),
+        ((opened.folder, 0, "--step", 2), "--step and --set are for rank traces; found a folder of results"),
+    ):
+        told = sweep("timeline", *arguments, "-o", path)
+        assert (told.returncode, words in told.stderr) == (1, True), told.stderr

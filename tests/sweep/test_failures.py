@@ -90,7 +90,7 @@ def test_columns_of_failures(write_spec: SpecWriter) -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["failures.per_gpu_hour=0"], "failures.per_gpu_hour: found '0', it should be greater than 0"),
+        (["failures.per_gpu_hour=0"], "failures.per_gpu_hour: found '0', expected a number above 0"),
         (["failures.restart=10"], "failures.restart: found '10', expected a number with its unit"),
         (["failures=null"], "objectives: goodput needs failures (failures: {} takes Llama 3's rate)"),
         (["failures.mtbf=1"], "failures.mtbf: unknown key, "),

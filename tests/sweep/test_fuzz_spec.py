@@ -60,11 +60,13 @@ def spec_of(chance: random.Random, path: Path, given: dict[str, Any]) -> tuple[s
     document: dict[str, Any] = {"name": "fuzz", "workload": workload, "hardware": "H100-SXM", "axes": {}, "fixed": {}}
     for name, value in given.items():
         if name in LARGEST and chance.random() < 0.5:
-            document["axes"][name] = sorted({value, value_of(chance, name), 1})
+            several = sorted({value, value_of(chance, name), 1})
+            document["axes"][name] = [f"{one} B" for one in several] if name == "bucket_bytes" else several
         else:
-            document["fixed"][name] = value
+            document["fixed"][name] = f"{value} B" if name == "bucket_bytes" else value
     left = chance.choice([name for name in NUMBERS if name not in given])
-    sets = [f"fixed.{left}={value_of(chance, left)}"] if chance.random() < 0.3 else []
+    unit = " B" if left == "bucket_bytes" else ""
+    sets = [f"fixed.{left}={value_of(chance, left)}{unit}"] if chance.random() < 0.3 else []
     return yaml.safe_dump(document), sets
 
 

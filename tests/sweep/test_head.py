@@ -13,7 +13,7 @@ import pytest
 
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.executors import ClusterLost
-from sweep.executors.ray import Head
+from sweep.executors.head import Head
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.test_cluster import QUIET, Run, there
 from tests.sweep.test_execution import BIG_AXES, call, children, command
@@ -67,7 +67,7 @@ def test_loss_of_the_head(spec: Path, tmp_path: Path, undisturbed: pa.Table, wha
     errors = [line for line in told.splitlines() if line.startswith("error: ")]  # besides lines of Ray's own
     kept = there(out)
     assert (process.returncode, len(errors)) == (1, 1), told
-    assert errors[0].startswith("error: Ray is lost: no answer from the ")
+    assert errors[0].startswith("error: Ray is lost: ")
     assert errors[0].endswith(
         f"; {kept:,} of 61,440 plans are kept in {out}; start Ray again and run the same command to resume"
     )
@@ -105,10 +105,8 @@ def test_a_head_may_be_silent_for_a_while_a_raylet_may_not() -> None:
         addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in (gcs, raylet)]
         head = Head(gcs=addresses[0], raylet=addresses[1], patience_s=1000.0)
         head.check()
-        assert not head.refuses()
         gcs.close()
         head.check()
-        assert head.refuses()
         assert vars(head)["silent_since"] is not None
         with socket.create_server(("127.0.0.1", int(addresses[0].rpartition(":")[2]))):
             head.check()
@@ -116,6 +114,7 @@ def test_a_head_may_be_silent_for_a_while_a_raylet_may_not() -> None:
             raylet.close()
             with pytest.raises(ClusterLost, match=f"Ray is lost: no answer from the raylet of this node at {addresses[1]}"):
                 head.check()
+    assert str(Head(gcs=addresses[0], raylet=addresses[0]).loss(BrokenPipeError())).startswith("Ray is lost: no answer")
     impatient = Head(gcs=addresses[0], raylet=addresses[1], patience_s=-1.0)
     with pytest.raises(ClusterLost, match=f"no answer from the head at {addresses[0]}"):
         impatient.check()

@@ -17,7 +17,7 @@ from sweep.validation.margins import worse
 from sweep.validation.models import model_of
 from sweep.validation.reasons import NotSimulated
 from sweep.validation.simulation import Run, run_rows
-from sweep.validation.stacks import stack_of
+from sweep.validation.stacks import layer_split, stack_of
 from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, Row, read_table
 from tests.sweep.commands import sweep
 
@@ -243,3 +243,14 @@ def test_unusable_requests_are_refused() -> None:
     assert "--record is for the whole table" in sweep("validate", "--record", "--set", "libai").stderr
     assert "valid: bigscience-1b3" in sweep("validate", "--set", "nothing").stderr
     assert "--rows and --ablate print tables" in sweep("validate", "--rows", "--format", "json").stderr
+
+
+@pytest.mark.parametrize(("pp", "vpp", "last"), [("4", "1", 13), ("8", "2", 1), ("2", "8", 1), ("8", "4", 0)])
+def test_stages_of_megatron_bridge_are_those_of_its_recipes(pp: str, vpp: str, last: int) -> None:
+    """61 layers: the last virtual stage has fewer, beside multi-token prediction and the loss."""
+    cells = {"framework": "Megatron-Bridge / NeMo", "layers": "61", "pp": pp, "vpp": vpp}
+    found = layer_split(Row("", cells))
+    assert isinstance(found, list)
+    assert (sum(found), len(found), found[-1]) == (61, int(pp) * int(vpp), last)
+    for other in ({"framework": "Megatron-LM"}, {"layers": "94"}, {"pp": "3"}):
+        assert layer_split(Row("", cells | other)) == "balanced"

@@ -25,6 +25,8 @@ SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward"
 EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
 BESIDE: Final = "ddp_grad_comm"
 """Runs on its own stream during a backward; not one of the rank's operations in order."""
+LEAST_BUSY: Final = 0.01
+"""Part of a step that operations fill at least: timestamps in microseconds would leave 0.1 %."""
 HEAD_CHARS: Final = 65_536
 
 
@@ -183,7 +185,9 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
         )
         for (stage, index), file in sorted(placed.items())
     )
-    warnings += [told for rank in ranks if (told := _cut_off(rank))]
+    for one in ranks:
+        _check_stamps(one)
+    warnings += [told for one in ranks if (told := _cut_off(one))]
     return Job(ranks=ranks, layout=layout, warnings=tuple(warnings), sequence=_sequence(files))
 
 
@@ -201,6 +205,16 @@ def _beside(file: TraceText) -> dict[str, float]:
     for (group, _, _), size in buckets.items():
         found[group] = found.get(group, 0.0) + size
     return found
+
+
+def _check_stamps(rank: Rank) -> None:
+    """Raise FormatError where durations and timestamps are not in the same unit."""
+    busy = sum(operation.duration_s for operation in rank.operations) / rank.span_s if rank.span_s > 0 else 1.0
+    if busy < LEAST_BUSY:
+        found = f"operations fill {busy:.1%} of the time between the first and the last"
+        raise FormatError(
+            rank.path, rank.operations[0].line, "timestamps", found=found, expected="milliseconds, as in durations"
+        )
 
 
 def _cut_off(rank: Rank) -> str | None:

@@ -14,6 +14,7 @@ from sim_core.units import short
 from sim_core.workloads.readers.trace_text import TraceText
 
 LAST: Final = "optimizer_step"
+BLOCKS: Final = ("forward_step", "backward_step")
 Ints = npt.NDArray[np.int64]
 
 
@@ -29,12 +30,15 @@ def one_step(files: Sequence[TraceText], wanted: int | None, warnings: list[str]
     if counts[0] == 1 and all(step.max(initial=0) == 0 for step in steps):
         return list(files)
     spans = [max(_span_s(file, step == k) for file, step in zip(files, steps, strict=True)) for k in range(counts[0])]
-    median = int(np.argsort(spans, kind="stable")[(len(spans) - 1) // 2])
+    whole = _whole_steps(files, steps, counts[0])
+    by_span = [k for k in np.argsort(spans, kind="stable").tolist() if k in whole]
+    median = by_span[(len(by_span) - 1) // 2]
     taken = median if wanted is None else wanted - 1
     if wanted is None and counts[0] > 1:
+        of = f" of {len(whole)} complete ones" if len(whole) < counts[0] else ""
         warnings.append(
             f"{files[0].path}:1: {counts[0]} steps of {short(min(spans), 's')} to {short(max(spans), 's')}: "
-            f"step {taken + 1} is taken, the median (set workload.step)"
+            f"step {taken + 1} is taken, the median{of} (set workload.step)"
         )
     return [_rows(file, np.flatnonzero(step == taken)) for file, step in zip(files, steps, strict=True)]
 
@@ -58,6 +62,16 @@ def _complete(file: TraceText, step: Ints) -> int:
     """Steps that end with an optimizer; at least 1."""
     ended = {int(step[row]) for row, name in enumerate(file.name) if name == LAST}
     return max(len(ended), 1)
+
+
+def _whole_steps(files: Sequence[TraceText], steps: Sequence[Ints], count: int) -> set[int]:
+    """Steps with all their blocks: in every file as many as any step has; all steps if there is no such one."""
+    whole = set(range(count))
+    for file, step in zip(files, steps, strict=True):
+        blocks = np.array([name in BLOCKS for name in file.name], np.bool_)
+        counts = np.bincount(step[blocks], minlength=count)
+        whole &= set(np.flatnonzero(counts == counts.max()).tolist())
+    return whole or set(range(count))
 
 
 def _span_s(file: TraceText, of_step: npt.NDArray[np.bool_]) -> float:

@@ -94,6 +94,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         layered_gradients=False,
         shares=once.shares,
         compute_rule=rules,
+        recorded_load=1.0 if load is None else load.imbalance,
         expert_load=NO_LOAD if load is None else load.table,
     )
     return Workload(

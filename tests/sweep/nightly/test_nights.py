@@ -99,8 +99,8 @@ def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Pat
     command = [sys.executable, "-m", "sweep", "compare", str(results[1]), str(results[2]), "-o", str(tmp_path / "page.html")]
     subprocess.run([*command, "--nights", sandbox.root, "--last", "2"], check=True, timeout=120)
     page = (tmp_path / "page.html").read_text()
-    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
-    assert figures[0]["data"][0]["x"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
+    figures = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert figures[0]["x"]["names"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
     refused = subprocess.run([*command, "--nights", str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
     assert refused.returncode == 1
     assert refused.stderr.startswith(f"error: --nights {tmp_path}: no night there has the result a-")
@@ -448,9 +448,9 @@ def test_nights_of_one_minute_have_bars_of_their_own(sandbox: Sandbox) -> None:
         sandbox.change_network(rate)
         outcome = sandbox.night(hours=hours)
     page = outcome.folder.read_bytes("report.html").decode()
-    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
+    figures = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     labels = ["2026-11-22 02:30:00", "2026-11-22 02:30:20", "2026-11-23 02:30"]
-    assert [figure["data"][0]["x"] for figure in figures[:3]] == [labels] * 3
+    assert [figure["x"]["names"] for figure in figures[:3]] == [labels] * 3
 
 
 def test_a_baseline_pinned_once_stays(sandbox: Sandbox) -> None:

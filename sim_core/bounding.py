@@ -1,0 +1,94 @@
+"""A lower bound of the step of many plans, for a search that simulates only plans that could be among the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.case import Case, case_at
+from sim_core.engine.codes import BOTH_WAYS, PLACEMENT
+from sim_core.hardware.table import HardwareColumns, HardwareTable
+from sim_core.jit import inner_kernel
+from sim_core.metrics import STEP_TIME
+from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.imbalance import with_loads
+from sim_core.simulator import Scratch, Tables, allocate_scratch, arrays_of, batches, legality, simulate, tables_of
+from sim_core.step.bound import bound_pipeline
+from sim_core.step.gradients import reduce_gradients
+from sim_core.step.lower import lower
+from sim_core.step.once import finish_step, gather_parameters
+from sim_core.step.sharding import shard_blocks
+from sim_core.workloads.workload import Arrays, Workload
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+ROUNDING: Final = 1 - 1e-9
+"""The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
+
+
+class Bounds(NamedTuple):
+    """`reason[n]` is 0 if a plan may run; `step_time_s[n]` is then at most the simulated one, else NaN.
+
+    `memory[len(MEMORY), n]` are the bytes that `simulate` gives.
+    """
+
+    reason: Ints
+    step_time_s: Floats
+    memory: Floats
+
+
+def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
+    """Bound the step of all `plans` from below. In fidelity simai the bound is the result itself.
+
+    A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
+    """
+    reason, memory = legality(workload, hardware, plans)
+    plans = with_loads(workload, plans)
+    workload = replace(workload, arrays=arrays_of(workload, hardware))
+    step_s = np.full(len(reason), np.nan)
+    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        tables = tables_of(workload, hardware, plans, rows)
+        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
+        _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
+    step_s *= ROUNDING
+    by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
+    if len(by_simai):
+        found = simulate(workload, hardware, slice_plans(plans, by_simai))
+        reason[by_simai], step_s[by_simai] = found.reason, found.metrics[STEP_TIME]
+    return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+
+
+@inner_kernel
+def _bound_rows(
+    arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
+) -> None:
+    for i in rows:
+        case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
+        step_s[i] = _bound_one(case, scratch)
+
+
+@inner_kernel
+def _bound_one(case: Case, scratch: Scratch) -> float:
+    """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
+    plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
+    lower(case, scratch.low, program)
+    shard_blocks(case, program, scratch.layers, unused)
+    gather_parameters(case, program, scratch.buckets, scratch.once, unused)
+    bound_pipeline(plan, program, times)
+    barrier_s = 0.0
+    if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:
+        barrier_s = reduce_gradients(case, program, times, scratch.buckets, scratch.reduced_s, unused)
+    else:
+        for stage in range(plan.pp):
+            barrier_s = max(barrier_s, times.free_s[stage])
+    slowest_s = finish_step(case, scratch.once, unused)
+    if plan.post_validation == 0:
+        return barrier_s + slowest_s
+    longest_s = 0.0  # steps without a barrier: a stage at least computes, and ends its own step
+    for stage in range(plan.pp):
+        longest_s = max(longest_s, times.idle_s[stage] + scratch.once.after_s[stage])
+    return longest_s

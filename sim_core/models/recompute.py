@@ -1,0 +1,91 @@
+"""Recompute by module: which operators of a layer run again in the backward, and their FLOPs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.models.description import LAYER, Model, Unit
+from sim_core.models.flops import core_flops
+from sim_core.models.rows import Operators
+from sim_core.terms import FORWARD
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_SHARED: Final = ("shared_fc1", "shared_activation", "shared_fc2")
+_ROUTED: Final = ("router", "routing", "permute", "experts_fc1", "experts_activation", "experts_fc2", "unpermute", "shared_add")
+_OPERATORS: Final = {
+    "core_attn": ("attention", "attention_sums"),
+    "layernorm": ("attention_norm", "mlp_norm"),
+    "mla_up_proj": ("q_up", "q", "kv_up", "qk_norm", "rotary"),
+    "moe_act": ("experts_activation",),
+    "mlp": ("fc1", "activation", "fc2"),
+    "moe": (*_ROUTED, *_SHARED),
+    "shared_experts": _SHARED,
+}
+RECOMPUTE_MODULES: Final = tuple(_OPERATORS)
+"""Modules of a layer by the names of Megatron-LM's --recompute-modules (core 0.20, transformer_config.py). Bit k of a mask is
+the k-th. `moe` holds `moe_act` and `shared_experts`."""
+CORE_ATTN, LAYERNORM, MLA_UP_PROJ, MOE_ACT, MLP, MOE, SHARED_EXPERTS = (1 << k for k in range(len(RECOMPUTE_MODULES)))
+ALL: Final = -1
+"""In place of a mask: the whole layer."""
+
+
+def modules_mask(label: str) -> int:
+    """The mask of `layernorm+moe_act`. Raises SpecError."""
+    mask = 0
+    for name in label.split("+"):
+        if name not in RECOMPUTE_MODULES:
+            raise SpecError(f"checkpointing: found {shown(name)} in {shown(label)}, {nearest(name, RECOMPUTE_MODULES)}")
+        bit = 1 << RECOMPUTE_MODULES.index(name)
+        if mask & bit:
+            raise SpecError(f"checkpointing: found {shown(name)} twice in {shown(label)}, expected each module once")
+        mask |= bit
+    return mask & ~(MOE_ACT | SHARED_EXPERTS) if mask & MOE else mask
+
+
+def operators_of(mask: int) -> frozenset[str]:
+    """Names of the operators that run again; messages of these operators do, too."""
+    return frozenset(name for k, module in enumerate(RECOMPUTE_MODULES) if mask >> k & 1 for name in _OPERATORS[module])
+
+
+def share_again(found: Operators, mask: int) -> Floats:
+    """Part of each operator that runs again, [n, operators]: 1, 0, or of the casts as many as their GEMMs have inputs."""
+    forward = found.phase == FORWARD
+    if mask == ALL:
+        return np.broadcast_to(forward.astype(np.float64), found.m.shape)
+    names = operators_of(mask)
+    chosen = np.array([name in names for name in found.names]) & forward
+    chosen |= found.core & bool(mask & CORE_ATTN)
+    share = np.zeros(found.m.shape)
+    share[:, chosen] = 1.0
+    inputs = found.m * found.k * found.batch * (found.linear & forward)
+    casts = np.array([name == "casts" for name in found.names]) & forward
+    if casts.any():
+        whole = inputs.sum(axis=1)
+        share[:, casts] = ((inputs * chosen).sum(axis=1) / np.where(whole > 0, whole, 1.0))[:, None]
+    return share
+
+
+def module_flops(model: Model, unit: Unit) -> Floats:
+    """Forward FLOPs of each module of a layer per token, [modules]; counted as in `model_flops_per_token`."""
+    flops = np.zeros(len(RECOMPUTE_MODULES))
+    if unit.kind != LAYER:
+        return flops
+    each = 2.0 * model.hidden * (3 if model.gated else 2)  # of a hidden neuron of an MLP
+    flops[0] = core_flops(model, unit)
+    if model.mla:
+        up = model.head_dim * (model.mla.q_rank or model.hidden)
+        up += model.mla.kv_rank * (model.mla.nope_head_dim + model.mla.v_head_dim)
+        flops[2] = 2.0 * model.heads * up
+    experts = model.experts
+    if experts and unit.moe:
+        flops[6] = each * experts.shared_ffn
+        flops[5] = each * experts.topk * experts.ffn + 2.0 * model.hidden * experts.count + flops[6]
+    else:
+        flops[4] = each * (model.ffn or 0)
+    return flops

@@ -1,0 +1,89 @@
+"""How unevenly experts are loaded: `expert_imbalance` of a plan as the tokens of its fullest rank over the mean.
+
+An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Codes of the column: 0 as recorded (of a
+model: its own `experts.imbalance`); from 1 on the factor itself; below 0 the exponent s of Zipf's law, the k-th most popular
+expert getting tokens in proportion to k^-s, with experts on ranks in random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.planning.columns import Plans
+from sim_core.workloads.workload import Workload
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+WORDS: Final = {"recorded": 0.0, "balanced": 1.0}
+MOST: Final = 65_536.0
+"""Of a factor: no more ranks share out experts. And of an exponent, at which one expert gets everything."""
+DRAWS: Final = 2000
+"""Orders of experts drawn for the mean load of the fullest rank: its error is about 1 %."""
+_FORMS: Final = (*WORDS, "zipf:1.0")
+
+
+def imbalance_codes(labels: Sequence[object]) -> Floats:
+    """The column from `recorded`, `balanced`, `zipf:S` or a factor. Raises SpecError."""
+    return np.array([_code(label) for label in labels], np.float64)
+
+
+def _code(label: object) -> float:
+    text = str(label)
+    if text in WORDS and isinstance(label, str):
+        return WORDS[text]
+    word, colon, exponent = text.partition(":")
+    found, zipf = _number(exponent if colon else text), colon == ":" and word == "zipf"
+    least = 1e-6 if zipf else 1.0
+    if isinstance(label, bool) or (colon and not zipf) or found is None or not least <= found <= MOST:
+        hint = nearest(text, _FORMS)
+        raise SpecError(f"expert_imbalance: found {shown(label)}, {hint}; or tokens of the fullest rank over the mean, from 1")
+    return -found if zipf else found
+
+
+def _number(text: str) -> float | None:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if np.isfinite(found) else None
+
+
+def loads_unknown(workload: Workload, plans: Plans) -> Bools:
+    """Plans whose load cannot be costed: no experts, none recorded by its tokens, or of unknown number, [n]."""
+    set_here: Bools = plans.expert_imbalance != 0
+    if not set_here.any():
+        return set_here
+    costed = len(workload.arrays.expert_load) > 0 if workload.from_file else workload.has_experts
+    experts = workload.experts or 0
+    unfit = (plans.expert_imbalance < 0) & ((experts == 0) | (experts % plans.ep != 0))
+    unknown: Bools = set_here & (unfit | (not costed))
+    return unknown
+
+
+def with_loads(workload: Workload, plans: Plans) -> Plans:
+    """The plans with each imbalance as the factor at their ep; 0 stays as recorded. No rank has more than all tokens."""
+    given = plans.expert_imbalance
+    if not given.any():
+        return plans
+    found = np.where(given > 0, np.clip(given, 1.0, plans.ep), 0.0)
+    for k in np.flatnonzero((given < 0) & ~loads_unknown(workload, plans)):
+        found[k] = zipf_load(float(-given[k]), workload.experts or 1, int(plans.ep[k]))
+    return plans._replace(expert_imbalance=found)
+
+
+@cache
+def zipf_load(exponent: float, experts: int, ep: int) -> float:
+    """Tokens of the fullest of `ep` ranks over the mean: its mean over random orders of the experts."""
+    popular = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
+    if ep == experts:
+        return float(popular.max() / popular.mean())
+    rng = np.random.default_rng(0)
+    sums = [rng.permutation(popular).reshape(ep, -1).sum(axis=1).max() for _ in range(DRAWS)]
+    return min(float(np.mean(sums) * ep / popular.sum()), float(ep))

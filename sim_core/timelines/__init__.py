@@ -1,0 +1,1 @@
+"""The events of one plan's step: blocks with their parts, waits, messages and buckets beside them."""

@@ -1,0 +1,167 @@
+"""The blocks of a plan with their seconds by part: compute, recompute, exposed collectives, gathers of sharded layers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.blocks import EXPOSED, TOTAL_OF
+from sim_core.costing.case import WEIGHT_COMPUTE, WEIGHT_GRADIENTS
+from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
+from sim_core.engine.events import DOWN, UP, WEIGHT
+from sim_core.hardware.table import HardwareTable
+from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, PARTS, RECOMPUTE_S, TP_EXPOSED
+from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
+from sim_core.planning.split import count_layers
+from sim_core.simulator import Ran, tables_of
+from sim_core.step.lower import JITTER_FROM
+from sim_core.step.pipeline import timed_blocks
+from sim_core.terms import NO_COMM, WEIGHT_GRADIENT
+from sim_core.timelines.spans import (
+    BACKWARD,
+    BACKWARD_PART,
+    BESIDE,
+    COMPUTE,
+    CP_PART,
+    DP_PART,
+    EP_PART,
+    FORWARD,
+    FORWARD_PART,
+    INPUT_GRADIENT,
+    RECOMPUTE_PART,
+    TP_PART,
+    Spans,
+    spans,
+)
+from sim_core.timelines.spans import WEIGHT_GRADIENT as WEIGHT_BLOCK
+from sim_core.workloads.workload import Arrays
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_EXPOSED = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART}
+
+
+class Timed(NamedTuple):
+    """Blocks in the order of each stage, stage after stage; the second of a pair follows the first."""
+
+    stage: Ints
+    chunk: Ints
+    micro_batch: Ints
+    backward: Ints
+    part: Ints
+    start_s: Floats
+    end_s: Floats
+
+    @property
+    def second(self) -> npt.NDArray[np.bool_]:
+        """Whether a block is the second of a pair, [n]."""
+        paired = np.zeros(len(self.stage), bool)
+        same = (
+            (self.stage[1:] == self.stage[:-1]) & (self.start_s[1:] == self.start_s[:-1]) & (self.end_s[1:] == self.end_s[:-1])
+        )
+        paired[1:] = same & (self.backward[1:] == 1) & (self.backward[:-1] == 0) & (self.part[1:] != WEIGHTS)
+        return paired
+
+
+def timed(ran: Ran) -> Timed:
+    """The blocks of a plan after its run."""
+    plan = plan_at(ran.plans, 0)
+    shape = plan.schedule, plan.pp, plan.vpp, plan.ga
+    return Timed(*timed_blocks(shape, ran.scratch.program, ran.scratch.times))
+
+
+def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
+    """Spans of all blocks."""
+    plan = plan_at(ran.plans, 0)
+    forward, backward, weight = _cells(ran, hardware, plan)
+    cell = blocks.stage * chunks_of(plan.schedule, plan.vpp) + blocks.chunk
+    second = blocks.second
+    parts = np.where((blocks.backward == 0)[:, None], forward[cell], backward[cell])
+    kind = np.where(blocks.backward == 0, FORWARD, BACKWARD)
+    for part, seconds, name in ((INPUT, backward - weight, INPUT_GRADIENT), (WEIGHTS, weight, WEIGHT_BLOCK)):
+        of_part = (blocks.part == part) & (blocks.backward == 1)
+        parts[of_part], kind[of_part] = seconds[cell[of_part]], name
+    rows = np.flatnonzero(second)
+    if len(rows):  # a pair hides all-to-alls of the one behind compute of the other
+        hidden = parts[rows - 1].sum(axis=1) + parts[rows].sum(axis=1) - (blocks.end_s[rows] - blocks.start_s[rows])
+        both = parts[rows - 1, EP_PART] + parts[rows, EP_PART]
+        left = np.where(both > 0, 1 - hidden / np.where(both > 0, both, 1.0), 1.0)
+        parts[rows - 1, EP_PART] *= left
+        parts[rows, EP_PART] *= left
+    return spans(
+        len(kind),
+        stage=blocks.stage,
+        stream=np.where(second, BESIDE, COMPUTE),
+        kind=kind,
+        chunk=blocks.chunk,
+        micro_batch=blocks.micro_batch,
+        start_s=blocks.start_s,
+        end_s=blocks.end_s,
+        parts=parts,
+    )
+
+
+def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Floats, Floats]:
+    """Seconds by part of a forward, of a whole backward and of the weight gradient in it, [cells, PARTS] each."""
+    arrays, split, table = ran.workload.arrays, ran.tables.split, ran.tables.blocks
+    plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
+    whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
+    once = whole.again[whole.key[0]]  # every forward run again once: what of the collectives is in the forward
+    work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
+    chunks, first = chunks_of(plan.schedule, plan.vpp), split.offset[split.key[0]]
+    forward, backward, weight = (np.zeros((plan.pp * chunks, len(PARTS))) for _ in range(3))
+    duration_s = ran.scratch.program.duration_s
+    in_weights = _group_of_weights(arrays)
+    for cell in range(plan.pp * chunks):
+        stage, chunk = divmod(cell, chunks)
+        row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
+        passes, slower = split.passes[row].astype(np.float64), 1 + _slowness(ran, plan, stage)
+        redone = _redone(ran, plan, row)
+        forward[cell, FORWARD_PART] = slower * (passes @ work[:, FORWARD_S])
+        backward[cell, BACKWARD_PART] = slower * (passes @ work[:, BACKWARD_S])
+        backward[cell, RECOMPUTE_PART] = slower * (redone @ again[:, RECOMPUTE_S])
+        for metric, part in _EXPOSED.items():
+            forward[cell, part] = passes @ once[:, metric]
+            backward[cell, part] = passes @ (work[:, metric] - once[:, metric]) + redone @ again[:, metric]
+        # what is left of a block are gathers and scatters of sharded layers
+        forward[cell, DP_PART] = duration_s[DOWN, cell] - forward[cell].sum()
+        backward[cell, DP_PART] = duration_s[UP, cell] - backward[cell].sum()
+        if SPLITS[plan.schedule]:
+            compute_s = slower * (split.layers[row] @ apart[:, WEIGHT_COMPUTE])
+            sent_s = split.layers[row] @ (apart[:, WEIGHT_GRADIENTS] - apart[:, WEIGHT_COMPUTE])
+            weight[cell, BACKWARD_PART], weight[cell, in_weights] = compute_s, sent_s
+            weight[cell, BACKWARD_PART] += duration_s[WEIGHT, cell] - compute_s - sent_s
+    return forward, backward, weight
+
+
+def _redone(ran: Ran, plan: Plan, row: int) -> Floats:
+    """Passes of each unit that the backward of a virtual stage runs again."""
+    split, arrays = ran.tables.split, ran.workload.arrays
+    if plan.checkpointing == FILE:
+        passes: Floats = split.passes[row].astype(np.float64)
+        return passes
+    if plan.checkpointing == NONE:
+        return np.zeros(split.passes.shape[1])
+    if plan.checkpointing != BLOCK:
+        layers: Floats = split.layers[row].astype(np.float64)
+        return layers
+    begin = int(split.begin[row])
+    end = min(begin + plan.checkpoint_layers, int(split.end[row]))
+    units = range(split.passes.shape[1])
+    return np.array([count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin, end) for unit in units], np.float64)
+
+
+def _slowness(ran: Ran, plan: Plan, stage: int) -> float:
+    """As `slowness` in step/lower.py, for one plan."""
+    jitter = 1 + ran.workload.arrays.framework.jitter * max(np.log2(plan.all_gpus / JITTER_FROM), 0.0)
+    return float((plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1)
+
+
+def _group_of_weights(arrays: Arrays) -> int:
+    """The part that collectives of weight gradients belong to: that of the first; no format has those of several groups."""
+    sent = np.flatnonzero(arrays.pieces.comm_kind[:, WEIGHT_GRADIENT] != NO_COMM)
+    group = int(arrays.pieces.comm_group[sent[0], WEIGHT_GRADIENT]) if len(sent) else 0
+    return _EXPOSED.get(int(TOTAL_OF[group]) + EXPOSED, DP_PART)

@@ -1,0 +1,86 @@
+"""Spans of a timeline as columns: where, what, when, and which parts of the step their seconds are."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.metrics import PARTS
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+Columns = dict[str, Floats | Ints | int]
+
+STREAMS: Final = ("compute", "beside", "sends", "gradients", "parameters")
+"""Rows of a stage: its blocks and waits; the other block of a pair; messages to other stages; gradients and parameters of
+data-parallel ranks, on their own communicator."""
+COMPUTE, BESIDE, SENDS, GRADIENTS, PARAMETERS = range(len(STREAMS))
+
+KINDS: Final = (
+    "forward",
+    "backward",
+    "input gradient",
+    "weight gradient",
+    "wait for a message",
+    "wait for another stage",
+    "wait for parameters",
+    "wait for gradients",
+    "slower beside messages",
+    "optimizer",
+    "collective",
+    "gather parameters",
+    "reduce gradients",
+    "send activations",
+    "send gradients",
+)
+FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, MESSAGE_WAIT, STAGE_WAIT, PARAMETER_WAIT, GRADIENT_WAIT = range(8)
+CONTENTION, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = range(8, len(KINDS))
+
+_OF: Final = {name: at for at, name in enumerate(PARTS)}
+FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
+TP_PART, EP_PART, CP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("tp", "ep", "cp", "pp", "dp"))
+BUBBLE_PART, OPTIMIZER_PART = _OF["bubble_s"], _OF["optimizer_s"]
+
+
+class Spans(NamedTuple):
+    """Spans in columns of equal length; seconds from the start of the step."""
+
+    stage: Ints
+    stream: Ints  # index into STREAMS
+    kind: Ints  # index into KINDS
+    chunk: Ints  # of a block or its message; -1: none
+    micro_batch: Ints  # -1: none
+    start_s: Floats
+    end_s: Floats
+    parts: Floats  # [n, PARTS] seconds by part of the step; 0 for what runs behind the blocks
+
+
+_WHOLE: Final = ("stage", "stream", "kind", "chunk", "micro_batch")
+
+
+def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
+    """Spans from columns and scalars; without `parts` they are behind the blocks."""
+    defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS)))}
+    given = defaults | columns
+    stage, stream, kind, chunk, micro_batch = (np.broadcast_to(np.asarray(given[name], np.int64), rows) for name in _WHOLE)
+    start_s, end_s = (np.broadcast_to(np.asarray(given[name], np.float64), rows) for name in ("start_s", "end_s"))
+    return Spans(stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(given["parts"], np.float64))
+
+
+def of_part(part: int, seconds: Floats) -> Floats:
+    """All seconds in one part, [n, PARTS]."""
+    parts = np.zeros((len(seconds), len(PARTS)))
+    parts[:, part] = seconds
+    return parts
+
+
+def joined(found: list[Spans]) -> Spans:
+    """All spans, by stage and start; those without length are left out."""
+    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    whole = Spans(*columns)
+    kept = np.flatnonzero(whole.end_s > whole.start_s)
+    order = kept[np.lexsort((whole.stream[kept], whole.start_s[kept], whole.stage[kept]))]
+    return Spans(**{name: column[order] for name, column in whole._asdict().items()})

@@ -1,0 +1,31 @@
+"""`sweep report`: a result as one HTML page that opens from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim_core import short
+from sweep.commands.shared import RESULTS
+from sweep.folder import folder_at
+from sweep.report.content import content_of
+from sweep.report.page import report_page
+from sweep.show.terminal import own_console
+from sweep.store import newest
+
+
+def command(
+    directory: Annotated[
+        str | None,
+        typer.Argument(metavar="RESULT", help="Folder of results, a path or URI. Default: the newest under results/."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
+    folder = folder_at(directory) if directory else newest(RESULTS)
+    content = content_of(folder)
+    output.write_text(report_page(content), encoding="utf-8")
+    size = short(output.stat().st_size, "B")
+    own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {size}", soft_wrap=True)

@@ -1,0 +1,85 @@
+"""`sweep search`: find the best plans of a sweep, proven, without simulating the others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sim_core import short
+from sweep.commands.shared import RESULTS, introduce, make_ready, prepared_spec
+from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.exits import EXIT_NO_PLAN
+from sweep.folder import folder_at
+from sweep.ranking import objectives_of, rank
+from sweep.search.candidates import BEATEN, WORSE
+from sweep.search.objective import Objective
+from sweep.search.search import Answer, as_search, run_search
+from sweep.show.progress import progress_display
+from sweep.show.ranked import print_ranking
+from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.slices import LIMIT_S
+from sweep.spec import load_spec
+from sweep.store import Store
+
+
+def command(
+    spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
+    out: Annotated[str | None, typer.Option(help="Folder for the results, a path or URI. Default: results/NAME-HASH.")] = None,
+    best: Annotated[int, typer.Option(min=1, help="How many plans, of each group if the spec has `per`.")] = 1,
+    within: Annotated[float, typer.Option(min=0, max=1, help="Also all plans this part worse than the best: 0.03.")] = 0.0,
+    executor: Annotated[
+        Kind, typer.Option(help="Processes on this machine, or Ray: the cluster in RAY_ADDRESS, else one started here.")
+    ] = Kind.local,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Worker processes; 0: none, run in this process. Default: all cores. A cluster sets its own."),
+    ] = None,
+    slice_limit: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a slice of plans counts as hanging.")
+    ] = LIMIT_S,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
+    fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
+) -> None:
+    """Find the best plans of a sweep, proven, without simulating the others."""
+    console = own_console()
+    loaded = load_spec(spec, sets or [])
+    prepared = prepared_spec(loaded, spec)
+    column, descending = objectives_of(loaded)
+    objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
+    prepared = as_search(prepared, objective)
+    introduce(loaded, prepared, console)
+    check_persistent(out)
+    folder = folder_at(out or RESULTS / f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
+    store = Store(directory=folder)
+    store.check(prepared.provenance, fresh=fresh)
+    try:
+        with sigterm_raises(), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
+            make_ready(prepared, console)
+            begun = time.monotonic()
+            with progress_display(console) as watch:
+                answer = run_search(prepared, objective, store, running, fresh=fresh, watch=watch)
+    except (KeyboardInterrupt, Terminated) as stop:
+        console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
+        raise typer.Exit(exit_code(stop)) from None
+    print_answer(answer, time.monotonic() - begun, console)
+    print_ranking(rank(folder, top=best if within == 0 else None), console)
+    console.print(f"Results: {folder}  (more: sweep rank --help)", soft_wrap=True)
+    if not answer.rows:
+        console.print("No plan can run.")
+        raise typer.Exit(EXIT_NO_PLAN)
+
+
+def print_answer(answer: Answer, seconds: float, console: Console) -> None:
+    """How much had to be simulated for the proof, and how near the bounds were."""
+    legal = answer.counted.get(BEATEN, 0) + answer.counted.get(WORSE, 0) + answer.rows
+    console.print(
+        f"{answer.plans:,} plans searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
+        f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
+        "the bounds of the others prove that they are worse.",
+        highlight=False,
+        soft_wrap=True,
+    )

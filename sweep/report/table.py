@@ -1,0 +1,97 @@
+"""A result as coded columns: what the charts of a page need of every row, in memory for a million rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sweep.query import columns_of
+from sweep.selection import ordering, quoted
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MOST_VALUES: Final = 40
+"""Values of an axis that is drawn as such; one with more is left to the ranking."""
+MEASURES: Final = ("step_time_s", "samples_per_s", "gpu_s_per_sample", "mfu", "peak_memory_bytes", "gpu_hours", "usd")
+IDENTITY: Final = ("plan", "fidelity", "dp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A plan column with more than one value: the values in order, and the code of each row."""
+
+    name: str
+    values: tuple[Any, ...]
+    code: Ints  # [rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """All rows of a result, [n]; measures of rows without a result are NaN."""
+
+    plan: Ints
+    ran: npt.NDArray[np.bool_]
+    reason: Axis
+    axes: tuple[Axis, ...]
+    measures: dict[str, Floats]
+    by: str
+    descending: bool
+    order: Ints  # rows with a result and a value of `by`, the best first
+
+    @property
+    def cost(self) -> Floats:
+        """What is minimised: `by`, negated where more is better."""
+        return -self.measures[self.by] if self.descending else self.measures[self.by]
+
+
+def read_columns(connection: duckdb.DuckDBPyConnection, provenance: dict[str, Any]) -> Columns:
+    """The columns of the results that a connection has. Raises SpecError."""
+    schema = columns_of(connection)
+    names = list(schema)
+    plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
+    by, descending = ordering(None, None, provenance, schema)[0]
+    measured = list(dict.fromkeys([by, *(name for name in MEASURES if name in schema)]))
+    chosen = ", ".join(map(quoted, ["plan", "status", "reason", *plan_columns, *measured]))
+    table = connection.sql(f"SELECT {chosen} FROM results").to_arrow_table()
+    measures = {name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False) for name in measured}
+    ran = _axis(table, "status")
+    is_ok = np.array([value == "ok" for value in ran.values])[ran.code] & ~np.isnan(measures[by])
+    axes = [axis for name in plan_columns if len((axis := _axis(table, name)).values) > 1]
+    kept = tuple(axis for axis in axes if len(axis.values) <= MOST_VALUES)
+    cost = -measures[by] if descending else measures[by]
+    rows = np.flatnonzero(is_ok)
+    plan = table["plan"].to_numpy()
+    order = rows[np.lexsort((plan[rows], cost[rows]))]
+    return Columns(
+        plan=plan,
+        ran=is_ok,
+        reason=_axis(table, "reason"),
+        axes=kept,
+        measures=measures,
+        by=by,
+        descending=descending,
+        order=order,
+    )
+
+
+def _axis(table: pa.Table, name: str) -> Axis:
+    """A column as codes of its sorted values."""
+    column = table[name].combine_chunks()
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    values = coded.dictionary.to_pylist()
+    order = sorted(range(len(values)), key=lambda k: (values[k] is None, values[k]))
+    place = np.empty(len(values), np.int64)
+    place[order] = np.arange(len(values))
+    codes = place[coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
+    used = np.unique(codes) if len(codes) else codes  # a dictionary may hold more than the rows use
+    if len(used) < len(values):
+        again = np.full(len(values), -1, np.int64)
+        again[used] = np.arange(len(used))
+        codes, order = again[codes], [order[k] for k in used]
+    return Axis(name=name, values=tuple(values[k] for k in order), code=codes)

@@ -1,0 +1,1 @@
+"""Search: the best plans of a space, proven, without simulating the others (docs/search.md)."""

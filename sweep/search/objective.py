@@ -1,0 +1,81 @@
+"""What a search looks for: the best plans of each group, by a column that can only get worse when the step takes longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sim_core import MEMORY, SpecError
+from sweep.budget import COSTS
+from sweep.columns import DEVICE_MEMORY, MEASURES
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FALLS: Final = ("samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "effective_tokens_per_s")
+"""Columns that fall when the step takes longer."""
+RISES: Final = ("step_time_s", "gpu_s_per_sample", *COSTS)
+"""Columns that rise."""
+KNOWN: Final = (*MEMORY, DEVICE_MEMORY)
+"""Columns that are known without a simulation, as are those of the plan itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The `best` plans of each value of `per` by `column`, and all whose value is `within` a part of the best."""
+
+    column: str
+    descending: bool
+    per: tuple[str, ...]
+    best: int
+    within: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises SpecError for a column that the bound of a step does not bound."""
+        bounded = self.column not in MEASURES or self.column in KNOWN
+        if not bounded and self.column not in (FALLS if self.descending else RISES):
+            direction = "highest" if self.descending else "lowest"
+            raise SpecError(
+                f"search: the {direction} {self.column} cannot be bounded without simulating every plan (`sweep run`); "
+                f"a search takes the lowest of {', '.join(RISES)}, the highest of {', '.join(FALLS)}"
+            )
+
+    def cost(self, rows: pa.RecordBatch) -> Floats:
+        """What the search minimises, [rows], in the order of the column; NaN where the column is null."""
+        column = rows.column(self.column)
+        values: Floats = column.to_numpy(zero_copy_only=False).astype(np.float64)
+        if self.descending:
+            return -values
+        return values
+
+    def limit(self, best: float, worst_kept: float) -> float:
+        """The cost up to which a plan belongs to the answer: that of the last of the best, or `within` of the first."""
+        return max(worst_kept, best + self.within * abs(best))
+
+
+def group_keys(rows: pa.RecordBatch, per: tuple[str, ...]) -> tuple[list[bytes], Ints]:
+    """The distinct groups among rows, each as bytes that any batch of the sweep gives it; and the group of each row."""
+    if not per:
+        return [b""], np.zeros(rows.num_rows, np.int64)
+    columns = [_codes(rows.column(name)) for name in per]
+    group = np.zeros(rows.num_rows, np.int64)
+    for codes in columns:
+        _, digit = np.unique(codes, return_inverse=True)
+        _, group = np.unique(group * (int(digit.max(initial=0)) + 1) + digit, return_inverse=True)
+    _, first = np.unique(group, return_index=True)
+    return [np.array([codes[row] for codes in columns]).tobytes() for row in first], group
+
+
+def _codes(column: pa.Array) -> Ints:
+    """Integers that tell the values of a column apart, the same in every batch."""
+    if pa.types.is_dictionary(column.type):
+        column = column.indices
+    values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind == "f":
+        return np.ascontiguousarray(values, np.float64).view(np.int64)
+    codes: Ints = values.astype(np.int64)
+    return codes

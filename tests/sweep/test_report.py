@@ -1,0 +1,146 @@
+"""`sweep report`: its numbers are those of the result; a browser draws every chart, filters, and nothing overflows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from sim_core import PARTS
+from sweep.report.content import content_of
+from sweep.report.page import report_page
+from tests.sweep.commands import sweep
+from tests.sweep.conftest import spec_in
+from tests.sweep.test_page import CHROMIUM, Outline
+
+CHARTS = ("ranking", "trade-offs", "parallel", "breakdown", "heat", "reasons")
+PROBE = """<script>
+const chip = document.querySelector("#filters button"), rows = () => document.querySelectorAll("#ranking tr").length;
+const told = document.getElementById("shown").textContent;
+chip.click();
+const after = document.getElementById("shown").textContent;
+const inside = node => node.closest(".scroll") || node.getBoundingClientRect().right <= innerWidth + 1;
+const wide = [...document.querySelectorAll("body *")].filter(node => !inside(node));
+document.body.dataset.probe = JSON.stringify({
+  told, after, pressed: chip.getAttribute("aria-pressed"), rows: rows(), errors: window.errors, width: innerWidth,
+  overflow: document.documentElement.scrollWidth - innerWidth, wide: wide.map(node => node.tagName + "#" + node.id).slice(0, 5),
+  drawn: [...document.querySelectorAll("[data-drawn]")].map(node => node.id || node.dataset.drawn),
+  points: document.querySelectorAll("#trade-offs .point").length,
+  front: document.querySelectorAll("#trade-offs .on-front").length,
+});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("report")
+    path = spec_in(place, per=["all_gpus"], budget={"tokens": "1T", "usd_per_gpu_hour": 2.5})
+    assert sweep("run", path, "--out", place / "out", "--workers", 0, "--top", 0).returncode == 0
+    return place / "out"
+
+
+@pytest.fixture(scope="module")
+def content(folder: Path) -> dict[str, Any]:
+    return content_of(folder)
+
+
+def _query(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    return duckdb.connect().execute(query.replace("RESULTS", f"'{folder}/part-*.parquet'")).fetchall()
+
+
+def test_counts_and_best_values_are_those_of_the_result(folder: Path, content: dict[str, Any]) -> None:
+    total, ran = _query(folder, "SELECT count(*), count(*) FILTER (status = 'ok') FROM RESULTS")[0]
+    assert (content["rows_total"], content["ran"]) == (total, ran)
+    for one in content["sensitivity"]:
+        name = one["axis"]
+        found = _query(
+            folder,
+            f"SELECT {name}, min(gpu_s_per_sample), count(*) FILTER (status = 'ok'), count(*) FROM RESULTS "
+            "GROUP BY 1 ORDER BY 1",
+        )
+        assert [row[2] for row in found] == one["ran"], name
+        assert [row[3] for row in found] == one["all"], name
+        assert [row[1] for row in found] == pytest.approx(one["best"], rel=1e-4), name
+    reasons = dict(_query(folder, "SELECT reason, count(*) FROM RESULTS WHERE reason <> '' GROUP BY 1"))
+    assert {one["reason"]: one["n"] for one in content["reasons"] if one["reason"] != "ok"} == reasons
+
+
+def test_a_cell_of_the_heat_map_is_the_best_of_its_plans(folder: Path, content: dict[str, Any]) -> None:
+    axes = {axis["name"]: axis["values"] for axis in content["axes"]}
+    cells = content["heat"]["tp|pp"]
+    for i, tp in enumerate(axes["tp"]):
+        for j, pp in enumerate(axes["pp"]):
+            best = _query(folder, f"SELECT min(gpu_s_per_sample) FROM RESULTS WHERE tp = {tp} AND pp = {pp}")[0][0]
+            assert cells[i * len(axes["pp"]) + j] == (None if best is None else pytest.approx(best, rel=1e-4))
+
+
+def test_the_front_is_what_no_plan_beats(folder: Path, content: dict[str, Any]) -> None:
+    one = next(each for each in content["density"] if each["x"] == "all_gpus")
+    assert sum(cell[2] for cell in one["cells"]) == content["ran"]
+    worse = _query(folder, "SELECT all_gpus, min(step_time_s) FROM RESULTS WHERE status = 'ok' GROUP BY 1 ORDER BY 1")
+    least, expected = float("inf"), []
+    for gpus, step_s in worse:
+        if step_s < least:
+            expected.append((gpus, step_s))
+            least = step_s
+    assert [(x, y) for _, x, y in one["front"]] == [(gpus, pytest.approx(step_s, rel=1e-4)) for gpus, step_s in expected]
+
+
+def test_every_group_has_its_best_plans(folder: Path, content: dict[str, Any]) -> None:
+    rows = content["rows"]
+    assert 0.9 * 3000 <= len(rows["plan"]) <= 3000
+    best = dict(_query(folder, "SELECT all_gpus, arg_min(plan, gpu_s_per_sample) FROM RESULTS WHERE status = 'ok' GROUP BY 1"))
+    assert set(best.values()) <= set(rows["plan"])
+    for k in range(0, len(rows["plan"]), 97):
+        parts = sum(rows[part][k] for part in PARTS)
+        assert parts == pytest.approx(rows["step_time_s"][k], rel=1e-4)
+
+
+def test_nothing_comes_from_elsewhere(content: dict[str, Any]) -> None:
+    page = report_page(content | {"name": "a </script><script>alert(1)</script>"})
+    outline = Outline(page)
+    assert outline.loads == []
+    assert "a </script><script>alert(1)</script>" in outline.text
+    assert len(outline.scripts) == 3, "data, charts, report"
+    assert len(page) < 3_000_000
+
+
+def test_the_command_writes_the_page(folder: Path, tmp_path: Path) -> None:
+    told = sweep("report", folder, "-o", tmp_path / "r.html")
+    assert told.returncode == 0, told.stderr
+    assert re.fullmatch(rf"{tmp_path}/r.html: 11,520 plans of {folder}, [0-9.]+ [kM]B\n", told.stdout)
+    told = sweep("report", tmp_path, "-o", tmp_path / "r.html")
+    assert (told.returncode, told.stderr) == (1, f"error: {tmp_path}: holds no results of a sweep\n")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_draws_it_and_filters(content: dict[str, Any], tmp_path: Path, width: int) -> None:
+    errors = "<script>window.errors = []; addEventListener('error', event => errors.push(event.message));</script>"
+    page = report_page(content).replace("<style>", f"{errors}<style>", 1).replace("</body>", f"{PROBE}</body>")
+    inner = tmp_path / "page.html"
+    inner.write_text(page, encoding="utf-8")
+    done = subprocess.run(
+        [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+         f"--window-size={width},900", "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=10000", "--dump-dom",
+         inner.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = re.search(r'data-probe="([^"]+)"', done.stdout)
+    assert found, done.stdout[-2000:]
+    probe = json.loads(found[1].replace("&quot;", '"'))
+    assert probe["errors"] == []
+    assert probe["overflow"] <= 0, probe
+    assert probe["wide"] == [], probe
+    assert set(CHARTS) - {"ranking"} <= set(probe["drawn"])
+    assert probe["drawn"].count("bars") == len(content["sensitivity"])
+    assert probe["told"] != probe["after"], "a filter chooses"
+    assert probe["pressed"] == "true"
+    assert probe["rows"] > 10
+    assert probe["points"] > 10
+    assert probe["front"] > 1

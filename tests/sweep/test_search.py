@@ -1,0 +1,213 @@
+"""`sweep search` against the exhaustive sweep: the same best plans, ties included, in random spaces by any objective."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from sim_core import SpecError
+from sweep.evaluation import evaluate
+from sweep.executors.inline import InlineExecutor
+from sweep.executors.local import LocalExecutor
+from sweep.preparation import Prepared, prepare
+from sweep.ranking import rank
+from sweep.search.objective import Objective
+from sweep.search.search import as_search, run_search
+from sweep.slices import Receipt, SliceQueue, SliceTask
+from sweep.spec import load_spec
+from sweep.store import Store
+from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
+from tests.sweep.test_execution import call
+
+MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "gpt7b": {"workload": {"path": str(GPT7B), "micro_batch": 1, "sequence": 2048}, "hardware": "H100-SXM"},
+    "llama405b": {
+        "workload": {"path": str(LLAMA405B), "micro_batch": 1, "sequence": 4096, "ffn": 53248},
+        "hardware": "H100-SXM",
+    },
+    "moe": {"workload": {"path": str(MOE)}, "hardware": "A800-80G-SXM"},
+    "mixtral": {"workload": {"model": "mixtral-8x7b", "sequence": 4096}, "hardware": "H100-SXM"},
+    "llama3": {"workload": {"model": "llama3-8b", "sequence": 8192}, "hardware": "H100-SXM"},
+}
+AXES: dict[str, list[Any]] = {
+    "tp": [1, 2, 4, 8],
+    "pp": [1, 2, 4, 8],
+    "vpp": [1, 2, 3],
+    "ep": [1, 2, 4, 8],
+    "all_gpus": [64, 128, 256],
+    "ga": [4, 8, 16, 32],
+    "micro_batch": [1, 2, 4],
+    "checkpointing": ["none", "full", "block:1"],
+    "schedule": ["1f1b", "gpipe", "1f1b-deepspeed", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev"],
+    "overlap_grad": [True, False],
+    "overlap_param": [True, False],
+    "overlap_pp": [True, False],
+    "bucket_bytes": ["25 MB", "200 MB"],
+    "post_validation": [True, False],
+    "hardware.nic_bandwidth": ["100 Gb/s", "400 Gb/s"],
+    "straggler_factor": [1.0, 1.2],
+}
+OBJECTIVES = [
+    ("step_time_s", False),
+    ("gpu_s_per_sample", False),
+    ("tokens_per_s_per_gpu", True),
+    ("mfu", True),
+    ("usd", False),
+]
+
+
+def random_search(seed: int, folder: Path) -> tuple[Prepared, Objective]:
+    """A space of a few hundred plans, and what to look for in it."""
+    rng = np.random.default_rng(seed)
+    name = str(rng.choice(list(WORKLOADS)))
+    chosen = [key for key in AXES if rng.random() < 0.45]
+    axes: dict[str, list[Any]] = {}
+    for key in [key for key in AXES if key in (*chosen, "tp", "pp")]:
+        if np.prod([len(values) for values in axes.values()]) > 300:
+            break
+        values = AXES[key]
+        picked = sorted(rng.choice(len(values), int(rng.integers(2, len(values) + 1)), replace=False))
+        axes[key] = [values[k] for k in picked]
+    fixed = {"layer_split": "balanced", "all_gpus": 128, "ga": 16}
+    spec = {"name": "random", **WORKLOADS[name], "axes": axes, "fixed": {k: v for k, v in fixed.items() if k not in axes}}
+    if name != "moe":
+        spec["budget"] = {"tokens": "1T", "usd_per_gpu_hour": 2.5}
+    path = folder / f"{seed}.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    loaded = load_spec(path)
+    column, descending = OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
+    if name == "moe":  # its sequence and model are not known
+        column, descending = OBJECTIVES[int(rng.integers(2))]
+    per = tuple(key for key in ("all_gpus", "schedule", "hardware") if rng.random() < 0.4 and not key.startswith("hardware."))
+    within = float(rng.choice([0, 0, 0.02, 0.2]))
+    objective = Objective(column=column, descending=descending, per=per, best=int(rng.integers(1, 12)), within=within)
+    return prepare(loaded, folder), objective
+
+
+def exhaustive(prepared: Prepared, objective: Objective) -> set[int]:
+    """The plans of the answer, from a simulation of all: plain Python over rows."""
+    table = evaluate(prepared.sweep, np.arange(prepared.sweep.space.count))
+    groups = defaultdict(list)
+    for row in table.select(["plan", "status", objective.column, *objective.per]).to_pylist():
+        if row["status"] == "ok" and row[objective.column] is not None:
+            groups[tuple(row[name] for name in objective.per)].append((row[objective.column], row["plan"]))
+    answer = set()
+    for found in groups.values():
+        ordered = sorted((value for value, _ in found), reverse=objective.descending)
+        first, last = ordered[0], ordered[: objective.best][-1]
+        near = first * (1 - objective.within if objective.descending else 1 + objective.within)
+        if len(ordered) < objective.best:
+            answer |= {plan for _, plan in found}
+        elif objective.descending:
+            answer |= {plan for value, plan in found if value >= min(last, near)}
+        else:
+            answer |= {plan for value, plan in found if value <= max(last, near)}
+    return answer
+
+
+def searched(prepared: Prepared, objective: Objective, folder: Path, workers: int = 0) -> set[int]:
+    """The plans that a search keeps."""
+    store = Store(directory=folder)
+    executor = LocalExecutor(workers) if workers else InlineExecutor()
+    prepared = as_search(prepared, objective)
+    answer = run_search(prepared, objective, store, executor)
+    table = pa.concat_tables([pa.parquet.read_table(path) for path in store.files()])
+    counts = store.counted()["plans"]
+    assert sum(counts.values()) + len(table) == prepared.sweep.space.count == answer.plans
+    assert answer.simulated <= answer.plans * 2
+    plans = table.column("plan").to_pylist()
+    assert len(set(plans)) == len(plans)
+    return set(plans)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_answer_is_that_of_the_exhaustive_sweep(seed: int, tmp_path: Path) -> None:
+    prepared, objective = random_search(seed, tmp_path)
+    assert searched(prepared, objective, tmp_path / "out") == exhaustive(prepared, objective)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_the_answer_is_that_of_the_exhaustive_sweep_in_many_spaces(seed: int, tmp_path: Path) -> None:
+    prepared, objective = random_search(seed, tmp_path)
+    assert searched(prepared, objective, tmp_path / "out") == exhaustive(prepared, objective)
+
+
+LARGER = {
+    "name": "larger",
+    "workload": {"path": str(GPT7B), "micro_batch": 1, "sequence": 2048},
+    "hardware": "H100-SXM",
+    "axes": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "vpp": [1, 2], "all_gpus": [64, 128, 256], "ga": {"range": [4, 256, 4]}},
+    "fixed": {"layer_split": "balanced"},
+    "per": ["all_gpus"],
+}
+"""4,608 plans: several slices."""
+
+
+@pytest.fixture
+def larger(tmp_path: Path) -> Path:
+    path = tmp_path / "larger.yaml"
+    path.write_text(yaml.safe_dump(LARGER))
+    return path
+
+
+class Stopped(InlineExecutor):
+    """Is interrupted after its first slice."""
+
+    def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
+        yield next(super().run(task, queue))
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_goes_on_and_any_executor_finds_the_same(larger: Path, tmp_path: Path) -> None:
+    prepared = prepare(load_spec(larger), tmp_path)
+    objective = Objective(column="gpu_s_per_sample", descending=False, per=("all_gpus",), best=5)
+    expected = exhaustive(prepared, objective)
+    with pytest.raises(KeyboardInterrupt):
+        run_search(as_search(prepared, objective), objective, Store(directory=tmp_path / "a"), Stopped())
+    assert len(Store(directory=tmp_path / "a").files()) == 1
+    assert searched(prepared, objective, tmp_path / "a") == expected
+    assert searched(prepared, objective, tmp_path / "b", workers=2) == expected
+
+
+def test_few_plans_are_simulated(larger: Path, tmp_path: Path) -> None:
+    prepared = prepare(load_spec(larger), tmp_path)
+    objective = Objective(column="gpu_s_per_sample", descending=False, per=("all_gpus",), best=1)
+    answer = run_search(as_search(prepared, objective), objective, Store(directory=tmp_path / "a"), InlineExecutor())
+    legal = int(np.sum(evaluate(prepared.sweep, np.arange(prepared.sweep.space.count)).column("reason").to_numpy(False) == ""))
+    assert answer.simulated < 0.2 * legal
+    assert 0.9 < answer.tightness <= 1
+
+
+def test_a_search_is_a_result_like_any_other(larger: Path, tmp_path: Path) -> None:
+    out, run = tmp_path / "out", tmp_path / "run"
+    text = call("search", larger, "--out", out, "--workers", 0, "--best", 3)
+    assert "the bounds of the others prove that they are worse" in text
+    assert "Incomplete" not in text
+    assert "4,608 plans searched" in call("search", larger, "--out", out, "--workers", 0, "--best", 3)
+    call("run", larger, "--out", run, "--workers", 0, "--top", 0)
+    ours, theirs = rank(out, top=3).rows, rank(run, top=3).rows
+    assert ours.select(["plan", "step_time_s"]) == theirs.select(["plan", "step_time_s"])
+    assert rank(out).total == rank(run).total
+    assert call("rank", out, "--top", 3, "--format", "csv") == call("rank", run, "--top", 3, "--format", "csv")
+    call("compact", out)
+    assert rank(out).total == rank(run).total
+    assert "holds results of another sweep" in call("search", larger, "--out", out, "--workers", 0, expect=1)
+    manifest = json.loads((out / "sweep.json").read_text())
+    assert manifest["search"]["best"] == 3
+
+
+def test_an_objective_that_no_bound_bounds_is_refused() -> None:
+    for column, descending in (("bubble_s", False), ("step_time_s", True), ("mfu", False), ("hfu", True)):
+        with pytest.raises(SpecError, match="cannot be bounded without simulating every plan"):
+            Objective(column=column, descending=descending, per=(), best=1)
+    Objective(column="peak_memory_bytes", descending=False, per=(), best=1)
