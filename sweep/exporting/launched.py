@@ -52,6 +52,8 @@ def launched(prepared: Prepared, number: int) -> Launched:
     fields |= {name: row[name] for name in ("layer_split", "checkpointing", "schedule", "hardware", "overlap_pp")}
     known = workload.modelled
     chosen, own = str(fields["sharding"]), "optimizer" if known is None else known.stack.sharding
+    if known is not None and row["pp"] > 1:
+        own = known.stack.sharding_in_pipeline or own
     return Launched(
         name=str(prepared.provenance["name"]),
         number=number,

@@ -21,6 +21,7 @@ _RECIPES: Final = {
     "nvfp4": ("--fp4-format", "e2m1"),
 }
 _STRATEGIES: Final = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+_DISPATCHERS: Final = ("alltoall", "flex")
 _GRADIENT_BYTES: Final = 4
 
 
@@ -83,6 +84,8 @@ def _experts(plan: Launched) -> Flags:
     if plan.number_of("ep") == 1 and (plan.model is None or plan.model.experts is None):
         return {}
     dispatcher = str(plan.fields["dispatcher"])
+    if dispatcher not in _DISPATCHERS:
+        raise SpecError(f"plan {plan.number}: Megatron-LM has no dispatcher {dispatcher}, only {', '.join(_DISPATCHERS)}")
     flags: Flags = {
         "--expert-model-parallel-size": (str(plan.number_of("ep")),),
         "--expert-tensor-parallel-size": (str(plan.number_of("tp") if plan.experts_with_tp else 1),),
@@ -92,6 +95,8 @@ def _experts(plan: Launched) -> Flags:
         flags["--moe-flex-dispatcher-backend"] = ("deepep",)
     if plan.fields["overlap_ep"] and plan.number_of("ep") > 1:
         flags["--overlap-moe-expert-parallel-comm"] = ()
+    if plan.fields.get("overlap_shared_experts"):
+        flags["--moe-shared-expert-overlap"] = ()
     return flags
 
 
@@ -99,9 +104,11 @@ def _recompute(plan: Launched) -> Flags:
     kind, _, layers = str(plan.fields["checkpointing"]).partition(":")
     if kind == "selective":
         return {"--recompute-granularity": ("selective",)}
-    method = {"full": "uniform", "every": "uniform", "block": "block"}.get(kind)
-    if method is None:
+    if kind in ("none", "file"):
         return {}
+    method = {"full": "uniform", "every": "uniform", "block": "block"}.get(kind)
+    if method is None:  # modules by Megatron's names
+        return {"--recompute-granularity": ("selective",), "--recompute-modules": tuple(kind.split("+"))}
     return {
         "--recompute-granularity": ("full",),
         "--recompute-method": (method,),

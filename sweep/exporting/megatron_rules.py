@@ -32,6 +32,7 @@ class _Read:
         self.micro = self.number("--micro-batch-size", 1)
         self.batch = self.number("--global-batch-size", self.micro * self.dp)
         self.sharded = self.has("--use-distributed-optimizer") or self.has("--use-megatron-fsdp")
+        self.modules = self.flags.get("--recompute-modules", ())
         self.sequence_parallel = self.has("--sequence-parallel") and self.tp > 1
 
     def has(self, flag: str) -> bool:
@@ -133,6 +134,14 @@ _EXPERTS: tuple[Rule, ...] = (
         "etp x ep x pp must divide the GPUs",
     ),
     (
+        lambda r: r.has("--moe-shared-expert-overlap") and r.word("--moe-token-dispatcher-type", "allgather") == "allgather",
+        "--moe-shared-expert-overlap needs the dispatcher alltoall or flex",
+    ),
+    (
+        lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.has("--moe-shared-expert-overlap"),
+        "--overlap-moe-expert-parallel-comm does not go with --moe-shared-expert-overlap",
+    ),
+    (
         lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.pp > 1 and r.vpp == 1,
         "--overlap-moe-expert-parallel-comm with pp > 1 needs virtual stages",
     ),
@@ -167,6 +176,30 @@ _MEMORY: tuple[Rule, ...] = (
     (
         lambda r: _recompute(r, "selective") and (r.has("--recompute-method") or r.has("--recompute-num-layers")),
         "--recompute-granularity selective takes no --recompute-method",
+    ),
+    (
+        lambda r: "moe_act" in r.modules and not r.has("--moe-grouped-gemm"),
+        "--recompute-modules moe_act needs --moe-grouped-gemm",
+    ),
+    (
+        lambda r: "mla_up_proj" in r.modules and not r.has("--multi-latent-attention"),
+        "--recompute-modules mla_up_proj needs --multi-latent-attention",
+    ),
+    (
+        lambda r: "shared_experts" in r.modules and r.has("--moe-shared-expert-overlap"),
+        "--recompute-modules shared_experts does not go with --moe-shared-expert-overlap",
+    ),
+    (
+        lambda r: "moe" in r.modules and r.has("--overlap-moe-expert-parallel-comm"),
+        "--recompute-modules moe does not go with --overlap-moe-expert-parallel-comm",
+    ),
+    (
+        lambda r: (
+            bool({"moe_act", "layernorm"} & {*r.modules})
+            and r.has("--fp8-format")
+            and r.word("--fp8-recipe", "delayed") == "delayed"
+        ),
+        "--recompute-modules moe_act and layernorm do not go with --fp8-recipe delayed",
     ),
     (
         lambda r: r.has("--overlap-param-gather") and not r.sharded,

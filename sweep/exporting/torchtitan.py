@@ -62,7 +62,7 @@ def _data(plan: Launched) -> tuple[int, int, str]:
     dp, cp = plan.number_of("dp"), plan.number_of("cp")
     if plan.sharding == "none":
         return dp, 1, "never"
-    if plan.sharding == "optimizer":
+    if plan.sharding == "optimizer" and plan.stack != "torchtitan":
         raise SpecError(
             f"plan {plan.number}: torchtitan shards parameters or nothing, not the optimizer alone ({plan.sharding}); "
             "sweep with stack: torchtitan, or sharding: parameters"
@@ -72,7 +72,7 @@ def _data(plan: Launched) -> tuple[int, int, str]:
         raise SpecError(
             f"plan {plan.number}: torchtitan shards over whole groups of context parallelism: cp must divide dp_shard"
         )
-    kept = plan.sharding == "gradients" or not plan.fields["reshard_after_forward"]
+    kept = plan.sharding in ("gradients", "optimizer") or not plan.fields["reshard_after_forward"]
     return dp * cp // group, group // cp, "never" if kept else "always"
 
 

@@ -148,6 +148,7 @@ def test_a_plan_survives_its_flags(parser: argparse.ArgumentParser) -> None:
             {"--pipeline-model-parallel-layout": ("Et*19|t*21|t*21|t*19L",)},
         ),
         ({"sharding": "parameters", "pp": 1, "vpp": 1}, {"--data-parallel-sharding-strategy": ("optim_grads_params",)}),
+        ({"checkpointing": "layernorm+mlp"}, {"--recompute-modules": ("layernorm", "mlp")}),
         ({"sharding": "none", "overlap_param": False}, {"--overlap-grad-reduce": ()}),
     ],
 )
@@ -165,6 +166,8 @@ def test_experts_are_launched_as_they_are_simulated(parser: argparse.ArgumentPar
     args = parser.parse_args(words_of(megatron_text(plan_of(base={**base, "fixed": fixed}))))
     assert (args.num_experts, args.expert_model_parallel_size, args.expert_tensor_parallel_size) == (8, 8, 1)
     assert (args.moe_token_dispatcher_type, args.sequence_parallel) == ("flex", True)
+    with pytest.raises(SpecError, match="Megatron-LM has no dispatcher hierarchical"):
+        megatron_flags(plan_of(base={**base, "fixed": fixed | {"dispatcher": "hierarchical"}}))
 
 
 def test_a_plan_that_it_refuses_names_the_rule() -> None:
@@ -201,7 +204,7 @@ def test_torchtitan_reads_the_file(pp: int) -> None:
     """Keys and types of v0.2.2, degrees that make up the world, batches that divide."""
     base: dict[str, Any] = {**SPEC, "workload": {"sequence": 8192, "stack": "torchtitan"}, "axes": {"pp": [pp]}}
     fixed: dict[str, Any] = {"tp": 2, "cp": 2, "all_gpus": 64, "dp_shard": 16 // pp, "global_batch": 64}
-    fixed |= {"reshard_after_forward": pp == 1, "checkpointing": "full"}
+    fixed |= {"checkpointing": "full"}
     text = torchtitan_text(plan_of(base={**base, "fixed": fixed}))
     found = tomllib.loads(text)
     assert all(type(value) is TITAN_KEYS[section][key] for section, keys in found.items() for key, value in keys.items())
