@@ -106,6 +106,13 @@ def added(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"plans": dict(plans), **sums}
 
 
+def carried(data: bytes, rows: int) -> dict[str, Any]:
+    """The provenance in a slice's file. Raises ValueError if the file is damaged."""
+    if not is_whole(data, rows, None):
+        raise ValueError("is damaged")
+    return opened_text(pq.read_metadata(BytesIO(data)).metadata[PROVENANCE])
+
+
 def _place(data: bytes | memoryview) -> int | None:
     """Where the seal's value is in a Parquet file; None if there is none, as in files of earlier versions."""
     if len(data) < 12:

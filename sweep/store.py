@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from sim_core import SpecError
 from sweep.folder import Folder, Location, folder_at
-from sweep.slice_file import Slice, added, counted_in, is_whole, opened_text, sealed_text
+from sweep.slice_file import Slice, added, carried, counted_in, is_whole, opened_text, sealed_text
 
 MANIFEST: Final = "sweep.json"
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
@@ -89,7 +89,21 @@ class Store:
         except FileNotFoundError:
             return None
         except ValueError as error:
+            held = self._provenance_of_slices()
+            if held is not None:
+                return held
             raise SpecError(f"{self.folder / MANIFEST}: is damaged ({error}); start over with `sweep run --fresh`") from None
+
+    def _provenance_of_slices(self) -> dict[str, Any] | None:
+        """The provenance that undamaged slices carry, where they agree; None if there are none."""
+        found: dict[str, dict[str, Any]] = {}
+        for part in self._parts():
+            try:
+                held = carried(self.folder.read_bytes(part.file_name), part.rows)
+            except (FileNotFoundError, ValueError):
+                continue
+            found[held["sweep"]] = held
+        return next(iter(found.values())) if len(found) == 1 else None
 
     def is_running(self) -> bool:
         """Whether a run on this machine is writing here; an object store does not tell."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim_core import EXPLANATIONS, PARTS
 from sweep.folder import Location
-from sweep.query import results
+from sweep.query import columns_of, results
 from sweep.report.charts import density, heat_maps, reasons_by_axis, sensitivity, values_of
 from sweep.report.table import Columns, read_columns
 from sweep.selection import quoted
@@ -44,7 +44,7 @@ def content_of(directory: Location) -> dict[str, Any]:
         "ran": len(columns.order),
         "axes": [{"name": axis.name, "values": values_of(axis)} for axis in columns.axes],
         "rows": rows,
-        "parts": list(PARTS),
+        "parts": [name for name in PARTS if name in rows],
         "sensitivity": sensitivity(columns),
         "heat": heat_maps(columns),
         "density": [found for x, y in trade_offs if (found := density(columns, x, y))],
@@ -74,7 +74,9 @@ def _chosen(columns: Columns, provenance: dict[str, Any]) -> list[int]:
 def _rows(connection: duckdb.DuckDBPyConnection, columns: Columns, chosen: list[int]) -> dict[str, list[Any]]:
     """The chosen rows, column by column: axes as codes, measures and parts as numbers."""
     plans = columns.plan[chosen]
-    wanted = ", ".join(map(quoted, [*PARTS, "device_memory_bytes", "dp"]))
+    held = columns_of(connection)  # results of earlier versions have fewer columns
+    names = [name for name in (*PARTS, "device_memory_bytes", "dp") if name in held]
+    wanted = ", ".join(map(quoted, names))
     numbers = ", ".join(str(int(plan)) for plan in plans) or "-1"
     found = connection.sql(f"SELECT plan, {wanted} FROM results WHERE plan IN ({numbers})").to_arrow_table()
     place = {plan: k for k, plan in enumerate(found["plan"].to_pylist())}
@@ -82,7 +84,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, columns: Columns, chosen: list[
     rows: dict[str, list[Any]] = {"plan": plans.tolist()}
     rows |= {axis.name: axis.code[chosen].tolist() for axis in columns.axes}
     rows |= {name: _digits(values[chosen].tolist()) for name, values in columns.measures.items()}
-    for name in (*PARTS, "device_memory_bytes", "dp"):
+    for name in names:
         values = found[name].to_pylist()
         rows[name] = _digits([values[k] for k in order])
     return rows

@@ -134,7 +134,7 @@ def _best(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     if content["by"] != "step_time_s":
         values.append((short(first["step_time_s"], "s"), "its step"))
     if first.get("peak_memory_bytes") is not None:
-        have = first["device_memory_bytes"]
+        have = first.get("device_memory_bytes")
         values.append((short(first["peak_memory_bytes"], "B"), f"its memory, of {short(have, 'B')}" if have else "its memory"))
     return values
 

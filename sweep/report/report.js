@@ -83,7 +83,7 @@
     const points = rows.filter(k => at(k).x > 0 && at(k).y > 0).map(k => ({
       ...at(k), text: told(k), colour: colourBy ? COLOURS[D.rows[colourBy][k] % COLOURS.length] : COLOURS[0],
     })).reverse();
-    const memory = found.x === "peak_memory_bytes" ? [...new Set(D.rows.device_memory_bytes)].filter(Boolean) : [];
+    const memory = found.x === "peak_memory_bytes" ? [...new Set(D.rows.device_memory_bytes || [])].filter(Boolean) : [];
     const domain = [found.edges_x[0], Math.max(found.edges_x[found.edges_x.length - 1], ...memory.map(each => each * 1.05))];
     draw($("trade-offs"), {
       kind: "scatter", height: 420, points,

@@ -18,6 +18,8 @@ from sim_core import SpecError
 from sweep.compare.comparison import compare
 from sweep.preparation import prepare
 from sweep.ranking import rank
+from sweep.report.content import content_of
+from sweep.report.page import report_page
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
@@ -47,6 +49,15 @@ def test_it_is_ranked(folder: Path) -> None:
     assert (found.total, found.missing, found.by) == (96, 0, "gpu_s_per_sample")
     assert found.rows["all_gpus"].to_pylist() == [64, 128], "the best plan of each group of its spec"
     assert all(row["step_time_s"] > 0 for row in found.rows.to_pylist())
+
+
+def test_it_has_a_page(folder: Path) -> None:
+    """Without the columns that came later."""
+    content = content_of(folder / RESULT)
+    assert (content["rows_total"], content["rows_missing"]) == (96, 0)
+    assert "cp_exposed_s" not in content["rows"]
+    assert "cp_exposed_s" not in content["parts"]
+    assert "Sweep small" in report_page(content)
 
 
 def test_it_is_compared_with_a_result_of_this_version(folder: Path, tmp_path: Path) -> None:

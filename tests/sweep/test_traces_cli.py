@@ -87,7 +87,7 @@ def test_a_timeline_is_a_chrome_trace_of_both(told: Callable[..., str], tmp_path
         (("replay", MOE, "--set", "qp=4"), "unknown key, nearest valid"),
         (("replay", "/nonexistent/*.txt"), "no file matches"),
         (("inspect", MOE, "--set", "repeat.times=3"), "repeat.from: missing"),
-        (("export", EXAMPLES / "moe_trace.yaml", "--plan", 4904), "only SimAI texts can be exported"),
+        (("export", EXAMPLES / "moe_trace.yaml", "--plan", 4904, "--format", "simai"), "only SimAI texts can be exported"),
     ],
 )
 def test_faults_are_one_line(arguments: tuple[object, ...], message: str) -> None:
