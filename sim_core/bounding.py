@@ -18,6 +18,7 @@ from sim_core.planning.imbalance import with_loads
 from sim_core.simulator import Scratch, Tables, allocate_scratch, arrays_of, batches, legality, simulate, tables_of
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
+from sim_core.step.last import slow_last_backwards
 from sim_core.step.lower import lower
 from sim_core.step.once import finish_step, gather_parameters
 from sim_core.step.sharding import shard_blocks
@@ -76,12 +77,13 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
     plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
     lower(case, scratch.low, program)
-    shard_blocks(case, program, scratch.layers, unused)
-    gather_parameters(case, program, scratch.buckets, scratch.once, unused)
+    shard_blocks(case, scratch.low, program, scratch.layers, unused)
+    gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)
+    slow_last_backwards(case, scratch.low, program, scratch.buckets)
     bound_pipeline(plan, program, times)
     barrier_s = 0.0
     if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:
-        barrier_s = reduce_gradients(case, program, times, scratch.buckets, scratch.reduced_s, unused)
+        barrier_s = reduce_gradients(case, scratch.low, program, times, scratch.buckets, scratch.reduced_s, unused)
     else:
         for stage in range(plan.pp):
             barrier_s = max(barrier_s, times.free_s[stage])

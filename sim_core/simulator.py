@@ -47,8 +47,11 @@ from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.planning.split import Split, split_plans
 from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
 from sim_core.simai.tables import bus_tables
-from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
+from sim_core.step.buckets import Buckets, allocate_buckets
+from sim_core.step.gradients import reduce_gradients
+from sim_core.step.last import slow_last_backwards
 from sim_core.step.lower import Lowered, allocate_lowered, lower
+from sim_core.step.nics import share_sends
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
@@ -263,7 +266,7 @@ def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> 
         program=program,
         of_order=np.empty(most_scratch(schedule, pp, plans.ga[rows]), np.int64),
         times=times,
-        low=allocate_lowered(arrays),
+        low=allocate_lowered(arrays, stages, cells),
         layers=allocate_layers(arrays, int(plans.layers[rows].max())),
         buckets=allocate_buckets(arrays, split.sizes),
         reduced_s=np.empty(stages),
@@ -319,8 +322,10 @@ def _simulate_one(case: Case, scratch: Scratch, out: Floats) -> bool:
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, ga = plan.pp, plan.ga
     lower(case, low, program)
-    shard_blocks(case, program, scratch.layers, out)
-    gather_parameters(case, program, scratch.buckets, scratch.once, out)
+    shard_blocks(case, low, program, scratch.layers, out)
+    share_sends(case, low, program, out)
+    gather_parameters(case, low, program, scratch.buckets, scratch.once, out)
+    slow_last_backwards(case, low, program, scratch.buckets)
     if not run_pipeline(plan, program, times):
         return False
     passes, again, unit_work, unit_again, key = low.passes, low.again, case.blocks.work, case.blocks.again, case.block
@@ -329,7 +334,7 @@ def _simulate_one(case: Case, scratch: Scratch, out: Floats) -> bool:
             out[k] += (passes[unit] * unit_work[key, unit, k] + again[unit] * unit_again[key, unit, k]) * ga / pp
     for k in range(low.extra_s.shape[0]):
         out[k] += low.extra_s[k] * ga / pp
-    barrier_s = reduce_gradients(case, program, times, scratch.buckets, scratch.reduced_s, out)
+    barrier_s = reduce_gradients(case, low, program, times, scratch.buckets, scratch.reduced_s, out)
     slowest_s = finish_step(case, scratch.once, out)
     message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
     reduced_s, after_s = scratch.reduced_s, scratch.once.after_s

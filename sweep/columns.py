@@ -14,6 +14,7 @@ from sweep.budget import COSTS
 from sweep.failures import GOODPUT
 from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
 from sweep.spec import LABELS, WORDS
+from sweep.stragglers import TAIL
 
 Ints = npt.NDArray[np.int64]
 
@@ -22,7 +23,7 @@ RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
 DEVICE_MEMORY: Final = "device_memory_bytes"
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
-MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS, *GOODPUT)
+MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS, *GOODPUT, *TAIL)
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     "cp": pa.int64(),

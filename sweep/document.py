@@ -17,7 +17,7 @@ Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
 """Sections whose keys may themselves contain dots (`axes.hardware.nic_bandwidth`)."""
 
-ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.")
+ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.", "stragglers.")
 """Sections that `--set` of one plan names; all other keys are those of the plan."""
 SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""

@@ -29,6 +29,7 @@ from sweep.constraints import satisfied
 from sweep.failures import GOODPUT, with_failures
 from sweep.preparation import Sweep
 from sweep.space import permuted
+from sweep.stragglers import TAIL, with_stragglers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -55,6 +56,9 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
         checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
     values = dict(zip((*METRICS, *MEMORY, "measured_share"), (*metrics, *memory, measured), strict=True))
+    values |= dict.fromkeys(TAIL, np.full(len(positions), np.nan))
+    if sweep.stragglers and lost is None:
+        values |= with_stragglers(sweep.stragglers, sweep.workload, sweep.hardware, plans, values["step_time_s"])
     return _batch(sweep, described, plans, reason, values, recomputed)
 
 

@@ -31,6 +31,7 @@ from sweep.failures import GOODPUT, Failures, checkpoint_bytes
 from sweep.fingerprint import fingerprint_of
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
+from sweep.stragglers import TAIL, Stragglers
 from sweep.workloads import workload_of
 
 
@@ -48,6 +49,7 @@ class Sweep:
     budget: Budget | None = None
     failures: Failures | None = None
     checkpoint_bytes: float | None = None  # of the whole model, None if unknown
+    stragglers: Stragglers | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     saved = checkpoint_bytes(workload) if spec.failures and "layers" not in space.named else None
     if spec.failures:
         notes.append(spec.failures.note(saved))
+    if spec.stragglers:
+        notes.append(spec.stragglers.note())
     start, near = _start(workload, table)
     notes += near
     facts = _plausibility(workload, variants, space)
@@ -110,6 +114,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         budget=spec.budget,
         failures=spec.failures,
         checkpoint_bytes=saved,
+        stragglers=spec.stragglers,
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -197,6 +202,8 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update(f"{spec.budget.model_dump_json()} {[spec.budget.watts(variant) for variant in variants]}".encode())
     if spec.failures:
         digest.update(spec.failures.model_dump_json().encode())
+    if spec.stragglers:
+        digest.update(f"stragglers {spec.stragglers.model_dump_json()}".encode())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
 
@@ -216,6 +223,8 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
                     "failures (failures: {} takes Llama 3's rate)" if sweep.failures is None else "the parameters of the model"
                 )
                 raise SpecError(f"{key}: {found} needs {lacking}")
+            if found in TAIL and sweep.stragglers is None:
+                raise SpecError(f"{key}: {found} needs stragglers, such as stragglers: {{slow_share: 0.005, slowness: 1.1}}")
             if found in COSTS and sweep.budget is None:
                 raise SpecError(f"{key}: {found} needs a budget, such as budget: {{tokens: 1T, usd_per_gpu_hour: 2.5}}")
             if found in COSTS and sweep.budget and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants))):

@@ -6,7 +6,7 @@ DuckDB runs the queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import duckdb
@@ -15,6 +15,8 @@ import pyarrow as pa
 from sim_core import PARTS, SpecError
 from sweep.budget import COSTS
 from sweep.columns import MEASURES, result_column
+from sweep.error_bars import COLUMNS as BARS
+from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
 from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.fronts import FRONT, find_fronts
@@ -34,6 +36,8 @@ from sweep.selection import (
 )
 from sweep.spec import SweepSpec
 from sweep.store import Store
+from sweep.stragglers import TAIL
+from sweep.uncertainty.evidence import basis_of
 
 TOP, GROUP_TOP = 20, 1
 MFU: Final = "mfu"
@@ -70,6 +74,7 @@ class Ranking:
     measured: tuple[float, ...]  # of the rows: the part of the compute on measured kernels, where known
     alike: int  # plans that the rows stand for besides their own
     differing: tuple[str, ...]  # columns in which those differ
+    error_bars: ErrorBars
 
 
 def rank(
@@ -83,12 +88,14 @@ def rank(
     descending: bool | None = None,
     pareto: Sequence[str] = (),
     every: bool = False,
+    measured: Measured | None = None,
 ) -> Ranking:
     """Rank the results in `directory`. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
-    unless `top` says fewer. Plans with the same numbers are one row, unless `every`.
+    unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `measured`: runs of one's own, which
+    error bars take into account; the order stays that of the simulation.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -124,15 +131,38 @@ def rank(
         select(connection, question, list(schema))
         kept = [name for name in schema if name not in ("status", "reason")]
         rows = chosen_rows(connection, kept, per)
+        bars = error_bars(
+            connection,
+            rows,
+            source=NAMED,
+            condition=condition,
+            by=by,
+            per=per,
+            varying=varying,
+            basis=basis_of(provenance),
+            own=taken_into_account(connection, measured),
+        )
+    if beside:  # of a search
+        bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
+    for name in BARS:
+        rows = rows.append_column(name, bars.columns[name])
     total += sum(beside.values())
     reasons |= {reason: reasons.get(reason, 0) + count for reason, count in beside.items()}
     asked = provenance.get("spec", {})
     more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
-    shown = ["plan", *per, *varying, *(name for name, _ in front), *_result_columns(by, schema, more_columns)]
-    optional = (MFU, *COSTS, *GOODPUT)
+    more_columns += TAIL if asked.get("stragglers") else ()
+    shown = [
+        "plan",
+        *(["tie"] if _tells_ties(rows) else []),
+        *per,
+        *varying,
+        *(name for name, _ in front),
+        *_result_columns(by, schema, more_columns),
+    ]
+    optional = (MFU, *COSTS, *GOODPUT, *TAIL)
     shown = [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
     alike = [n - 1 for n in rows[ALIKE].to_pylist()]
-    taken = ["rank", *kept, ALIKE, DIFFERING]
+    taken = ["rank", *kept, *BARS, ALIKE, DIFFERING]
     if wanted:
         taken = shown = list(dict.fromkeys(["rank", "plan", *per, *wanted, by]))
     elif list(columns) == [ALL]:
@@ -161,18 +191,26 @@ def rank(
         else (),
         measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
         alike=sum(alike),
+        error_bars=bars,
         differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
 
 
+def _tells_ties(rows: pa.Table) -> bool:
+    """Whether the ties are known of all rows, and there is more than the best of each group, which ties with itself."""
+    return rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())
+
+
 def _named(name: str, schema: dict[str, str]) -> str:
     """A column of a ranking by any of its names."""
-    return name.strip() if name.strip() in ("rank", ALIKE, DIFFERING) else result_column(name, list(schema))
+    return name.strip() if name.strip() in ("rank", ALIKE, DIFFERING, *BARS) else result_column(name, list(schema))
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:
     """Notes of the run that concern the ranking."""
-    notes = [note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:"))]
+    notes = [
+        note for note in provenance.get("notes", ()) if note.startswith(("memory:", "budget:", "failures:", "stragglers:"))
+    ]
     checks = len(provenance.get("checks", ()))
     if checks:
         notes.append(f"{checks} doubtful record{'s' * (checks != 1)} of the workload file (`sweep inspect` of it says which)")

@@ -33,6 +33,7 @@ from sweep.budget import Budget
 from sweep.document import apply_sets, first_error, read_document
 from sweep.failures import Failures
 from sweep.faults import bare_size, meant
+from sweep.stragglers import Stragglers
 from sweep.workloads import Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
@@ -147,6 +148,7 @@ class SweepSpec(Section):
     store: StoreSpec = StoreSpec()
     budget: Annotated[Budget | None, from_text("tokens")] = None
     failures: Failures | None = None
+    stragglers: Stragglers | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -187,6 +189,8 @@ class SweepSpec(Section):
         for a, b in _EXCLUSIVE:
             if {a, b} <= {*named, *self.fixed}:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
+        if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
+            raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
         if not self.hardware and "hardware" not in named:
             raise ValueError("hardware: missing (a preset name, a path, or numbers)")
         return self

@@ -21,6 +21,8 @@ from sim_core.costing.case import (
     allocate_blocks,
     case_at,
     collective_of,
+    nic_of,
+    shares_nics,
 )
 from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
@@ -38,6 +40,7 @@ from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 TOTAL_OF: Final = np.array([TP_TOTAL, EP_TOTAL, DP_TOTAL, DP_TOTAL, DP_TOTAL, CP_TOTAL, CP_TOTAL], np.int64)
@@ -96,7 +99,7 @@ def _cost_rows(
 
 
 @inner_kernel
-def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
+def _cost(case: Case, by_model: bool) -> None:  # noqa: C901, PLR0915
     """Fill the row of one key: sums over the pieces of each unit. `by_model`: the factors of compute are filled already.
 
     A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
@@ -136,13 +139,14 @@ def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
             if kind == NO_COMM:
                 continue
             group = pieces.comm_group[p, phase]
-            seconds = collective_of(
-                case, kind, group, pieces.comm_bytes[p, phase] * blocks.scale[row, pieces.comm_rule[p, phase]]
-            )
+            size = pieces.comm_bytes[p, phase] * blocks.scale[row, pieces.comm_rule[p, phase]]
+            seconds = collective_of(case, kind, group, size)
             exposed = seconds
             overlaps = (group == TP and plan.overlap_tp == 1) or (group == EP and plan.overlap_ep == 1)
             if overlaps and phase != WEIGHT_GRADIENT and not (phase == INPUT_GRADIENT and APART[plan.schedule]):
                 exposed -= min(seconds, forward_s if phase == FORWARD else weight_s)
+            if shares_nics(case) and seconds > 0:
+                _add_nic(blocks.nic_s[row, unit], phase, again, nic_of(case, kind, group, size, seconds), exposed / seconds)
             total = TOTAL_OF[group]
             blocks.work[row, unit, total] += seconds
             blocks.work[row, unit, total + EXPOSED] += exposed
@@ -158,3 +162,14 @@ def _cost(case: Case, by_model: bool) -> None:  # noqa: PLR0915
             else:
                 blocks.backward_s[row, unit] += exposed
                 blocks.piece_backward_s[row, p] += exposed
+
+
+@inner_kernel
+def _add_nic(nic_s: Floats, phase: int, again: float, seconds: float, exposed: float) -> None:
+    """Add the seconds of NICs of a message to those of its unit; `exposed`: the part that nothing hides."""
+    way = 0 if phase == FORWARD else 1
+    nic_s[way, 0] += seconds
+    nic_s[way, 1] += seconds * exposed
+    if phase == FORWARD:
+        nic_s[2, 0] += again * seconds
+        nic_s[2, 1] += again * seconds * exposed

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_s
+from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inner_kernel
 from sim_core.metrics import N_SUMS
@@ -40,6 +40,7 @@ class Blocks(NamedTuple):
     apart_s: Floats  # [rows, units, 4] by WEIGHT_GRADIENTS to EXPERTS_BACKWARD
     held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
+    nic_s: Floats  # [rows, units, 3, 2] of forward, backward, recompute: needs the NICs, and nothing hides it
 
 
 class Case(NamedTuple):
@@ -75,6 +76,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         apart_s=np.zeros((rows, units, 4)),
         held=np.zeros((rows, units, 2)),
         measured_s=np.zeros((rows, units)),
+        nic_s=np.zeros((rows, units, 3, 2)),
     )
 
 
@@ -121,3 +123,15 @@ def collective_of(case: Case, kind: int, group: int, size: float) -> float:
     if group >= N_GROUPS:  # shards and replicas: no file records them
         return float(seconds)
     return float(seconds * case.arrays.message_factor[int(between_nodes(case.groups, case.group, group)), group])
+
+
+@inner_kernel
+def shares_nics(case: Case) -> bool:
+    """Whether groups that send at the same time share NICs; recorded messages took what they took beside each other."""
+    return bool(case.device.links.shared_nics and not case.arrays.recorded_messages)
+
+
+@inner_kernel
+def nic_of(case: Case, kind: int, group: int, size: float, seconds: float) -> float:
+    """Seconds for which a collective of a plan's group, which takes `seconds`, needs the NICs."""
+    return float(min(group_nic_s(case.groups, case.group, case.device.links, kind, group, size), seconds))

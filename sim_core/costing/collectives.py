@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from sim_core.costing.fabric import crowding, leaving_s, nic_bandwidth, ring_bandwidth
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel
 from sim_core.planning.placement import Placement
@@ -82,7 +83,7 @@ def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     if at.ranks <= 1 or size <= 0:
         return 0.0
     if kind == SEND_RECEIVE:
-        return send_s(size, at.nodes > 1, links)
+        return send_s(size, at.nodes > 1, links, crowding(at, links))
     if kind == ALL_TO_ALL:
         return all_to_all_s(size, at, links)
     fastest = np.inf
@@ -120,16 +121,6 @@ def inside_bandwidth(at: Placement, links: Links) -> float:
 
 
 @inner_kernel
-def nic_bandwidth(at: Placement, links: Links) -> float:
-    """Bytes/s of one GPU's share of the NICs, while its group and those side by side with it use theirs.
-
-    One GPU alone reaches all of it, a full node `fabric_efficiency`; between, the loss grows with the GPUs.
-    """
-    using = min(at.most * at.stride, links.gpus_per_node)
-    return links.nic_bandwidth * (1 - (1 - links.fabric_efficiency) * (using - 1) / max(links.gpus_per_node - 1, 1))
-
-
-@inner_kernel
 def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
@@ -142,7 +133,7 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     bandwidth = inside_bandwidth(at, links)
     if at.nodes > 1:
         inside_hop_s = max(inside_hop_s, links.net_overhead * OVERHEADS[protocol])
-        bandwidth = min(bandwidth, at.fewest * nic_bandwidth(at, links))
+        bandwidth = min(bandwidth, at.fewest * ring_bandwidth(at, links))
     # with one rank on each node nothing hides the latency of the network: NCCL takes a tree's
     network_hop = TREE_NETWORK_HOP[protocol] if at.nodes == at.ranks else RING_NETWORK_HOP[protocol]
     hops_s = inside * inside_hop_s + outside * links.nic_latency * network_hop
@@ -169,7 +160,7 @@ def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     outside_s = _depth(at.nodes) * links.nic_latency * TREE_NETWORK_HOP[protocol]
     bandwidth = inside_bandwidth(at, links) / 2
     if at.nodes > 1:
-        bandwidth = min(bandwidth, at.fewest * nic_bandwidth(at, links) / min(at.nodes - 1, 2))
+        bandwidth = min(bandwidth, at.fewest * ring_bandwidth(at, links) / min(at.nodes - 1, 2))
     bandwidth *= TREE_BANDWIDTH
     if protocol == LL:
         bandwidth = min(bandwidth * TREE_LL_BANDWIDTH, _most_in_ll(at.nodes, links) / 2)
@@ -191,7 +182,7 @@ def nvls_s(size: float, at: Placement, links: Links) -> float:
 @inner_kernel
 def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
     """NVLS inside the nodes, the two trees of `tree_s` between them, at once."""
-    network = at.fewest * nic_bandwidth(at, links) / min(at.nodes - 1, 2)
+    network = at.fewest * ring_bandwidth(at, links) / min(at.nodes - 1, 2)
     moved_s = max(_nvls_moved_s(size, at, links) / NVLS_TREE_INSIDE, size / network)
     return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
 
@@ -200,7 +191,7 @@ def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
 def pat_s(size: float, at: Placement, links: Links) -> float:
     """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
     steps_s = _depth(at.nodes) * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
-    return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * nic_bandwidth(at, links))
+    return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * ring_bandwidth(at, links))
 
 
 @inner_kernel
@@ -215,6 +206,7 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     for here in (at.fewest, at.most):
         inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
         outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
+        outside_s = max(outside_s, size * leaving_s(at, links) / at.ranks)
         hops_s = (here - 1) * links.nvlink_latency + (at.nodes - 1) * links.nic_latency
         if crosses_sockets(at, links):
             far = max(here - links.gpus_per_socket / at.stride, 0.0)
@@ -236,18 +228,22 @@ def dispatch_s(size: float, topk: int, at: Placement, links: Links) -> float:
     for here in (at.fewest, at.most):
         inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
         outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
+        outside_s = max(outside_s, to_nodes * size * leaving_s(at, links) / at.ranks)
         slowest = max(slowest, max(inside_s, outside_s))
     hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
     return RING_BASE_S[SIMPLE] + hops_s + slowest
 
 
 @inner_kernel
-def send_s(size: float, between_nodes: bool, links: Links) -> float:
-    """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once."""
+def send_s(size: float, between_nodes: bool, links: Links, crowded: float = 1.0) -> float:
+    """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once.
+
+    `crowded`: bytes that leave a leaf or pod over what its links carry, where they are more; else 1.
+    """
     if size <= 0:
         return 0.0
     if between_nodes:
-        return links.nic_latency + size / (links.nic_bandwidth * links.fabric_efficiency)
+        return links.nic_latency + crowded * size / (links.nic_bandwidth * links.fabric_efficiency)
     return links.nvlink_latency + size / links.nvlink_bandwidth
 
 

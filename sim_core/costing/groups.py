@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.collectives import collective_s, dispatch_s
+from sim_core.costing.fabric import dispatch_nic_s, nic_s
 from sim_core.costing.two_stages import two_stage_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
@@ -35,7 +36,8 @@ class Groups(NamedTuple):
     first: Ints  # [rows, kinds] first row in `placed`, which has the distinct placements of the groups of this kind
     end: Ints  # [rows, kinds] one past their last row
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
-    alike: Ints  # [rows, N_GROUPS] the first row whose groups of this kind have the same ranks, stride and placements
+    within: Ints  # [rows, kinds, 2] ranks in a leaf and in a pod that are full of such groups; 0: all of a group are in one
+    alike: Ints  # [rows, N_GROUPS] the first row whose groups of this kind have the same ranks, stride and places
 
 
 def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_experts: bool = False) -> Groups:
@@ -43,7 +45,8 @@ def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_exper
     on = plans.hardware[rows]
     gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
     sizes = [plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], plans.cp[rows], a2a_ranks(plans, rows)]
-    table = np.stack([*sizes, gpus_per_node, sockets, plans.dp_shard[rows]], axis=1)
+    levels = hardware.gpus_per_leaf[on], hardware.gpus_per_pod[on]
+    table = np.stack([*sizes, gpus_per_node, sockets, plans.dp_shard[rows], *levels], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -101,11 +104,28 @@ def _stride(kind: int, tp: int, sizes: Ints, shard: int) -> int:
 
 
 @kernel
+def _within(kind: int, tp: int, sizes: Ints, shard: int, inside: int) -> int:
+    """Ranks of a group among `inside` consecutive GPUs that are full of such groups; 0 if all are, or if `inside` is 0."""
+    if inside == 0:
+        return 0
+    found = _placements(kind, tp, sizes, shard, inside)[1]
+    if found[-1, 0] == 1:
+        return 0
+    most = found[0, 2]
+    for k in range(found.shape[0]):
+        if found[k, 0] > 1:
+            most = min(most, found[k, 2])
+    return int(most)
+
+
+@kernel
 def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
-    """A row of `kinds`: tp, pp, ep, GPUs, cp, ranks of its all-to-all, GPUs of a node, whether it has sockets, `dp_shard`."""
+    """A row of `kinds`: tp, pp, ep, GPUs, cp, ranks of its all-to-all, GPUs of a node, whether it has sockets, `dp_shard`, GPUs
+    of a leaf, of a pod."""
     rows = kinds.shape[0]
     ranks = np.empty((rows, _KINDS), np.int64)
     first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
+    within = np.empty((rows, _KINDS, 2), np.int64)
     placed = np.empty((2 * _KINDS * rows, 3), np.int64)
     used = 0
     for k in range(rows):
@@ -117,26 +137,30 @@ def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
                 tp, divided = 1, shard * kinds[k, 0]
             ranks[k, kind], found = _placements(kind, tp, kinds[k], divided, kinds[k, 6])
             stride[k, kind] = _stride(kind, tp, kinds[k], divided) if kinds[k, 7] else 1
+            for level in range(2):
+                within[k, kind, level] = _within(kind, tp, kinds[k], divided, kinds[k, 9 + level])
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:
                 placed = np.concatenate((placed, np.empty_like(placed)))
             placed[first[k, kind] : used] = found
-    alike = _alike(ranks, stride, first, end, placed)
-    return Groups(key=key, ranks=ranks, stride=stride, first=first, end=end, placed=placed[:used].copy(), alike=alike)
+    alike = _alike(ranks, stride, first, end, placed, within)
+    places = placed[:used].copy()
+    return Groups(key=key, ranks=ranks, stride=stride, first=first, end=end, placed=places, within=within, alike=alike)
 
 
 @kernel
-def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints) -> Ints:
-    """The first row with the same ranks, stride and placements, for each row and kind."""
+def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints, within: Ints) -> Ints:
+    """The first row with the same ranks, stride and places, for each row and kind."""
     alike = np.empty((ranks.shape[0], N_GROUPS), np.int64)  # a layer's cost depends on no other kind
     for kind in range(N_GROUPS):
         widest = (end[:, kind] - first[:, kind]).max() if ranks.shape[0] > 0 else 0
-        shape = np.zeros((ranks.shape[0], 2 + 3 * widest), np.int64)
+        shape = np.zeros((ranks.shape[0], 4 + 3 * widest), np.int64)
         for k in range(ranks.shape[0]):
             shape[k, 0], shape[k, 1] = ranks[k, kind], stride[k, kind]
+            shape[k, 2:4] = within[k, kind]
             for j in range(end[k, kind] - first[k, kind]):
-                shape[k, 2 + 3 * j : 5 + 3 * j] = placed[first[k, kind] + j]
+                shape[k, 4 + 3 * j : 7 + 3 * j] = placed[first[k, kind] + j]
         of_row, first_alike = distinct_rows(shape)
         for k in range(ranks.shape[0]):
             alike[k, kind] = first_alike[of_row[k]]
@@ -153,23 +177,45 @@ def between_nodes(groups: Groups, row: int, group: int) -> bool:
 
 
 @inner_kernel
+def placement_at(groups: Groups, row: int, group: int, k: int) -> Placement:
+    """The placement in row `k` of `placed`, one of the plan's groups of this kind."""
+    placed, within = groups.placed, groups.within
+    return Placement(
+        ranks=groups.ranks[row, group],
+        nodes=placed[k, 0],
+        fewest=placed[k, 1],
+        most=placed[k, 2],
+        stride=groups.stride[row, group],
+        per_leaf=within[row, group, 0],
+        per_pod=within[row, group, 1],
+    )
+
+
+@inner_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: that of the slowest group."""
-    placed, ranks, stride = groups.placed, groups.ranks[row, group], groups.stride[row, group]
     slowest = 0.0
     for k in range(groups.first[row, group], groups.end[row, group]):
-        at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2], stride=stride)
-        slowest = max(slowest, collective_s(kind, size, at, links))
+        slowest = max(slowest, collective_s(kind, size, placement_at(groups, row, group, k), links))
     return slowest
 
 
 @inner_kernel
 def dispatch_group_s(groups: Groups, row: int, links: Links, dispatcher: int, topk: int, size: float) -> float:
     """Seconds of a dispatch to experts, FLEX or HIERARCHICAL, on the slowest EP group of a plan."""
-    placed, ranks, stride = groups.placed, groups.ranks[row, EP], groups.stride[row, EP]
     slowest = 0.0
     for k in range(groups.first[row, EP], groups.end[row, EP]):
-        at = Placement(ranks=ranks, nodes=placed[k, 0], fewest=placed[k, 1], most=placed[k, 2], stride=stride)
+        at = placement_at(groups, row, EP, k)
         seconds = dispatch_s(size, topk, at, links) if dispatcher == FLEX else two_stage_s(size, at, links)
         slowest = max(slowest, seconds)
     return slowest
+
+
+@inner_kernel
+def group_nic_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float, topk: int = 0) -> float:
+    """Seconds for which a collective needs the NICs, on the group that needs them longest; `topk`: of a dispatch."""
+    longest = 0.0
+    for k in range(groups.first[row, group], groups.end[row, group]):
+        at = placement_at(groups, row, group, k)
+        longest = max(longest, dispatch_nic_s(size, topk, at, links) if topk > 0 else nic_s(kind, size, at, links))
+    return longest

@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.groups import Groups, dispatch_group_s, group_s
+from sim_core.costing.groups import Groups, dispatch_group_s, group_nic_s, group_s
 from sim_core.costing.one_node import one_node_factor
 from sim_core.costing.operators import UnitCost, sum_of
 from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
-from sim_core.planning.columns import Plans
+from sim_core.planning.columns import FLEX, Plans
 from sim_core.terms import ALL_TO_ALL, CP_RING, FORWARD, SEND_RECEIVE
 from sim_core.workloads.workload import EP, TP, WEIGHT_GRADIENT, Modelled
 
@@ -39,14 +39,14 @@ class Filled(NamedTuple):
     speed: Floats  # [rows] on seconds of compute
 
 
-def message_s(filled: Filled, sent: Messages) -> Floats:
-    """Seconds of each message on the groups of each row, [rows, messages]."""
+def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
+    """Seconds of each message on the groups of each row, [rows, messages]; and those for which it needs the NICs."""
     plans, groups, first, hardware = filled.plans, filled.groups, filled.first, filled.hardware
     size = np.ascontiguousarray(sent.bytes[filled.shape])
     group = np.where(sent.group == ETP, TP, sent.group)
     experts = filled.modelled.model.experts
     topk = experts.topk if experts else 1
-    seconds = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, topk)
+    seconds, nic = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, topk)
     place = groups.key[first]
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
@@ -55,26 +55,31 @@ def message_s(filled: Filled, sent: Messages) -> Floats:
             if len(rows):
                 ranks = groups.ranks[place[rows], group[k]]
                 seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
-    return seconds
+    return seconds, np.minimum(nic, seconds)
 
 
 @kernel
 def _message_s(
     hardware: HardwareColumns, plans: Plans, groups: Groups, first: Ints, kind: Ints, group: Ints, size: Floats, topk: int
-) -> Floats:
-    """Seconds of each message for each row, [rows, messages]."""
-    seconds = np.zeros(size.shape)
+) -> tuple[Floats, Floats]:
+    """Seconds of each message for each row, and those of the NICs where these are shared, [rows, messages] each."""
+    seconds, nic = np.zeros(size.shape), np.zeros(size.shape)
     for row in range(size.shape[0]):
         i = first[row]
         links = device_at(hardware, plans.hardware[i]).links
         for k in range(size.shape[1]):
-            if size[row, k] > 0 and plans.dispatcher[i] > 0 and kind[k] == ALL_TO_ALL and group[k] == EP:
+            of_experts = plans.dispatcher[i] > 0 and kind[k] == ALL_TO_ALL and group[k] == EP
+            if size[row, k] > 0 and links.shared_nics:
+                once = topk if of_experts and plans.dispatcher[i] == FLEX else 0
+                nic[row, k] = group_nic_s(groups, groups.key[i], links, kind[k], group[k], size[row, k], once)
+            if size[row, k] > 0 and of_experts:
                 seconds[row, k] = dispatch_group_s(groups, groups.key[i], links, plans.dispatcher[i], topk, size[row, k])
             elif size[row, k] > 0:
                 seconds[row, k] = group_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
                 if kind[k] == SEND_RECEIVE:  # a hop of a ring
                     seconds[row, k] *= groups.ranks[groups.key[i], group[k]] - 1
-    return seconds
+                    nic[row, k] *= groups.ranks[groups.key[i], group[k]] - 1
+    return seconds, nic
 
 
 def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Floats) -> Floats:

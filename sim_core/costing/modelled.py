@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 EXPOSED: Final = 1
+AGAIN: Final = 2
+"""Row of `nic_s`."""
 
 
 def cost_model_blocks(
@@ -79,7 +81,7 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
         rows = mask == modules
         redone = cost.seconds * share_again(found, int(modules))
         again_compute[rows] = (sum_of(redone, found.phase == FORWARD)[shape] * speed)[rows]
-    seconds = message_s(filled, sent) * times
+    seconds, of_nics = (of_one * times for of_one in message_s(filled, sent))
     again_messages = np.zeros(len(shape))
     for k in range(len(sent.names)):
         total = seconds[:, k]
@@ -89,6 +91,9 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
         of_context = int(sent.group[k]) in (CP_A2A, CP_RING)
         metric = CP_TOTAL if of_context else EP_TOTAL if sent.group[k] == EP else TP_TOTAL
         backwards = int(sent.phase[k] != FORWARD)
+        nic = of_nics[:, k]
+        nic = np.stack([nic, nic * out / np.maximum(total, 1e-30)], axis=1)
+        blocks.nic_s[:, at, backwards] += nic
         blocks.work[:, at, metric] += total
         blocks.work[:, at, metric + EXPOSED] += out
         exposed[backwards] += out
@@ -99,6 +104,7 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
             blocks.again[:, at, metric] += np.where(left_out, 0.0, total)
             blocks.again[:, at, metric + EXPOSED] += np.where(left_out, 0.0, out)
             again_messages += np.where(left_out, 0.0, out)
+            blocks.nic_s[:, at, AGAIN] += np.where(left_out[:, None], 0.0, nic)
     again = again_compute + again_messages
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     launched = (stack.launch_forward, stack.launch_backward)

@@ -68,6 +68,6 @@ def _modelled_s(hardware: HardwareColumns, kind: int, ranks: Ints, sizes: Floats
     seconds = np.empty((ranks.shape[0], sizes.shape[0]))
     for row in range(ranks.shape[0]):
         for column in range(sizes.shape[0]):
-            at = Placement(ranks=ranks[row], nodes=1, fewest=ranks[row], most=ranks[row], stride=1)
+            at = Placement(ranks=ranks[row], nodes=1, fewest=ranks[row], most=ranks[row], stride=1, per_leaf=0, per_pod=0)
             seconds[row, column] = collective_s(kind, sizes[column], at, links)
     return seconds

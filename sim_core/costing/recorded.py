@@ -70,7 +70,7 @@ def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
         started_s = max(recorded_s[here, PIPELINE] - modelled_s[here, PIPELINE], 0.0)
         if sends_s[here, 1 - here] > 0:
             factor[1 - here, PIPELINE] = 1 + started_s / sends_s[here, 1 - here]
-    return _with_weights(workload, device)._replace(message_factor=factor)
+    return _with_weights(workload, device)._replace(message_factor=factor, recorded_messages=True)
 
 
 def at_replayed(arrays: Arrays, replayed_s: float, step_s: Callable[[Arrays], float]) -> Arrays:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sim_core.costing.collectives import RING_BASE_S, SIMPLE, crosses_sockets, nic_bandwidth
+from sim_core.costing.collectives import RING_BASE_S, SIMPLE, crosses_sockets
+from sim_core.costing.fabric import leaving_s, nic_bandwidth
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel
 from sim_core.planning.placement import Placement
@@ -21,7 +22,8 @@ def two_stage_s(size: float, at: Placement, links: Links) -> float:
         seconds = 0.0
         if at.nodes > 1:
             outside = size * (at.ranks - here) / at.ranks
-            seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * links.nic_latency + outside / nic_bandwidth(at, links)
+            outside_s = max(outside / nic_bandwidth(at, links), size * leaving_s(at, links) / at.ranks)
+            seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * links.nic_latency + outside_s
         if here > 1:
             inside_s = size * (here - 1) / here / links.nvlink_bandwidth
             if crosses_sockets(at, links):

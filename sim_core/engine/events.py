@@ -39,6 +39,7 @@ class Program(NamedTuple):
     into_s: Floats  # [2, cells] ... and the cost of its message
     gate_start_s: Floats  # [cells] earliest start of the first forward (its parameters are being gathered) ...
     gate_end_s: Floats  # [cells] ... and its earliest end
+    late_s: Floats  # [cells] seconds by which the last backward is longer than the others, where backwards are whole
 
 
 class Times(NamedTuple):
@@ -51,7 +52,7 @@ class Times(NamedTuple):
     message_s: Floats  # [stages] time of its messages, exposed or not
     exposed_s: Floats  # [stages] exposed part of message_s: the stage was idle
     idle_s: Floats  # [stages] idle for any other reason
-    gated_s: Floats  # [stages] waiting for gathered parameters
+    gated_s: Floats  # [stages] waiting for gathered parameters, and what last backwards take longer
     pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none (blocking sends)
 
 
@@ -80,7 +81,7 @@ def clear(times: Times, pp: int, blocks: int) -> None:
 def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:  # noqa: PLR0915
     """Sweep over the stages, alternately down and up; each runs its blocks until one must wait for a message."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
-    gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
+    gate_start_s, gate_end_s, late_s = program.gate_start_s, program.gate_end_s, program.late_s
     end_s, position, free_s = times.end_s, times.position, times.free_s
     width = vpp * ga
     half = pp * width
@@ -122,6 +123,9 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
                     gated = max(max(start, gate_start_s[cell]) + duration_s[DOWN, cell], gate_end_s[cell])
                     times.gated_s[stage] += gated - end
                     end = gated
+                elif micro_batch == ga - 1 and direction == UP:
+                    times.gated_s[stage] += late_s[cell]
+                    end += late_s[cell]
                 end_s[block] = end
                 free = end
                 k += 1
@@ -143,7 +147,7 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
 def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # noqa: C901, PLR0915
     """The same with blocking sends and one chunk per stage: a block also waits for the send of the previous block."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
-    gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
+    gate_start_s, gate_end_s, late_s = program.gate_start_s, program.gate_end_s, program.late_s
     end_s, post_s, position, free_s, pending = times.end_s, times.post_s, times.position, times.free_s, times.pending
     half = pp * ga
     blocks = 2 * ga
@@ -199,6 +203,9 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
                         gated = max(max(start, gate_start_s[stage]) + duration_s[DOWN, stage], gate_end_s[stage])
                         times.gated_s[stage] += gated - free
                         free = gated
+                    elif micro_batch == ga - 1 and direction == UP:
+                        times.gated_s[stage] += late_s[stage]
+                        free += late_s[stage]
                     end_s[block] = free
                     if stage > 0 if direction else stage < pp - 1:
                         waiting = block + (-ga if direction else ga)
@@ -231,6 +238,7 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
         into_s=np.zeros((2, cells)),
         gate_start_s=np.zeros(cells),
         gate_end_s=np.zeros(cells),
+        late_s=np.zeros(cells),
     )
     times = Times(
         end_s=np.empty(blocks),

@@ -46,6 +46,9 @@ def run_slots(program: Program, pp: int, ga: int, times: Times) -> bool:
                 gated = max(start + duration_s[DOWN, stage], program.gate_end_s[stage])
                 times.gated_s[stage] += gated - end
                 end = gated
+            elif micro_batch == ga - 1 and direction == UP:
+                times.gated_s[stage] += program.late_s[stage]
+                end += program.late_s[stage]
             end_s[(direction * pp + stage) * ga + micro_batch] = end
             free_s[stage] = end
     return True

@@ -101,13 +101,22 @@ class Node(_Model):
 
 class Fabric(_Model):
     """The network between nodes. Bandwidth is per NIC and direction; one NIC alone reaches `nic_efficiency` of it, all of a
-    full node `fabric_efficiency` of that."""
+    full node `fabric_efficiency` of that.
+
+    Nodes lie in leaves and those in pods, in the order of ranks. Oversubscription: the NICs of all nodes below over the links
+    that leave.
+    """
 
     nics_per_node: Plain
     nic_bandwidth: Bandwidth
     nic_efficiency: Plain
     nic_latency: Seconds
     fabric_efficiency: Plain = _default(1, "1, all NICs of a node reach what one alone does")
+    nodes_per_leaf: Plain = _default(0, "0, no leaves: every node reaches every other alike")
+    leaf_oversubscription: Plain = _default(1, "1, as much bandwidth leaves a leaf as its NICs have")
+    nodes_per_pod: Plain = _default(0, "0, no pods")
+    pod_oversubscription: Plain = _default(1, "1, as much bandwidth leaves a pod as its NICs have")
+    shared_nics: Switch = _default(0, "off: each message has NICs of its own")
 
 
 NOT_GIVEN: Final = "not given, taken "
@@ -201,13 +210,16 @@ _POSITIVE: Final = (
     "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
     "fabric_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node",
     "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "gemm_efficiency",
-    "attention_efficiency", "hbm_efficiency",
+    "attention_efficiency", "hbm_efficiency", "leaf_oversubscription", "pod_oversubscription",
 )  # fmt: skip
 _PARTS: Final = (
     "nvlink_efficiency", "nic_efficiency", "fabric_efficiency", "nvls_efficiency", "gemm_efficiency",
     "attention_efficiency", "hbm_efficiency",
 )  # fmt: skip
 MAX_PER_NODE: Final = 65_536
+MAX_NODES: Final = 2**24
+"""Most nodes of a leaf or a pod."""
+MAX_OVERSUBSCRIPTION: Final = 1000
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 KERNEL_DIR: Final = Path(__file__).parent / "kernels" / "data"
 
@@ -224,6 +236,7 @@ def parse_hardware(document: object, where: str) -> Hardware:
     for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket"):
         if hardware.value(key) != int(hardware.value(key)) or hardware.value(key) > MAX_PER_NODE:
             raise SpecError(f"{where}: {key}: found {hardware.value(key):g}, expected a whole number up to {MAX_PER_NODE}")
+    _check_levels(hardware, where)
     for key in ("socket_bandwidth", "socket_bandwidth_one"):
         if hardware.value("gpus_per_socket") and not hardware.value(key) > 0:
             raise SpecError(f"{where}: {key}: found 0, expected a number above 0, because gpus_per_socket is given")
@@ -233,6 +246,21 @@ def parse_hardware(document: object, where: str) -> Hardware:
     if (tables := hardware.kernels.tables) and tables not in measured_devices():
         raise SpecError(f"{where}: kernels.tables: found {shown(tables)}, {nearest(tables, measured_devices())}")
     return hardware
+
+
+def _check_levels(hardware: Hardware, where: str) -> None:
+    """Raise SpecError for leaves and pods that cannot be."""
+    for level in ("leaf", "pod"):
+        nodes, over = hardware.value(f"nodes_per_{level}"), hardware.value(f"{level}_oversubscription")
+        if nodes != int(nodes) or nodes > MAX_NODES:
+            raise SpecError(f"{where}: nodes_per_{level}: found {nodes:g}, expected a whole number up to {MAX_NODES}")
+        if not 1 <= over <= MAX_OVERSUBSCRIPTION:
+            raise SpecError(f"{where}: {level}_oversubscription: found {over:g}, expected 1 to {MAX_OVERSUBSCRIPTION}")
+        if over > 1 and not nodes:
+            raise SpecError(f"{where}: {level}_oversubscription: found {over:g}, expected nodes_per_{level} with it")
+    leaf, pod = hardware.value("nodes_per_leaf"), hardware.value("nodes_per_pod")
+    if pod and pod < leaf:
+        raise SpecError(f"{where}: nodes_per_pod: found {pod:g}, expected at least the {leaf:g} of a leaf")
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -43,6 +43,11 @@ class HardwareColumns(NamedTuple):
     socket_bandwidth: Floats
     socket_bandwidth_one: Floats
     fabric_efficiency: Floats  # part of nic_bandwidth_per_gpu that a full node reaches
+    gpus_per_leaf: Ints  # 0: no leaves
+    leaf_oversubscription: Floats
+    gpus_per_pod: Ints  # 0: no pods
+    pod_oversubscription: Floats
+    shared_nics: Bools  # whether groups that send at the same time share their NICs
     step_overhead: Floats  # seconds of a step besides its work
 
 
@@ -79,6 +84,9 @@ class Links(NamedTuple):
     socket_bandwidth_one: float = np.inf  # that one of them reaches
     fabric_efficiency: float = 1.0  # part of its share that each GPU of a full node reaches
     gpus_per_node: int = 1
+    leaf_oversubscription: float = 1.0
+    pod_oversubscription: float = 1.0
+    shared_nics: bool = False
 
 
 class Device(NamedTuple):
@@ -89,6 +97,8 @@ class Device(NamedTuple):
     hbm_bandwidth: float
     step_overhead: float
     links: Links
+    gpus_per_leaf: int
+    gpus_per_pod: int
 
 
 @inner_kernel
@@ -118,7 +128,12 @@ def device_at(table: HardwareColumns, row: int) -> Device:
             socket_bandwidth_one=table.socket_bandwidth_one[row],
             fabric_efficiency=table.fabric_efficiency[row],
             gpus_per_node=table.gpus_per_node[row],
+            leaf_oversubscription=table.leaf_oversubscription[row],
+            pod_oversubscription=table.pod_oversubscription[row],
+            shared_nics=table.shared_nics[row],
         ),
+        gpus_per_leaf=table.gpus_per_leaf[row],
+        gpus_per_pod=table.gpus_per_pod[row],
     )
 
 
@@ -158,6 +173,11 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         socket_bandwidth=column("socket_bandwidth"),
         socket_bandwidth_one=column("socket_bandwidth_one"),
         fabric_efficiency=column("fabric_efficiency"),
+        gpus_per_leaf=(column("nodes_per_leaf") * gpus).astype(np.int64),
+        leaf_oversubscription=column("leaf_oversubscription"),
+        gpus_per_pod=(column("nodes_per_pod") * gpus).astype(np.int64),
+        pod_oversubscription=column("pod_oversubscription"),
+        shared_nics=column("shared_nics") == 1,
         step_overhead=column("step_overhead"),
     )
     return HardwareTable(columns, tuple(variants), measured_on)

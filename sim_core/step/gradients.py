@@ -2,130 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.buckets import default_bucket_bytes
-from sim_core.costing.case import Case, collective_of, shard_ranks
+from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
-from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
 from sim_core.engine.events import UP, WEIGHT, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
-from sim_core.models.precision import GATHERED
 from sim_core.planning.split import count_layers
+from sim_core.step.buckets import DDP_BUCKET_BYTES, Buckets, cost_buckets, width_scale
+from sim_core.step.lower import Lowered
 from sim_core.terms import (
-    ALL_GATHER,
     ALL_REDUCE,
-    AS_STACK,
     DP,
     DP_EP,
-    GRADIENTS_SHARDED,
-    OPTIMIZER_SHARDED,
-    REDUCE_SCATTER,
-    UNSHARDED,
 )
 from sim_core.workloads.moving import PARAMETERS
-from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays
+from sim_core.workloads.workload import REDUCE_GRADIENTS
 
 Floats = npt.NDArray[np.float64]
 
-PARAMETER_BYTES: Final = 2
 EDGE_BUCKETS: Final = 16.0
-DDP_BUCKET_BYTES: Final = 25 * 2**20
-"""Default bucket of gradients that become ready one by one: bucket_cap_mb of PyTorch's DistributedDataParallel."""
-WIDTH_OF_PRECISION: Final = np.array([0.0, 4.0, 2.0])
-"""Bytes of an element by PRECISIONS; 0: as recorded."""
-
-
-class Buckets(NamedTuple):
-    """Messages of a virtual stage, one row for each distinct number of layers per virtual stage of a plan."""
-
-    costed: npt.NDArray[np.bool_]  # [sizes]
-    number: Floats  # [sizes, step pieces] buckets of a step piece ...
-    bucket_s: Floats  # [sizes, step pieces] ... and seconds of one bucket
-    first_s: Floats  # [sizes] seconds of the first bucket of every piece
-    most: Floats  # [sizes] maximum number of buckets of a piece, at least 1
-    total_s: Floats  # [sizes] seconds of all buckets of all pieces
-
-
-def allocate_buckets(arrays: Arrays, sizes: int) -> Buckets:
-    """Scratch for one plan at a time; `sizes`: see Split."""
-    step_pieces = arrays.step.role.shape[0]
-    return Buckets(
-        costed=np.zeros(sizes, np.bool_),
-        number=np.empty((sizes, step_pieces)),
-        bucket_s=np.empty((sizes, step_pieces)),
-        first_s=np.empty(sizes),
-        most=np.empty(sizes),
-        total_s=np.empty(sizes),
-    )
-
-
-@inner_kernel
-def width_scale(case: Case) -> float:
-    """Bytes of a gradient on the wire over the recorded bytes."""
-    width = WIDTH_OF_PRECISION[case.plan.gradient_precision]
-    return width / case.arrays.gradient_width if width > 0 else 1.0
-
-
-@inner_kernel
-def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
-    """Fill the row of `buckets` for the step pieces of `role` of the virtual stage in `row` of the split.
-
-    A message is split into equal buckets of at most the bucket size.
-    """
-    arrays, step = case.arrays, case.arrays.step
-    layers, size = float(case.split.end[row] - case.split.begin[row]), case.split.size[row]
-    ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
-    bucket = float(case.plan.bucket_bytes)
-    narrower = width_scale(case)
-    width = arrays.gradient_width * narrower
-    if bucket == 0:
-        bucket = default_bucket_bytes(width, case.dp)
-    if role == GATHER_PARAMETERS:
-        bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
-    scale = case.blocks.scale[case.block]
-    first_s, most, total_s = 0.0, 1.0, 0.0
-    for k in range(step.role.shape[0]):
-        buckets.bucket_s[size, k] = 0.0
-        if step.role[k] != role:
-            continue
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends)
-        sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
-        number = max(np.ceil(sent / bucket), 1.0)
-        seconds = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)
-        buckets.number[size, k] = number
-        buckets.bucket_s[size, k] = seconds
-        total_s += number * seconds
-        if seconds > 0:
-            first_s += seconds
-            most = max(most, number)
-    buckets.first_s[size] = first_s
-    buckets.most[size] = most
-    buckets.total_s[size] = total_s
-    buckets.costed[size] = True
-
-
-@inner_kernel
-def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> float:
-    """Seconds of one bucket, once a step. Sharded gradients are scattered in every micro-batch, sharded parameters gathered
-    for every layer (step/sharding.py); what is left is to sum the parts of all replicas."""
-    if case.sharding == AS_STACK:
-        return collective_of(case, kind, group, size)
-    shard = EXPERT_SHARD if group == DP_EP else SHARD
-    if role == GATHER_PARAMETERS:
-        gathered = case.sharding == OPTIMIZER_SHARDED or case.sharding == GRADIENTS_SHARDED
-        return collective_of(case, ALL_GATHER, shard, size) if gathered else 0.0
-    if case.sharding == UNSHARDED:
-        return collective_of(case, ALL_REDUCE, group, size)
-    seconds = collective_of(case, REDUCE_SCATTER, shard, size) if case.sharding == OPTIMIZER_SHARDED else 0.0
-    replica = EXPERT_REPLICA if group == DP_EP else REPLICA
-    return seconds + collective_of(case, ALL_REDUCE, replica, size / shard_ranks(case, shard))
 
 
 @inner_kernel
@@ -248,11 +150,14 @@ def _exchange_s(case: Case, row: int) -> float:
 
 
 @inner_kernel
-def reduce_gradients(case: Case, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats) -> float:
+def reduce_gradients(
+    case: Case, low: Lowered, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats
+) -> float:
     """Reduce the gradients of each virtual stage bucket by bucket, during its last backward or after the pipeline.
 
     Bucket j of n is ready after (j+1)/n of the backward; the stream takes buckets as they become ready. Writes the end of each
-    stage's reduction to `reduced_s` and returns the latest one (the barrier of the gradient norm).
+    stage's reduction to `reduced_s` and returns the latest one (the barrier of the gradient norm). No stage is there before its
+    NICs have sent all that they carry. `buckets.costed` tells which rows are filled (slow_last_backwards).
     """
     pp, schedule = case.plan.pp, case.plan.schedule
     chunks, rounds, placement = chunks_of(schedule, case.plan.vpp), rounds_of(schedule, case.plan.ga), PLACEMENT[schedule]
@@ -262,7 +167,6 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
     free_s, end_s, duration_s = times.free_s, times.end_s, program.duration_s
     first, size_of = case.first, case.split.size
     costed, number, bucket_s, total_s = buckets.costed, buckets.number, buckets.bucket_s, buckets.total_s
-    costed[:] = False
     barrier_s = 0.0
     for stage in range(pp):
         stream_s = 0.0 if overlapped else free_s[stage]
@@ -274,12 +178,14 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
             cell = stage * chunks + chunk
             virtual = virtual_of(placement, stage, chunk, pp)
             last_s = end_s[(last_third * cells + cell) * rounds + rounds - 1]
+            late_s = 0.0 if last_third == 2 else program.late_s[cell]
+            last_s -= late_s
             apart = last_third == 2 and end_s[(cells + cell) * rounds + rounds - 1] < last_s
             tail_s = duration_s[WEIGHT, cell] if apart else duration_s[UP, cell]
             if layered:
                 begin_s = last_s - tail_s
                 done_s, sent_s = _stream_layers(case, program, virtual, begin_s, stream_s)
-                stream_s = done_s if overlapped else stream_s + sent_s
+                stream_s = (done_s if overlapped else stream_s + sent_s) + late_s
                 stage_s += sent_s
                 continue
             size = size_of[first + virtual]
@@ -287,8 +193,9 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
                 cost_buckets(case, REDUCE_GRADIENTS, first + virtual, buckets)
             stage_s += total_s[size]
             stream_s += total_s[size]
+            low.carried_s[stage] += buckets.nic_s[size]
             if overlapped:
-                stream_s = max(stream_s, _last_bucket_s(number, bucket_s, size, last_s, tail_s))
+                stream_s = max(stream_s, _last_bucket_s(number, bucket_s, size, last_s, tail_s)) + late_s
             if placement == BOTH_WAYS:
                 exchange_s = _exchange_s(case, first + virtual)
                 stage_s += exchange_s
@@ -296,6 +203,7 @@ def reduce_gradients(case: Case, program: Program, times: Times, buckets: Bucket
         out[DP_TOTAL] += stage_s / pp
         reduced_s[stage] = max(stream_s, free_s[stage])
         reduced_s[stage] += max(stage_s - reduced_s[stage] + free_s[stage], 0.0) * case.arrays.framework.dp_contention
+        reduced_s[stage] = max(reduced_s[stage], low.carried_s[stage])
         out[DP_EXPOSED] += (reduced_s[stage] - free_s[stage]) / pp
         barrier_s = max(barrier_s, reduced_s[stage])
     return barrier_s

@@ -7,10 +7,19 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, WEIGHT_COMPUTE, WEIGHT_GRADIENTS, Case, collective_of
+from sim_core.costing.case import (
+    EXPERTS_BACKWARD,
+    EXPERTS_FORWARD,
+    WEIGHT_COMPUTE,
+    WEIGHT_GRADIENTS,
+    Case,
+    collective_of,
+    shares_nics,
+)
 from sim_core.costing.collectives import send_s
+from sim_core.costing.fabric import crowded_send
 from sim_core.costing.groups import N_GROUPS
-from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_of
+from sim_core.engine.codes import LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.split_events import set_links
 from sim_core.jit import inner_kernel
@@ -32,19 +41,30 @@ class Lowered(NamedTuple):
     passes: Floats  # [units] passes of each unit
     again: Floats  # [units] passes with recompute
     extra_s: Floats  # [3] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S and RECOMPUTE_S
+    nic_s: Floats  # [2, cells, 2] of NICs that a block's own messages need, by direction; and of those that nothing hides
+    carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
+    send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
 
 
-def allocate_lowered(arrays: Arrays) -> Lowered:
-    """Scratch for one plan at a time."""
+def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
+    """Scratch for one plan at a time, of up to `stages` stages and `cells` virtual stages."""
     units = arrays.unit_layers.shape[0]
-    return Lowered(passes=np.empty(units), again=np.empty(units), extra_s=np.empty(3))
+    return Lowered(
+        passes=np.empty(units),
+        again=np.empty(units),
+        extra_s=np.empty(3),
+        nic_s=np.zeros((2, cells, 2)),
+        carried_s=np.zeros(stages),
+        send_nic_s=np.zeros(stages),
+    )
 
 
 @inner_kernel
 def lower(case: Case, low: Lowered, program: Program) -> None:
     """Fill `low`, and the durations and messages of `program`; the schedule fills its order."""
-    _cost_sends(case, program)
+    _cost_sends(case, low, program)
     _fill_blocks(case, low, program)
+    _count_carried(case, low)
     schedule = case.plan.schedule
     if SPLITS[schedule]:
         chunks = chunks_of(schedule, case.plan.vpp)
@@ -61,24 +81,27 @@ def slowness(case: Case, stage: int) -> float:
 
 
 @inner_kernel
-def _cost_sends(case: Case, program: Program) -> None:
+def _cost_sends(case: Case, low: Lowered, program: Program) -> None:
     """Cost of the message into each stage, from the previous and the next stage; the last stage also sends to the first."""
     pp, all_gpus, gpus_per_node = case.plan.pp, case.plan.all_gpus, case.device.gpus_per_node
+    low.send_nic_s[:pp] = 0.0
     if pp == 1:
         program.message_s[:, 0] = 0.0
         return
     size = case.arrays.p2p_bytes * case.blocks.scale[case.block, case.arrays.p2p_rule]
     factor = case.arrays.message_factor
-    inside_s = send_s(size, False, case.device.links) * factor[0, N_GROUPS]
-    outside_s = send_s(size, True, case.device.links) * factor[1, N_GROUPS]
+    gather_s = 0.0
     if case.arrays.framework.gathers_sends:
         gather_s = collective_of(case, ALL_GATHER, TP, size * case.plan.tp)
-        inside_s += gather_s
-        outside_s += gather_s
+    links, leaves = case.device.links, case.device.gpus_per_leaf + case.device.gpus_per_pod > 0
     for stage in range(pp):
         last = stage == pp - 1
         between_nodes = all_gpus > gpus_per_node if last else crosses_nodes(stage, all_gpus // pp, gpus_per_node)
-        cost = outside_s if between_nodes else inside_s
+        crowded = crowded_send(stage, pp, all_gpus, case.device) if leaves else 1.0
+        cost = send_s(size, between_nodes, links, crowded) * factor[int(between_nodes), N_GROUPS]
+        if between_nodes and shares_nics(case):
+            low.send_nic_s[stage] = max(cost - links.nic_latency, 0.0) if size > 0 else 0.0
+        cost += gather_s
         program.message_s[DOWN, (stage + 1) % pp] = cost
         program.message_s[UP, stage] = cost
 
@@ -93,6 +116,7 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     layers, passes, begin, end = case.split.layers, case.split.passes, case.split.begin, case.split.end
     unit_layers, layer_unit = case.arrays.unit_layers, case.arrays.layer_unit
     unit_forward_s, unit_backward_s, unit_again_s = case.blocks.forward_s, case.blocks.backward_s, case.blocks.again_s
+    unit_nic_s, nic_s, sharing = case.blocks.nic_s, low.nic_s, shares_nics(case)
     all_passes, all_again, duration_s = low.passes, low.again, program.duration_s
     all_passes[:] = 0.0
     all_again[:] = 0.0
@@ -102,6 +126,8 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
         row = case.first + virtual_of(placement, stage, chunk, pp)
         forward_s = 0.0
         backward_s = 0.0
+        cell = stage * chunks + chunk
+        nic_s[:, cell] = 0.0
         slower = slowness(case, stage)
         for unit in range(all_passes.shape[0]):
             count = passes[row, unit]
@@ -124,11 +150,30 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
                 low.extra_s[FORWARD_S] += extra_forward_s * share
                 low.extra_s[BACKWARD_S] += extra_backward_s * share
                 low.extra_s[RECOMPUTE_S] += extra_again_s * share
+            if sharing:
+                for k in range(2):
+                    nic_s[DOWN, cell, k] += count * unit_nic_s[key, unit, 0, k]
+                    nic_s[UP, cell, k] += count * unit_nic_s[key, unit, 1, k] + redone * unit_nic_s[key, unit, 2, k]
             all_passes[unit] += count * share
             all_again[unit] += redone * share
-        cell = stage * chunks + chunk
         duration_s[DOWN, cell] = forward_s
         duration_s[UP, cell] = backward_s
+
+
+@inner_kernel
+def _count_carried(case: Case, low: Lowered) -> None:
+    """What the NICs of each stage carry in the pipeline: messages of blocks, and sends from all but the ends of the model."""
+    plan, nic_s = case.plan, low.nic_s
+    pp, chunks, rounds = plan.pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    for stage in range(pp):
+        before = stage - 1 if stage > 0 else pp - 1
+        carried_s = low.send_nic_s[stage] * (chunks if stage < pp - 1 else chunks - 1)
+        carried_s += low.send_nic_s[before] * (chunks if stage > 0 else chunks - 1)
+        if PLACEMENT[plan.schedule] != LOOP:
+            carried_s = min(low.send_nic_s[stage], low.send_nic_s[before]) * 2 * (chunks - 1)
+        for cell in range(stage * chunks, (stage + 1) * chunks):
+            carried_s += nic_s[DOWN, cell, 0] + nic_s[UP, cell, 0]
+        low.carried_s[stage] = carried_s * rounds
 
 
 @inner_kernel

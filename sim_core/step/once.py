@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
+from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, virtual_of
@@ -21,7 +22,8 @@ from sim_core.engine.events import DOWN, Program
 from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
-from sim_core.step.gradients import Buckets, cost_buckets
+from sim_core.step.buckets import Buckets, cost_buckets
+from sim_core.step.lower import Lowered
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import (
@@ -59,11 +61,12 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
 
 
 @inner_kernel
-def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
+def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
     """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
     Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
-    a layer runs once its buckets have arrived. Initializes `after_s` of each stage.
+    a layer runs once its buckets have arrived. Where a forward would begin before, its messages and the gather share NICs; as
+    many forwards come before it as virtual stages. Initializes `after_s` of each stage.
     """
     pp, first, size_of = case.plan.pp, case.first, case.split.size
     placement, chunks = PLACEMENT[case.plan.schedule], chunks_of(case.plan.schedule, case.plan.vpp)
@@ -73,10 +76,11 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
     after_s = once.after_s
     costed[:] = False
     for stage in range(pp):
-        arrived_s = 0.0
+        arrived_s, gathered_s = 0.0, 0.0
         for chunk in range(chunks):
             cell = stage * chunks + chunk
-            row = first + virtual_of(placement, stage, chunk, pp)
+            virtual = virtual_of(placement, stage, chunk, pp)
+            row = first + virtual
             size = size_of[row]
             if not costed[size]:
                 cost_buckets(case, GATHER_PARAMETERS, row, buckets)
@@ -85,9 +89,18 @@ def gather_parameters(case: Case, program: Program, buckets: Buckets, once: Once
             if overlapped and total_s[size] > 0:
                 gate_start_s[cell] = arrived_s + first_s[size]
                 gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
+                block_s = duration_s[DOWN, cell]
+                beside_s = arrived_s + total_s[size] - max(gate_start_s[cell], virtual * block_s)
+                beside_s = min(max(beside_s, 0.0), block_s) * buckets.nic_s[size] / total_s[size]
+                late_s = shared_s(block_s, low.nic_s[DOWN, cell, 1], low.nic_s[DOWN, cell, 0], beside_s)
+                gate_start_s[cell] += late_s
+                gate_end_s[cell] += late_s
+                arrived_s += late_s
+                low.carried_s[stage] += buckets.nic_s[size]
             arrived_s += total_s[size]
-        after_s[stage] = case.arrays.framework.dp_contention * arrived_s if overlapped else arrived_s
-        out[DP_TOTAL] += arrived_s / pp
+            gathered_s += total_s[size]
+        after_s[stage] = case.arrays.framework.dp_contention * gathered_s if overlapped else gathered_s
+        out[DP_TOTAL] += gathered_s / pp
         out[DP_EXPOSED] += after_s[stage] / pp
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import Case, collective_of, shard_ranks
+from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
+from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.events import DOWN, UP, Program
 from sim_core.jit import inner_kernel
@@ -21,8 +22,9 @@ from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMP
 from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.split import count_layers
-from sim_core.step.gradients import PARAMETER_BYTES, width_scale
-from sim_core.step.lower import slowness
+from sim_core.step.buckets import PARAMETER_BYTES, width_scale
+from sim_core.step.lower import Lowered, slowness
+from sim_core.step.nics import ALL, OPEN, in_background, sends_of
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER
 from sim_core.workloads.workload import Arrays
 
@@ -105,14 +107,14 @@ def backward_s(layers: Layers, count: int, ahead: int, waits: bool) -> float:
 
 
 @inner_kernel
-def shard_blocks(case: Case, program: Program, layers: Layers, out: Floats) -> None:
+def shard_blocks(case: Case, low: Lowered, program: Program, layers: Layers, out: Floats) -> None:
     """Add to the blocks of `program` what they wait for gathers and scatters, and what these slow the compute beside them."""
     alone = shard_ranks(case, SHARD) == 1 and shard_ranks(case, EXPERT_SHARD) == 1
     if case.sharding < GRADIENTS_SHARDED or alone:
         return
     plan = case.plan
     pp, contention = plan.pp, case.arrays.framework.dp_contention
-    _cost_units(case, layers)
+    of_nics = _cost_units(case, layers)
     ahead = plan.prefetch_layers if plan.overlap_param == 1 else 0
     for virtual in range(pp * plan.vpp):
         cell = virtual % pp * plan.vpp + virtual // pp
@@ -121,6 +123,13 @@ def shard_blocks(case: Case, program: Program, layers: Layers, out: Floats) -> N
             compute_s, sent_s = _fill(case, virtual, way, count, layers)
             end_s = forward_s(layers, count, ahead) if way == DOWN else backward_s(layers, count, ahead, plan.overlap_grad == 0)
             waited_s = max(end_s - compute_s, 0.0)
+            if of_nics > 0:
+                all_s = low.nic_s[way, cell, ALL]
+                if pp > 1 and in_background(plan):
+                    all_s += sends_of(low, way, virtual % pp, pp)
+                hidden_s = min(max(sent_s - waited_s, 0.0), compute_s)
+                waited_s += shared_s(compute_s, low.nic_s[way, cell, OPEN], all_s, hidden_s * of_nics)
+                low.carried_s[virtual % pp] += sent_s * of_nics * plan.ga
             waited_s += contention * max(sent_s - waited_s, 0.0)
             program.duration_s[way, cell] += waited_s
             out[DP_TOTAL] += sent_s * plan.ga / pp
@@ -145,11 +154,12 @@ def run_layers(case: Case, virtual: int, way: int, layers: Layers) -> int:
 
 
 @inner_kernel
-def _cost_units(case: Case, layers: Layers) -> None:
-    """Gather and scatter of one layer of each unit."""
+def _cost_units(case: Case, layers: Layers) -> float:
+    """Gather and scatter of one layer of each unit; returns the part of these seconds for which they need the NICs."""
     width = case.arrays.gradient_width * width_scale(case)
     parameter = PARAMETER_BYTES * GATHERED[case.plan.precision]
     held = case.blocks.held
+    whole_s, nic_s = 0.0, 0.0
     for unit in range(layers.unit_gather_s.shape[0]):
         dense, experts = held[case.block, unit, 0], held[case.block, unit, 1]
         gather_s = 0.0
@@ -160,6 +170,11 @@ def _cost_units(case: Case, layers: Layers) -> None:
         scatter_s = collective_of(case, REDUCE_SCATTER, SHARD, width * dense)
         scatter_s += collective_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts)
         layers.unit_scatter_s[unit] = scatter_s
+        if shares_nics(case) and scatter_s > 0:
+            whole_s += scatter_s
+            nic_s += nic_of(case, REDUCE_SCATTER, SHARD, width * dense, scatter_s)
+            nic_s += nic_of(case, REDUCE_SCATTER, EXPERT_SHARD, width * experts, scatter_s)
+    return min(nic_s / whole_s, 1.0) if whole_s > 0 else 0.0
 
 
 @inner_kernel

@@ -14,7 +14,8 @@ from sim_core.jit import inner_kernel
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.simulator import Ran
-from sim_core.step.gradients import Buckets
+from sim_core.step.buckets import Buckets
+from sim_core.step.lower import Lowered
 from sim_core.step.once import Once, gather_parameters
 from sim_core.step.sharding import Layers, run_layers
 from sim_core.timelines.blocks import Timed
@@ -33,13 +34,14 @@ def _gather(
     groups: Groups,
     split: Split,
     table: Blocks,
+    low: Lowered,
     program: Program,
     buckets: Buckets,
     once: Once,
     out: Floats,
 ) -> None:
     """Cost the gather of parameters again, for its buckets."""
-    gather_parameters(case_at(arrays, hardware, plans, groups, split, table, 0), program, buckets, once, out)
+    gather_parameters(case_at(arrays, hardware, plans, groups, split, table, 0), low, program, buckets, once, out)
 
 
 @inner_kernel
@@ -115,7 +117,7 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     if plan.overlap_param == 0:
         return []
     given = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
-    _gather(*given, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
+    _gather(*given, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
     found = []
     for stage in range(plan.pp):

@@ -167,6 +167,7 @@ class Arrays(NamedTuple):
     framework: Framework = Framework()
     message_factor: Floats = NO_FACTOR  # [2, groups + 1] recorded over modelled seconds inside a node, between nodes
     compute_rule: Ints = NO_RULE  # [pieces] rules of compute; empty: all `compute`
+    recorded_messages: bool = False  # seconds of messages are recorded, with what they waited for each other
     recorded_load: float = 1.0  # tokens of the fullest rank over the mean, as recorded
     expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,14 +15,22 @@ from rich.console import Console
 
 from sim_core import SpecError
 from sweep.commands.shared import RESULTS, AsJson
+from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
 from sweep.folder import Folder, folder_at
-from sweep.ranking import rank
+from sweep.ranking import TOP, rank
+from sweep.reopening import reopened
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_disagreement
+from sweep.show.stability import print_stability, stable_rows
 from sweep.show.tables import rows_text
 from sweep.show.terminal import WIDE, form_of, own_console
+from sweep.stability import CANDIDATES, Stability, sigmas_of, stability
 from sweep.store import newest
+from sweep.uncertainty.own_runs import names_plans, read_steps
+from sweep.validation.residuals import own_runs
+from sweep.validation.simulation import run_rows
+from sweep.validation.table import read_table
 
 
 class Form(StrEnum):
@@ -51,6 +60,17 @@ def command(
     descending: Annotated[bool | None, typer.Option("--descending/--ascending", help="Highest first, or lowest first.")] = None,
     form: Annotated[Form | None, typer.Option("--format", help="Default: by the suffix of --output, else a table.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write to (needed for parquet).")] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help="CSV of your own runs: plan and step_time_s or iter_ms; or a table as for `validate`.")
+    ] = None,
+    stable: Annotated[
+        bool, typer.Option("--stable", help="How often each plan is the best as compute, network and jitter move.")
+    ] = False,
+    sigma: Annotated[
+        list[str] | None,
+        typer.Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1, max=5000, help="With --stable: plans that are simulated.")] = CANDIDATES,
     as_json: AsJson = False,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
@@ -61,20 +81,29 @@ def command(
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
     if compare:
-        if by or per or columns or pareto or every or descending is not None:
+        if by or per or columns or pareto or every or measured or descending is not None:
             raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
         _compare(folder, top, where, form, output)
+        return
+    groups = None if per is None else [name for part in per for name in part.split(",") if name]
+    if stable:
+        if columns or pareto or every or measured or descending is not None:
+            raise SpecError("--stable takes only --by, --where, --per, --top, --sigma, --candidates, --format and --output")
+        sigmas = sigmas_of(sigma or [])
+        wins = stability(reopened(folder), by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates)
+        _write_stability(wins, sigmas, top or TOP, form, output)
         return
     ranking = rank(
         folder,
         by=by,
         top=top,
         where=where,
-        per=None if per is None else [name for part in per for name in part.split(",") if name],
+        per=groups,
         columns=columns.split(",") if columns else (),
         descending=descending,
         pareto=pareto.split(",") if pareto else (),
         every=every,
+        measured=_measured(measured) if measured else None,
     )
     if form is not Form.table:
         _write_rows(ranking.rows, form, output)
@@ -84,6 +113,28 @@ def command(
     else:
         with output.open("w", encoding="utf-8") as file:
             print_ranking(ranking, Console(file=file, width=WIDE, markup=False))
+
+
+def _write_stability(
+    found: Sequence[Stability], sigmas: Mapping[str, float], top: int, form: Form, output: Path | None
+) -> None:
+    if form is not Form.table:
+        _write_rows(stable_rows(found, top), form, output)
+    elif output is None:
+        print_stability(found, sigmas, top, own_console())
+    else:
+        with output.open("w", encoding="utf-8") as file:
+            print_stability(found, sigmas, top, Console(file=file, width=WIDE, markup=False, highlight=False))
+
+
+def _measured(path: Path) -> Measured:
+    """A user's runs, by plan numbers or as rows that `sweep validate` simulates. Raises FormatError, SpecError."""
+    if names_plans(path):
+        return Measured(steps=read_steps(path))
+    runs = own_runs(run_rows(read_table(path)))
+    if not len(runs.error):
+        raise SpecError(f"{path}: no run could be simulated (sweep validate {path} says why)")
+    return Measured(steps={}, runs=runs)
 
 
 def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:

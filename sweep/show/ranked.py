@@ -12,12 +12,14 @@ from sim_core import PARTS, short
 from sweep.ranking import Ranking
 from sweep.selection import ALIKE
 from sweep.show.checks import print_plausibility
+from sweep.show.error_bars import print_error_bars
 from sweep.show.results import print_reasons
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, plain_table
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
 _ALWAYS: Final = ("rank", "plan")
+_TIE: Final = "tie"
 _SIZES: Final = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
 
 
@@ -51,6 +53,7 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
             "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",
             soft_wrap=True,
         )
+    print_error_bars(ranking.error_bars, ranking.per, console)
     for note in ranking.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if ranking.held and ranking.ranked:
@@ -90,7 +93,7 @@ def _cells(rows: pa.Table) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 def _importance(ranking: Ranking, rows: pa.Table) -> list[str]:
     """The columns, the most telling first: what is ranked, the plan, the result, the largest parts."""
-    first = [*_ALWAYS, *ranking.per, ranking.by, *ranking.front, *(name for name in _SIZES if name in ranking.varying)]
+    first = [*_ALWAYS, *ranking.per, ranking.by, _TIE, *ranking.front, *(name for name in _SIZES if name in ranking.varying)]
     results = ["step_time_s", "mfu", *(name for name in ranking.varying if name not in first), ALIKE, "samples_per_s"]
     sums = {name: sum(value or 0 for value in rows[name].to_pylist()) for name in PARTS if name in rows.column_names}
     named = [*first, *results, *sorted(sums, key=lambda name: -sums[name]), *rows.column_names]

@@ -13,6 +13,7 @@ from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.failures import GOODPUT
 from sweep.fidelity import Disagreement
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
+from sweep.stragglers import TAIL
 
 
 def print_reasons(counts: Mapping[str, int], console: Console, title: str, more: Mapping[str, str] | None = None) -> None:
@@ -72,6 +73,9 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
             f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}",
             soft_wrap=True,
         )
+    if row["step_time_p50_s"] is not None:
+        half, most = (short(row[name], "s") for name in TAIL)
+        console.print(f"with stragglers half of the steps take up to {half}, 95 % up to {most}", soft_wrap=True)
     if row["goodput"] is not None:
         part, _, rate = (cell(name, row[name]) for name in GOODPUT)
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"

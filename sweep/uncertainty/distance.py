@@ -50,9 +50,14 @@ def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
     )
 
 
-def distances(points: Coordinates, to: int) -> Floats:
-    """Doublings from each plan to one of them, [n]."""
-    return _between(points, points.sizes[to], points.choices[to])
+def distances(points: Coordinates, to: int | Ints) -> Floats:
+    """Doublings from each plan to one of them, or each to its own, [n]."""
+    total = np.zeros(len(points.sizes))
+    for column in points.sizes.T:  # a column at a time: no [n, k] of differences
+        total += np.abs(column - column[to])
+    for column, weight in zip(points.choices.T, points.weights, strict=True):
+        total += weight * (column != column[to])
+    return total
 
 
 def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
@@ -60,15 +65,6 @@ def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
     chosen = range(len(points.sizes)) if others is None else others.tolist()
     found = [distances(points, at) for at in chosen]
     return np.stack(found, 1) if found else np.zeros((len(points.sizes), 0))
-
-
-def _between(points: Coordinates, sizes: Floats, choices: Ints) -> Floats:
-    total = np.zeros(len(points.sizes))
-    for column, size in zip(points.sizes.T, sizes, strict=True):  # a column at a time: no [n, k] of differences
-        total += np.abs(column - size)
-    for column, choice, weight in zip(points.choices.T, choices, points.weights, strict=True):
-        total += weight * (column != choice)
-    return total
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:

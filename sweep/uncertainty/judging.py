@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sweep.uncertainty.distance import all_distances, coordinates, distances
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences, Spread
-from sweep.uncertainty.quantiles import t3_cdf
+from sweep.uncertainty.quantiles import t3_cdf, t3_quantile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,31 +32,46 @@ class OwnRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Of some plans, [n]. Without evidence of single plans `low` and `high` are NaN; without any, nothing ties."""
+    """Of some plans, [n]. Without evidence of single plans `low`, `high` and `expected` are NaN; without any, nothing ties."""
 
-    best: int  # the row that is expected to be the best
+    best: Ints  # the row that is expected to be the best of the plan's group
     low: Floats  # measured over simulated step, at least and at most, at evidence.LEVEL
     high: Floats
     expected: Floats  # measured over simulated step
-    chance: Floats  # that it is as fast as the best, or faster; 1 for the best
+    chance: Floats  # that it is as fast as the best of its group, or faster; 1 for the best
     tie: Bools  # cannot be told from the best at evidence.CONFIDENCE; true for the best
 
+    def chosen(self, rows: Ints, best: int) -> Judgement:
+        """Some plans of one group, whose best is the one at `best` of them."""
+        return Judgement(
+            best=np.full(len(rows), best), low=self.low[rows], high=self.high[rows], expected=self.expected[rows],
+            chance=self.chance[rows], tie=self.tie[rows],
+        )  # fmt: skip
 
-def judge(rows: pa.Table, columns: Sequence[str], seconds: Floats, basis: Basis, own: OwnRuns | None = None) -> Judgement:
-    """Judge plans that compete with each other, by the plan `columns` that vary among them.
 
-    `seconds`, [n]: what each plan takes, simulated, in any unit that is proportional to time (GPU-seconds a sample, 1 / MFU).
-    Columnar: some vectors of n for each column and each own run. Plans that are not above 0 and finite cannot be judged.
+def judge(
+    rows: pa.Table,
+    columns: Sequence[str],
+    seconds: Floats,
+    basis: Basis,
+    own: OwnRuns | None = None,
+    group: Ints | None = None,
+) -> Judgement:
+    """Judge plans beside the best of their `group` (numbers, [n]; default: one group), by the plan `columns` that vary.
+
+    `seconds`, [n]: what each plan takes, simulated, in any unit that is proportional to time (GPU-seconds a sample, 1 / MFU),
+    above 0 and finite. Columnar: some vectors of n for each column and each own run.
     """
     n = rows.num_rows
+    groups = np.zeros(n, np.int64) if group is None else group
     if n == 0 or basis.differences is None or basis.spread is None:
-        best = int(np.argmin(seconds)) if n else 0
+        best = _best(seconds, groups)
         chance = np.where(np.arange(n) == best, 1.0, np.nan)
         unknown = np.full(n, np.nan)
         return Judgement(best=best, low=unknown, high=unknown, expected=unknown, chance=chance, tie=chance == 1)
     known = _Known(rows, columns, basis.spread, basis.differences, own)
     order = np.log(seconds) + known.mean
-    best = int(np.argmin(order))
+    best = _best(order, groups)
     variance = known.difference_variance(best)
     chance = 1 - t3_cdf((order - order[best]) / np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny)))
     chance[best] = 1.0
@@ -69,6 +84,31 @@ def judge(rows: pa.Table, columns: Sequence[str], seconds: Floats, basis: Basis,
         chance=chance,
         tie=chance >= 1 - CONFIDENCE,
     )
+
+
+def widest(basis: Basis) -> float:
+    """The greatest ratio of a plan to the best with which it can tie, without own runs."""
+    if basis.differences is None:
+        return 1.0
+    far = float(basis.differences.variogram(np.array(np.inf)))
+    return float(np.exp(t3_quantile(CONFIDENCE) * far**0.5))
+
+
+def _best(values: Floats, group: Ints) -> Ints:
+    """The row with the least value in the group of each row, [n]; of equal ones the first."""
+    order = np.lexsort((values, group))
+    _, first, of_row = np.unique(group[order], return_index=True, return_inverse=True)
+    best = np.empty(len(values), np.int64)
+    best[order] = order[first][of_row]
+    return best
+
+
+def covariance_of(rows: pa.Table, columns: Sequence[str], basis: Basis, own: OwnRuns | None = None) -> Floats:
+    """Covariance of the errors of plans, after own runs, [n, n]; zeros without evidence."""
+    n = rows.num_rows
+    if basis.spread is None or basis.differences is None:
+        return np.zeros((n, n))
+    return _Known(rows, columns, basis.spread, basis.differences, own).covariance()
 
 
 class _Known:
@@ -86,7 +126,8 @@ class _Known:
         else:
             table = rows
         self._points = coordinates(table, columns)
-        self._n, self._differences = n, differences
+        self._n, self._all, self._differences = n, n + runs, differences
+        self._between = spread.between**2
         self.mean = np.full(n, spread.middle)
         self.narrowing = np.ones(n)
         self._shared: Floats = np.zeros((n, 0))
@@ -102,9 +143,16 @@ class _Known:
             told = np.einsum("ij,jk,ik->i", self._shared, self._weights, self._shared)
             self.narrowing = np.sqrt(np.maximum(prior - told, 0.0) / prior)
 
-    def difference_variance(self, to: int) -> Floats:
-        """Variance of the error of the ratio of each plan to one of them, [n]."""
-        variance = self._differences.variogram(distances(self._points, to)[: self._n])
+    def covariance(self) -> Floats:
+        """Covariance of the plans' errors, [n, n]."""
+        apart = all_distances(self._points, np.arange(self._n))[: self._n]
+        prior = self._between + self._differences.covariance(apart) + np.eye(self._n) * self._differences.same**2 / 2
+        left: Floats = prior - self._shared @ self._weights @ self._shared.T
+        return left
+
+    def difference_variance(self, to: Ints) -> Floats:
+        """Variance of the error of the ratio of each plan to the one at `to`, [n]."""
+        variance = self._differences.variogram(distances(self._points, np.append(to, np.arange(self._n, self._all)))[: self._n])
         apart = self._shared - self._shared[to]
         left: Floats = variance - np.einsum("ij,jk,ik->i", apart, self._weights, apart)
         return left

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sweep.uncertainty.distance import all_distances, coordinates
-from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences
-from sweep.uncertainty.judging import Judgement
+from sweep.uncertainty.evidence import CONFIDENCE, Basis
+from sweep.uncertainty.judging import Judgement, OwnRuns, covariance_of
 from sweep.uncertainty.quantiles import t3_quantile
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +23,7 @@ MOST_PLANS: Final = 32
 DRAWS: Final = 1000
 NOISE: Final = 0.005
 """Standard deviation of a step measured over some minutes, relative."""
-LEAST_VARIANCE: Final = 1e-18
+LEAST_VARIANCE: Final = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +39,23 @@ class Advice:
 
 
 def advise(
-    rows: pa.Table, columns: Sequence[str], seconds: Floats, judged: Judgement, basis: Basis, runs: int = RUNS
+    rows: pa.Table,
+    columns: Sequence[str],
+    seconds: Floats,
+    judged: Judgement,
+    basis: Basis,
+    own: OwnRuns | None = None,
+    runs: int = RUNS,
 ) -> Advice:
     """The `runs` plans of the tie group whose measurement lowers the expected loss of the pick the most, chosen one by one.
 
     Arguments as for `judge`. Expected over draws of the plans' errors from `basis.differences`, always the same ones.
     """
     tied = np.flatnonzero(judged.tie)
-    if len(tied) < 2 or basis.differences is None:
+    if len(tied) < 2 or basis.differences is None or basis.spread is None:
         return Advice(rows=(), tied=len(tied), tied_after=float(len(tied)), weighed=len(tied), loss=0.0, loss_after=0.0)
     chosen = tied[np.argsort(-judged.chance[tied], kind="stable")[:MOST_PLANS]]
-    known = _Errors(rows.take(chosen), columns, np.log(seconds[chosen] * judged.expected[chosen]), basis.differences)
+    known = _Errors(rows.take(chosen), columns, np.log(seconds[chosen] * judged.expected[chosen]), basis, own)
     picked: tuple[int, ...] = ()
     for _ in range(min(runs, len(chosen))):
         rest = [one for one in range(len(chosen)) if one not in picked]
@@ -69,13 +74,12 @@ def advise(
 class _Errors:
     """Draws of the true times of some plans, and what a pick is worth once some of them are measured."""
 
-    def __init__(self, rows: pa.Table, columns: Sequence[str], expected: Floats, differences: Differences) -> None:
+    def __init__(self, rows: pa.Table, columns: Sequence[str], expected: Floats, basis: Basis, own: OwnRuns | None) -> None:
         n = len(expected)
-        shared = differences.covariance(all_distances(coordinates(rows, columns)))
-        self._covariance = shared + np.eye(n) * differences.same**2 / 2
+        self._covariance = covariance_of(rows, columns, basis, own)
         self._expected = expected
         generator = np.random.default_rng(0)
-        root = np.linalg.cholesky(self._covariance + np.eye(n) * 1e-12)
+        root = np.linalg.cholesky(self._covariance + np.eye(n) * LEAST_VARIANCE)
         self._errors = generator.standard_normal((DRAWS, n)) @ root.T
         self._noise = generator.standard_normal((DRAWS, n)) * NOISE
         self._true = expected + self._errors

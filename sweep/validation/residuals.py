@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
+from sweep.uncertainty.judging import OwnRuns
 from sweep.uncertainty.residuals import Residuals
 from sweep.validation.figures import ALIKE
 from sweep.validation.simulation import Run
 
 SIZES: Final = ("tp", "pp", "vpp", "cp", "ep", "mbs")
 WORDS: Final = ("zero", "recompute")
+OF_PLANS: Final = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep", "mbs": "micro_batch", "gpus": "all_gpus"}
+"""Sizes of a run, as columns of a result."""
 
 
 def residuals(runs: Sequence[Run]) -> Residuals:
@@ -28,3 +32,10 @@ def residuals(runs: Sequence[Run]) -> Residuals:
         sizes=np.log2([[run.row.count(key, 1) for key in SIZES] for run in timed]).reshape(len(timed), len(SIZES)),
         choices=np.array([[run.row.text(key) for key in WORDS] for run in timed], np.str_).reshape(len(timed), len(WORDS)),
     )
+
+
+def own_runs(runs: Sequence[Run]) -> OwnRuns:
+    """The same runs as those of a user, beside whose plans the plans of a result are judged."""
+    timed = [run for run in runs if run.timed and run.row.quality == "ok"]
+    columns = {name: pa.array([run.row.count(key, 1) for run in timed], pa.int64()) for key, name in OF_PLANS.items()}
+    return OwnRuns(plans=pa.table(columns), error=residuals(timed).error)

@@ -62,6 +62,7 @@ ZERO_IS_FINE = (
     "power",
     *("nvlink_latency", "nic_latency", "memory_bandwidth", "net_overhead", "kernel_overhead", "step_overhead"),
     *("peak_flops_fp8", "peak_flops_fp4", "gpus_per_socket", "socket_bandwidth", "socket_bandwidth_one"),
+    *("nodes_per_leaf", "nodes_per_pod"),
 )
 NUMBERS = [key for key in HARDWARE_KEYS if HARDWARE_KEYS[key][1] != "yes or no"]
 
@@ -81,7 +82,7 @@ def test_zero_is_refused_where_it_would_divide(key: str) -> None:
 def test_a_switch_is_true_or_false(key: str) -> None:
     assert [parse_hardware(document(**{key: value}), "here").value(key) for value in (True, False)] == [1, 0]
     for value in (2, "often", 0.5):
-        with pytest.raises(SpecError, match=f"here: nccl.{key}: found '{value}', expected true or false"):
+        with pytest.raises(SpecError, match=f"here: {HARDWARE_KEYS[key][0]}.{key}: found '{value}', expected true or false"):
             parse_hardware(document(**{key: value}), "here")
 
 

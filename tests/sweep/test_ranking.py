@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from sim_core import PARTS, SpecError
+from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
 from sweep.preparation import prepare
@@ -327,7 +328,7 @@ def test_a_front_has_no_other_order(results: Path) -> None:
 
 def test_machine_formats_have_every_column_of_a_result(results: Path, table: ROWS) -> None:
     """Whatever the rows hold: constant columns and unknown ones, too."""
-    expected = ["rank", *(name for name in table[0] if name not in ("status", "reason")), "alike", "alike_but_for"]
+    expected = ["rank", *(name for name in table[0] if name not in ("status", "reason")), *BARS, "alike", "alike_but_for"]
     for where in ("tp = 1", "tp = 1 and pp = 1 and vpp = 1", "tp > 99"):
         told = sweep("rank", results, "--where", where, "--format", "csv").stdout
         assert told.splitlines()[0].split(",") == expected

@@ -10,7 +10,7 @@ import pytest
 
 from sweep.uncertainty.distance import coordinates, distances
 from sweep.uncertainty.evidence import Basis, Differences, Spread, basis_of
-from sweep.uncertainty.judging import OwnRuns, judge
+from sweep.uncertainty.judging import OwnRuns, judge, widest
 from sweep.uncertainty.measuring import advise
 
 SPREAD = Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12)
@@ -49,7 +49,7 @@ def test_own_runs_narrow_the_intervals_and_move_the_best() -> None:
     before = judge(rows, rows.column_names, seconds, BASIS)
     own = OwnRuns(plans=rows.take([0, 1]), error=np.log([1.2, 1.0]))
     after = judge(rows, rows.column_names, seconds, BASIS, own)
-    assert (before.best, after.best) == (0, 1)
+    assert (before.best[0], after.best[0]) == (0, 1)
     width = np.log(before.high / before.low)
     narrower = np.log(after.high / after.low)
     assert (narrower < width).all()
@@ -101,10 +101,30 @@ def test_a_best_plan_that_stands_alone_needs_no_run() -> None:
     assert advise(rows, ["tp"], np.array([1.0, 2.0]), judged, BASIS).rows == ()
 
 
+def test_each_group_has_its_own_best() -> None:
+    """Two groups judged together are what each is on its own."""
+    rows = plans(tp=[1, 2, 8, 8, 1, 2], pp=[1, 1, 4, 1, 1, 1])
+    seconds = np.array([1.0, 1.1, 1.15, 0.5, 0.55, 0.9])
+    group = np.array([0, 0, 1, 1, 1, 0])
+    both = judge(rows, rows.column_names, seconds, BASIS, group=group)
+    for number in (0, 1):
+        at = np.flatnonzero(group == number)
+        alone = judge(rows.take(at), rows.column_names, seconds[at], BASIS)
+        assert both.best[at].tolist() == at[alone.best].tolist()
+        assert both.chance[at] == pytest.approx(alone.chance)
+
+
+def test_no_tie_beyond_the_widest_ratio() -> None:
+    rows = plans(tp=[1, 2**40], pp=[1, 1])
+    ratio = widest(BASIS)
+    assert judge(rows, rows.column_names, np.array([1.0, ratio * 0.99]), BASIS).tie[1]
+    assert not judge(rows, rows.column_names, np.array([1.0, ratio * 1.01]), BASIS).tie[1]
+
+
 def test_without_evidence_nothing_is_claimed() -> None:
     rows = plans(tp=[1, 2])
     judged = judge(rows, ["tp"], np.array([2.0, 1.0]), NONE)
-    assert judged.best == 1
+    assert judged.best.tolist() == [1, 1]
     assert judged.tie.tolist() == [False, True]
     assert np.isnan(judged.low).all()
     assert judge(rows.slice(0, 0), ["tp"], np.zeros(0), BASIS).tie.tolist() == []

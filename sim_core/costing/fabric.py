@@ -1,0 +1,107 @@
+"""What the NICs of a node, and the links out of leaves and pods, carry of a message: bandwidths, and seconds of the NICs.
+
+A leaf is the nodes that meet in one switch, or in one set of rails; a pod, those of several leaves. Nodes lie in them in the
+order of ranks.
+"""
+
+from __future__ import annotations
+
+from sim_core.hardware.table import Device, Links
+from sim_core.jit import inner_kernel
+from sim_core.planning.placement import Placement, crosses_nodes
+from sim_core.terms import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
+
+
+@inner_kernel
+def nic_bandwidth(at: Placement, links: Links) -> float:
+    """Bytes/s of one GPU's share of the NICs, while its group and those side by side with it use theirs.
+
+    One GPU alone reaches all of it, a full node `fabric_efficiency`; between, the loss grows with the GPUs.
+    """
+    using = min(at.most * at.stride, links.gpus_per_node)
+    return links.nic_bandwidth * (1 - (1 - links.fabric_efficiency) * (using - 1) / max(links.gpus_per_node - 1, 1))
+
+
+@inner_kernel
+def crowding(at: Placement, links: Links) -> float:
+    """How many times as long a ring takes because of the links that leave its leaves and pods; at least 1.
+
+    Each ring leaves a leaf once, by the NICs of one node. A leaf full of groups with `per_leaf` ranks in it, `most` of them on
+    a node, has one ring for each `per_leaf` GPUs: most/per_leaf of all its NICs send to other leaves, at the same time.
+    """
+    crowded = 1.0
+    if at.per_leaf > 0:
+        crowded = max(crowded, links.leaf_oversubscription * at.most / at.per_leaf)
+    if at.per_pod > 0:
+        crowded = max(crowded, links.pod_oversubscription * at.most / at.per_pod)
+    return crowded
+
+
+@inner_kernel
+def ring_bandwidth(at: Placement, links: Links) -> float:
+    """`nic_bandwidth` of a ring, or of a tree in the order of ranks, which may leave leaves and pods."""
+    return nic_bandwidth(at, links) / crowding(at, links)
+
+
+@inner_kernel
+def leaving_s(at: Placement, links: Links) -> float:
+    """Seconds a byte, times the ranks outside its leaf or pod, of what each rank sends to every other."""
+    slowest = 0.0
+    if at.per_leaf > 0:
+        slowest = max(slowest, links.leaf_oversubscription * (at.ranks - at.per_leaf))
+    if at.per_pod > 0:
+        slowest = max(slowest, links.pod_oversubscription * (at.ranks - at.per_pod))
+    return slowest / nic_bandwidth(at, links)
+
+
+@inner_kernel
+def crowded_send(stage: int, pp: int, all_gpus: int, device: Device) -> float:
+    """`crowding` of the sends from the ranks of a stage to those of the next (of the last: to the first)."""
+    crowded, stage_gpus = 1.0, all_gpus // pp
+    if device.gpus_per_leaf > 0 and _leaves(stage, pp, all_gpus, device.gpus_per_leaf):
+        crowded = max(crowded, device.links.leaf_oversubscription * min(stage_gpus / device.gpus_per_leaf, 1.0))
+    if device.gpus_per_pod > 0 and _leaves(stage, pp, all_gpus, device.gpus_per_pod):
+        crowded = max(crowded, device.links.pod_oversubscription * min(stage_gpus / device.gpus_per_pod, 1.0))
+    return crowded
+
+
+@inner_kernel
+def _leaves(stage: int, pp: int, all_gpus: int, inside: int) -> bool:
+    """Whether ranks of a stage and of the next are not all among the same `inside` GPUs."""
+    return all_gpus > inside if stage == pp - 1 else crosses_nodes(stage, all_gpus // pp, inside)
+
+
+@inner_kernel
+def nic_s(kind: int, size: float, at: Placement, links: Links) -> float:
+    """Seconds for which the NICs that a rank owns are needed for its part of a collective (not of a dispatch); 0 in a node.
+
+    The bytes that leave a node, over its members' NICs: of an all-reduce of two nodes once, of more nodes twice.
+    """
+    if at.nodes <= 1 or size <= 0:
+        return 0.0
+    if kind == SEND_RECEIVE:
+        return crowding(at, links) * size / (links.nic_bandwidth * links.fabric_efficiency)
+    if kind == ALL_TO_ALL:
+        return size * (at.ranks - at.fewest) / at.ranks / nic_bandwidth(at, links)
+    passes = min(at.nodes - 1, 2) if kind == ALL_REDUCE else 1
+    return passes * size * (at.ranks - 1) / at.ranks / (at.fewest * ring_bandwidth(at, links))
+
+
+@inner_kernel
+def dispatch_nic_s(size: float, topk: int, at: Placement, links: Links) -> float:
+    """`nic_s` of a dispatch to experts that sends a token to each remote node once (collectives.dispatch_s)."""
+    to_nodes = at.nodes * (1.0 - (1.0 - 1.0 / at.nodes) ** topk) / topk
+    return to_nodes * nic_s(ALL_TO_ALL, size, at, links)
+
+
+@inner_kernel
+def shared_s(window_s: float, exposed_s: float, all_s: float, beside_s: float) -> float:
+    """Seconds by which a window gets longer because two streams of messages share NICs (docs/network.md).
+
+    Without sharing, the one stream needs the NICs for `all_s` of the window, evenly, and nothing hides `exposed_s` of them;
+    the other for `beside_s`, at most the window. Where both send, each has half: the one is later by as much as the other
+    sends meanwhile, and so is everything that follows. What is hidden has room until the NICs are full.
+    """
+    if window_s <= 0 or beside_s <= 0 or all_s <= 0:
+        return 0.0
+    return max(exposed_s * min(beside_s / window_s, 1.0), all_s + beside_s - window_s, 0.0)

@@ -1,0 +1,36 @@
+"""What error bars say under a ranking: the interval of a step, how many plans tie with the best, which runs would tell."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from sweep.error_bars import ErrorBars, GroupBars
+from sweep.show.tables import SHORT_COLUMN, cell
+from sweep.uncertainty.evidence import LEVEL
+from sweep.uncertainty.measuring import MINUTES
+
+
+def print_error_bars(bars: ErrorBars, per: tuple[str, ...], console: Console) -> None:
+    """Print the interval with what it rests on, and a line for each group that is told of."""
+    own = f", and {bars.own} of your own" if bars.own else ""
+    first = f"{bars.why}{own}"
+    if bars.groups:
+        best = bars.groups[0]
+        first = f"the step of plan {best.best} is {best.low:.2f} to {best.high:.2f} x the simulated one ({LEVEL:.0%}; {first})"
+    console.print(f"error bars: {first}", soft_wrap=True, highlight=False)
+    for group in bars.groups:
+        if group.tied:
+            values = zip(per, group.group, strict=True)
+            told = "".join(f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}: " for name, value in values)
+            console.print(f"ties: {told}{_ties(group)}", soft_wrap=True, highlight=False)
+
+
+def _ties(group: GroupBars) -> str:
+    plans = f"{group.tied:,} plan{'s' * (group.tied != 1)} cannot be told from plan {group.best}"
+    if len(group.runs) < 2:
+        return plans
+    runs = f"{', '.join(map(str, group.runs[:-1]))} and {group.runs[-1]}"
+    return (
+        f"{plans}; run plans {runs} for {MINUTES} minutes each: the pick then loses {group.loss_after:.1%} to the fastest "
+        f"(expected), now {group.loss:.1%}"
+    )

@@ -1,0 +1,188 @@
+"""Error bars of a ranking: the same ties as without a database, in groups, with one's own runs; and files of own runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from sim_core import FormatError, SpecError
+from sweep.error_bars import COLUMNS, ErrorBars, Measured, error_bars, taken_into_account
+from sweep.selection import CHOSEN
+from sweep.show.error_bars import print_error_bars
+from sweep.uncertainty.evidence import Basis, Differences, Spread
+from sweep.uncertainty.judging import judge
+from sweep.uncertainty.own_runs import names_plans, read_steps
+from sweep.validation.residuals import own_runs
+from sweep.validation.simulation import Run
+from sweep.validation.table import Row
+
+N = 3000
+AXES = ["tp", "pp", "micro_batch", "bucket_bytes", "overlap_tp", "hardware"]
+BASIS = Basis(
+    spread=Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12),
+    differences=Differences(same=0.01, doubling=0.05, pairs=700, sets=8),
+    why="of a test",
+)
+UNKNOWN = Basis(spread=None, differences=None, why="no runs")
+
+
+@pytest.fixture(scope="module")
+def plans() -> pa.Table:
+    """Plans of two sizes of cluster, some of which fail or are of the other fidelity."""
+    generator = np.random.default_rng(0)
+    step_s = 1 + generator.random(N)
+    return pa.table(
+        {
+            "plan": np.arange(N),
+            "tp": 2 ** generator.integers(0, 4, N),
+            "pp": 2 ** generator.integers(0, 5, N),
+            "micro_batch": generator.integers(1, 5, N),
+            "bucket_bytes": generator.integers(0, 3, N) * 10_000_000,
+            "overlap_tp": generator.random(N) < 0.5,
+            "hardware": pa.array(np.where(generator.random(N) < 0.5, "H100-SXM", "A100-80G-SXM")).dictionary_encode(),
+            "all_gpus": np.where(generator.random(N) < 0.5, 64, 128),
+            "fidelity": pa.array(np.where(np.arange(N) % 10 == 9, "simai", "event")),
+            "status": pa.array(np.where(np.arange(N) % 7 == 6, "infeasible", "ok")),
+            "step_time_s": step_s,
+            "mfu": 0.5 / step_s,
+            "peak_memory_bytes": generator.random(N) * 1e9,
+        }
+    )
+
+
+@pytest.fixture
+def connection(plans: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as database:
+        database.register("results", plans)
+        database.execute(f"CREATE TEMP TABLE {CHOSEN} AS SELECT plan FROM results WHERE status = 'ok'").fetchall()
+        yield database
+
+
+def found(database: duckdb.DuckDBPyConnection, **changes: Any) -> tuple[pa.Table, ErrorBars]:
+    """Error bars of all plans that are ok."""
+    rows = database.sql(f"SELECT * FROM results WHERE plan IN (SELECT plan FROM {CHOSEN}) ORDER BY plan").to_arrow_table()
+    asked: dict[str, Any] = {"by": "step_time_s", "per": [], "basis": BASIS} | changes
+    return rows, error_bars(database, rows, source="results", condition="status = 'ok'", varying=AXES, **asked)
+
+
+@pytest.mark.parametrize("by", ["step_time_s", "mfu"])
+def test_the_same_ties_as_without_a_database(connection: duckdb.DuckDBPyConnection, by: str) -> None:
+    rows, bars = found(connection, by=by)
+    known = np.array(rows["fidelity"].to_pylist()) == "event"
+    of_event = rows.filter(pa.array(known))
+    judged = judge(of_event, AXES, of_event["step_time_s"].to_numpy(), BASIS)
+    ties = np.array(bars.columns["tie"].to_pylist())
+    assert ties[known].tolist() == judged.tie.tolist()
+    assert all(tie is None for tie in ties[~known])  # what SimAI-Analytical says is no prediction of ours
+    step_s = of_event["step_time_s"].to_numpy()
+    low = np.array(bars.columns["step_time_low_s"].to_pylist(), np.float64)[known]
+    assert low == pytest.approx(step_s * np.exp(-0.1))
+    (group,) = bars.groups
+    assert group.best == of_event["plan"][int(np.argmin(step_s))].as_py()
+    assert group.tied == judged.tie.sum() - 1
+    assert 0 < group.loss_after < group.loss
+    assert len(set(group.runs)) == 3
+
+
+def test_only_ties_are_fetched(connection: duckdb.DuckDBPyConnection) -> None:
+    """With one row shown, the columns of the others are not computed, and the count of ties is the same."""
+    _, every = found(connection)
+    connection.execute(f"DELETE FROM {CHOSEN} WHERE plan <> {every.groups[0].best}").fetchall()
+    rows, few = found(connection)
+    assert rows.num_rows == len(few.columns) == 1
+    assert few.groups[0] == every.groups[0]
+
+
+def test_each_group_has_its_own(connection: duckdb.DuckDBPyConnection) -> None:
+    rows, bars = found(connection, per=["all_gpus"])
+    for group in bars.groups:
+        alone = rows.filter(pa.array(np.array(rows["all_gpus"]) == group.group[0]))
+        alone = alone.filter(pa.array(np.array(alone["fidelity"].to_pylist()) == "event"))
+        judged = judge(alone, AXES, alone["step_time_s"].to_numpy(), BASIS)
+        assert group.best == alone["plan"][int(judged.best[0])].as_py()
+        assert group.tied == judged.tie.sum() - 1
+    assert len(bars.groups) == 2
+
+
+def test_own_runs_of_plans(connection: duckdb.DuckDBPyConnection) -> None:
+    rows, before = found(connection)
+    best = before.groups[0].best
+    step_s = dict(zip(rows["plan"].to_pylist(), rows["step_time_s"].to_pylist(), strict=True))
+    own = taken_into_account(connection, Measured(steps={best: (step_s[best] * 1.4, "own.csv:2")}))
+    _, after = found(connection, own=own)
+    assert after.own == 1
+    assert after.groups[0].best != best
+    assert after.groups[0].high / after.groups[0].low < before.groups[0].high / before.groups[0].low
+    with pytest.raises(SpecError, match=r"own.csv:3: plan: found 6, expected a plan of this result with a step"):
+        taken_into_account(connection, Measured(steps={6: (1.0, "own.csv:3")}))
+    assert taken_into_account(connection, None) is None
+
+
+def test_no_ties_by_memory_and_nothing_without_evidence(connection: duckdb.DuckDBPyConnection) -> None:
+    _, by_memory = found(connection, by="peak_memory_bytes")
+    assert by_memory.columns["tie"].null_count == len(by_memory.columns)
+    assert by_memory.columns["step_time_low_s"].null_count < len(by_memory.columns)
+    assert by_memory.groups == ()
+    assert "peak_memory_bytes is no time" in by_memory.why
+    _, nothing = found(connection, basis=UNKNOWN)
+    assert nothing.columns.column_names == list(COLUMNS)
+    assert all(nothing.columns[name].null_count == len(nothing.columns) for name in COLUMNS)
+    assert nothing.why == "no runs"
+
+
+def test_what_is_printed(connection: duckdb.DuckDBPyConnection) -> None:
+    console = Console(width=300, record=True, file=io.StringIO())
+    _, bars = found(connection, per=["all_gpus"])
+    print_error_bars(bars, ("all_gpus",), console)
+    text = console.export_text()
+    assert "x the simulated one (90%; of a test)" in text
+    assert "ties: gpus 64: " in text
+    assert "for 5 minutes each: the pick then loses " in text
+
+
+def test_a_file_of_own_runs(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("plan, iter_ms,note\n5,1000,a\n\n7,2000,b\n5,3000,c\n", encoding="utf-8")
+    assert names_plans(path)
+    assert read_steps(path) == {5: (2.0, f"{path}:2"), 7: (2.0, f"{path}:4")}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "1: heading"),
+        ("plan\n1\n", "expected plan and step_time_s or iter_ms"),
+        ("plan,iter_ms\n", "no runs"),
+        ("plan,iter_ms\n1\n", "2: cells: found 1, expected 2"),
+        ("plan,iter_ms\n-1,5\n", "2: plan: found '-1'"),
+        ("plan,iter_ms\n1,fast\n", "2: iter_ms: found 'fast'"),
+        ("plan,step_time_s\n1,0\n", "2: step_time_s: found '0'"),
+        ("plan,step_time_s\n1,inf\n", "2: step_time_s: found 'inf'"),
+    ],
+)
+def test_a_bad_file_of_own_runs(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FormatError) as error:
+        read_steps(path)
+    assert told in str(error.value)
+    assert str(error.value).startswith(f"{path}:")
+
+
+def test_a_table_of_runs_tells_of_the_plans_of_a_result(connection: duckdb.DuckDBPyConnection) -> None:
+    """Rows as `sweep validate` reads them: 20 % slower than simulated, all of them, so are the plans then."""
+    values = {"set": "mine", "tp": "2", "pp": "2", "mbs": "1", "gpus": "64", "iter_ms": "1200"}
+    runs = [Run(Row("runs.csv:2", values | {"tp": tp}), step_s=1.0) for tp in ("2", "4", "8")]
+    own = own_runs([*runs, Run(Row("runs.csv:5", values), reason="no preset")])
+    assert own.error == pytest.approx(np.log([1.2] * 3))
+    _, bars = found(connection, own=own)
+    assert bars.groups[0].low > 1.0
+    assert bars.own == 3
