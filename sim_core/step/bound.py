@@ -88,7 +88,10 @@ def _busy(plan: Plan, program: Program, stage: int, chunks: int, rounds: int) ->
             block_s += duration_s[DOWN, cell] + duration_s[UP, cell]
         if SPLITS[plan.schedule]:
             weights_s += duration_s[WEIGHT, cell]
-    return rounds * block_s, rounds * weights_s
+    later_s = 0.0
+    for cell in range(stage * chunks, (stage + 1) * chunks):
+        later_s += program.late_s[cell]
+    return rounds * block_s + later_s, rounds * weights_s
 
 
 @inner_kernel

@@ -7,10 +7,16 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from sim_core import METRICS, SCHEDULES, bounds, simulate
-from tests.oracle.cases import columns, random_machines, random_plans, random_workload
+from sim_core import METRICS, SCHEDULES, bounds, hardware_table, simulate
+from tests.oracle.cases import Machines, columns, random_machines, random_plans, random_workload
 
 STEP_TIME = METRICS.index("step_time_s")
+
+
+def sharing(machines: Machines) -> Machines:
+    """The same machines, whose streams of messages share NICs."""
+    variants = [one.with_values({"shared_nics": True}) for one in machines.variants]
+    return Machines(tuple(variants), machines.measured_on, hardware_table(variants, machines.measured_on))
 
 
 def ratios(seeds: range, plans: int) -> dict[tuple[str, int], list[float]]:
@@ -20,6 +26,7 @@ def ratios(seeds: range, plans: int) -> dict[tuple[str, int], list[float]]:
         rng = np.random.default_rng(seed)
         workload = random_workload(rng)
         machines = random_machines(rng, workload.dtype)
+        machines = sharing(machines) if seed % 2 else machines
         draw = random_plans(rng, workload, len(machines.variants))
         chosen = [next(draw) for _ in range(plans)]
         table = columns(chosen)

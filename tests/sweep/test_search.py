@@ -55,6 +55,7 @@ AXES: dict[str, list[Any]] = {
     "post_validation": [True, False],
     "hardware.nic_bandwidth": ["100 Gb/s", "400 Gb/s"],
     "straggler_factor": [1.0, 1.2],
+    "hardware.shared_nics": [True, False],
 }
 OBJECTIVES = [
     ("step_time_s", False),
