@@ -84,7 +84,7 @@ def _options(
 def main() -> None:
     """Entry point. An input error is one line on standard error and exit code 1."""
     try:
-        _run()
+        run()
     except SystemExit as end:
         if "ray" in sys.modules:
             _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
@@ -99,8 +99,8 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _run() -> None:
-    """Run a command; its errors become one line."""
+def run() -> None:
+    """Run a command in this process; its errors become one line."""
     try:
         app()
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from sweep.cli import main
+from sweep.cli import run
 
 
 def sweep(*arguments: object) -> CompletedProcess[str]:
@@ -24,7 +24,7 @@ def sweep(*arguments: object) -> CompletedProcess[str]:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", line)
         try:
-            main()
+            run()
         except SystemExit as stop:
             code = stop.code
     assert isinstance(code, int), code
