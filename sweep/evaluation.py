@@ -70,6 +70,7 @@ def bounded(sweep: Sweep, positions: Ints) -> pa.RecordBatch:
     found = bounds(sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept))
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
+    values |= dict.fromkeys(TAIL, np.full(len(positions), np.nan))
     reason[kept], values["step_time_s"][kept] = found.reason, found.step_time_s
     for name, of_kept in zip(MEMORY, found.memory, strict=True):
         values[name][kept] = of_kept

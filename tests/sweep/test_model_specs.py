@@ -268,7 +268,7 @@ def test_a_model_is_run_ranked_compared_and_not_exported(small: Path, tmp_path: 
     assert [line.split()[:1] for line in on_its_side.splitlines() if line.startswith(" mfu ")] == [["mfu"]]
     compared = sweep("compare", first, second)
     assert "workload.model" in compared.stdout
-    refused = sweep("export", small, "--plan", 0)
+    refused = sweep("export", first, "--plan", "best", "--format", "simai")
     assert refused.returncode == 1
     assert "a model has no SimAI text" in refused.stderr
 
