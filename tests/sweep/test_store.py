@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim_core import SpecError
-from sweep.__main__ import main as command_line
+from sweep.cli import run as command_line
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank
