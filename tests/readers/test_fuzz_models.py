@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_any_description(data: st.DataObject) -> None:
             inner = inner[key]
             key = data.draw(st.sampled_from(sorted(inner)))
         if data.draw(st.booleans()):
-            inner[key] = data.draw(ODD)
+            inner[key] = deepcopy(data.draw(ODD))
         else:
             del inner[key]
         if not document:
@@ -65,7 +66,7 @@ def test_any_config(data: st.DataObject, tmp_path: Path) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         key = data.draw(st.sampled_from(sorted([*fields, "layer_types", "sliding_window", "num_key_value_heads", "head_dim"])))
         if data.draw(st.booleans()):
-            fields[key] = data.draw(ODD)
+            fields[key] = deepcopy(data.draw(ODD))
         else:
             fields.pop(key, None)
     (tmp_path / "config.json").write_text(json.dumps(fields), encoding="utf-8")
