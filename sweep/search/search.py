@@ -146,7 +146,8 @@ def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:
         take_in(batch, best)
         kept = in_answer(batch, best)
         if parts != [whole] or not kept.all():
-            counts["plans"][WORSE] = counts["plans"].get(WORSE, 0) + int((~kept).sum())
+            worse = counts["plans"].get(WORSE, 0) + int((~kept).sum())
+            counts["plans"] |= {WORSE: worse} if worse else {}
             store.replace(parts, whole, encoded(batch.filter(pa.array(kept)), text, counts), identity)
     simulated = counts["simulated"]
     return Answer(

@@ -12,8 +12,15 @@ from rich.table import Table
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.failures import GOODPUT
 from sweep.fidelity import Disagreement
+from sweep.search.candidates import BEATEN, WORSE
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
 from sweep.stragglers import TAIL
+
+_COUNTED: Final = {
+    "where": "the condition given to `rank` is false",
+    BEATEN: "its bound proves that it is worse than the best; not simulated",
+    WORSE: "simulated, and worse than the best",
+}
 
 
 def print_reasons(counts: Mapping[str, int], console: Console, title: str, more: Mapping[str, str] | None = None) -> None:
@@ -21,7 +28,7 @@ def print_reasons(counts: Mapping[str, int], console: Console, title: str, more:
     console.print(f"{title}:")
     width = max(len(f"{n:,}") for n in counts.values())
     for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        meaning = EXPLANATIONS.get(reason, "the condition given to `rank` is false" if reason == "where" else "")
+        meaning = EXPLANATIONS.get(reason) or _COUNTED.get(reason, "")
         meaning += (more or {}).get(reason, "")
         console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", soft_wrap=True)
 
