@@ -13,13 +13,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import SpecError, short, shown
-from sweep.commands.shared import RESULTS, introduce, make_ready, prepared_spec
+from sim_core import short
+from sweep.commands.shared import (
+    Executing,
+    Fresh,
+    Out,
+    SliceLimit,
+    SpecSets,
+    Workers,
+    introduce,
+    make_ready,
+    prepared_spec,
+    results_folder,
+)
 from sweep.execution import Progress, dry_run, run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
-from sweep.folder import Folder, folder_at
+from sweep.folder import Folder
 from sweep.preparation import Prepared
 from sweep.ranking import outcome, rank
 from sweep.show.progress import clock, progress_display
@@ -34,32 +45,23 @@ from sweep.store import Store
 
 def command(
     spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
-    out: Annotated[str | None, typer.Option(help="Folder for the results, a path or URI. Default: results/NAME-HASH.")] = None,
-    executor: Annotated[
-        Kind, typer.Option(help="Processes on this machine, or Ray: the cluster in RAY_ADDRESS, else one started here.")
-    ] = Kind.local,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Worker processes; 0: none, run in this process. Default: all cores. A cluster sets its own."),
-    ] = None,
-    slice_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a slice of plans counts as hanging.")
-    ] = LIMIT_S,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
+    out: Out = None,
+    executor: Executing = Kind.local,
+    workers: Workers = None,
+    slice_limit: SliceLimit = LIMIT_S,
+    sets: SpecSets = None,
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Print what a run would do; store nothing.")] = False,
-    fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
+    fresh: Fresh = False,
     top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (per group); 0: no table.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the ranked rows, as JSON.")] = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = Console(quiet=True) if quiet or as_json else own_console()
-    if out is not None and not out.strip():
-        raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     introduce(loaded, prepared, console)
-    folder = folder_at(out or RESULTS / f"{loaded.name}-{prepared.sweep.identity[:8]}")
+    folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
         _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console, as_json=as_json)
         return

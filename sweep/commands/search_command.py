@@ -10,10 +10,20 @@ import typer
 from rich.console import Console
 
 from sim_core import short
-from sweep.commands.shared import RESULTS, introduce, make_ready, prepared_spec
+from sweep.commands.shared import (
+    Executing,
+    Fresh,
+    Out,
+    SliceLimit,
+    SpecSets,
+    Workers,
+    introduce,
+    make_ready,
+    prepared_spec,
+    results_folder,
+)
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.exits import EXIT_NO_PLAN
-from sweep.folder import folder_at
 from sweep.ranking import objectives_of, rank
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.search.objective import Objective
@@ -28,21 +38,14 @@ from sweep.store import Store
 
 def command(
     spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
-    out: Annotated[str | None, typer.Option(help="Folder for the results, a path or URI. Default: results/NAME-HASH.")] = None,
+    out: Out = None,
     best: Annotated[int, typer.Option(min=1, help="How many plans, of each group if the spec has `per`.")] = 1,
     within: Annotated[float, typer.Option(min=0, max=1, help="Also all plans this part worse than the best: 0.03.")] = 0.0,
-    executor: Annotated[
-        Kind, typer.Option(help="Processes on this machine, or Ray: the cluster in RAY_ADDRESS, else one started here.")
-    ] = Kind.local,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="Worker processes; 0: none, run in this process. Default: all cores. A cluster sets its own."),
-    ] = None,
-    slice_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a slice of plans counts as hanging.")
-    ] = LIMIT_S,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")] = None,
-    fresh: Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")] = False,
+    executor: Executing = Kind.local,
+    workers: Workers = None,
+    slice_limit: SliceLimit = LIMIT_S,
+    sets: SpecSets = None,
+    fresh: Fresh = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
     console = own_console()
@@ -53,7 +56,7 @@ def command(
     prepared = as_search(prepared, objective)
     introduce(loaded, prepared, console)
     check_persistent(out)
-    folder = folder_at(out or RESULTS / f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
+    folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
     try:

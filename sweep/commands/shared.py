@@ -9,8 +9,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, SpecError, cache_dir, is_compiled, short
+from sim_core import LARGEST, SpecError, cache_dir, is_compiled, short, shown
 from sweep.evaluation import warm_up
+from sweep.executors.choice import Kind
+from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
 from sweep.spec import SweepSpec
@@ -31,6 +33,26 @@ Records = Annotated[
         "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
     ),
 ]
+
+
+Out = Annotated[str | None, typer.Option(help="Folder for the results, a path or URI. Default: results/NAME-HASH.")]
+Executing = Annotated[
+    Kind, typer.Option(help="Processes on this machine, or Ray: the cluster in RAY_ADDRESS, else one started here.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=0, help="Worker processes; 0: none, run in this process. Default: all cores. A cluster sets its own."),
+]
+SliceLimit = Annotated[float, typer.Option(min=1, help="Seconds after which a slice of plans counts as hanging.")]
+SpecSets = Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")]
+Fresh = Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")]
+
+
+def results_folder(out: str | None, default: str) -> Folder:
+    """The folder of `--out`, or one under results/. Raises SpecError."""
+    if out is not None and not out.strip():
+        raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
+    return folder_at(out or RESULTS / default)
 
 
 def record_sets(records: Sequence[str] | None) -> list[str]:

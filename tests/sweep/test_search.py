@@ -203,6 +203,7 @@ def test_a_search_is_a_result_like_any_other(larger: Path, tmp_path: Path) -> No
     call("compact", out)
     assert rank(out).total == rank(run).total
     assert "holds results of another sweep" in call("search", larger, "--out", out, "--workers", 0, expect=1)
+    assert "--out: found ''" in call("search", larger, "--out", "", expect=1)
     manifest = json.loads((out / "sweep.json").read_text())
     assert manifest["search"]["best"] == 3
 
