@@ -24,6 +24,11 @@ UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "m
 DEVICE_MEMORY: Final = "device_memory_bytes"
 TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
 MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS, *GOODPUT, *TAIL)
+LONGER: Final = ("step_time_s", "gpu_s_per_sample", *COSTS)
+SHORTER: Final = (
+    "samples_per_s", "tokens_per_s", "effective_tokens_per_s", "mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu",
+)  # fmt: skip
+"""Columns in proportion to the time of a step of a plan, or to its inverse."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     "cp": pa.int64(),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import SpecError
+from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
 from sweep.uncertainty.distance import DEVICE, FOLLOWING, OTHER_DEVICE
 from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis
@@ -27,11 +28,6 @@ Ints = npt.NDArray[np.int64]
 
 COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
 """Columns that a ranking adds: an interval that holds the measured step of nine of ten plans; cannot be told from the best."""
-LONGER: Final = ("step_time_s", "gpu_s_per_sample", "training_days", "gpu_hours", "usd", "energy_mwh")
-SHORTER: Final = (
-    "samples_per_s", "tokens_per_s", "effective_tokens_per_s", "mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu",
-)  # fmt: skip
-"""Columns in proportion to the time of a step, or to its inverse: in these plans tie."""
 ADVISED: Final = 3
 """Groups for which runs are advised: those that come first."""
 SLACK: Final = 1.001

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import Hardware, HardwareTable, Plans, SpecError, Workload, hardware_table, nearest, simulate
-from sweep.columns import describe_rows
-from sweep.error_bars import LONGER, SHORTER
+from sweep.columns import LONGER, SHORTER, describe_rows
 from sweep.ranking import rank
 from sweep.reopening import Reopened
 from sweep.uncertainty.evidence import basis_of

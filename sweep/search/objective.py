@@ -10,16 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import MEMORY, SpecError
-from sweep.budget import COSTS
-from sweep.columns import DEVICE_MEMORY, MEASURES
+from sweep.columns import DEVICE_MEMORY, LONGER, MEASURES, SHORTER
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FALLS: Final = ("samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "effective_tokens_per_s")
-"""Columns that fall when the step takes longer."""
-RISES: Final = ("step_time_s", "gpu_s_per_sample", *COSTS)
-"""Columns that rise."""
+RISES: Final = LONGER
+FALLS: Final = tuple(name for name in SHORTER if name != "hfu")
+"""Columns that can only rise, or fall, when the step takes longer; what recompute runs again is known only when simulated."""
 KNOWN: Final = (*MEMORY, DEVICE_MEMORY)
 """Columns that are known without a simulation, as are those of the plan itself."""
 
