@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Case, case_at
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
@@ -64,7 +64,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
 
 
-@inner_kernel
+@outer_kernel
 def _bound_rows(
     arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
 ) -> None:
