@@ -28,7 +28,7 @@ FREEDOM: Final = 3.0
 MOVED_MEAN, MOVED_WORST, MOVED_DOUBLINGS = 0.028, 0.087, 2.0
 """Of 24 moves of recorded jobs to another pp or ep, one cluster (docs/traces.md): mean and greatest error, usual distance."""
 RESIZED_MEAN, RESIZED_WORST = 0.044, 0.123
-"""Of 30 moves of these jobs to another sequence and number of experts, with the load that was recorded before (docs/traces.md)."""
+"""Of 30 moves of these jobs to another sequence and number of experts, with the load as recorded (docs/traces.md)."""
 MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
