@@ -23,13 +23,8 @@ from sim_core.engine.schedule import fill_order
 from sim_core.engine.split_events import hidden_s
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
-<<<<<<< HEAD
 from sim_core.hardware.table import HardwareColumns, HardwareTable, hardware_table, recorded_on
-from sim_core.jit import inner_kernel
-=======
-from sim_core.hardware.table import HardwareColumns, HardwareTable, hardware_table
 from sim_core.jit import inner_kernel, outer_kernel
->>>>>>> main
 from sim_core.metrics import (
     BUBBLE,
     DP_EXPOSED,
