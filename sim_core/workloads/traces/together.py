@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from datetime import datetime
+
+import numpy as np
 
 from sim_core.errors import FormatError
 from sim_core.units import short
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Rank
-from sim_core.workloads.traces.meeting import meetings
+from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Operation, Rank
+from sim_core.workloads.traces.meeting import Meeting, meetings
 from sim_core.workloads.traces.stage import BLOCKS
 
 SHARED = ("dp_allreduce", *EXPERT_REDUCTIONS)
 """Reductions whose members hold the same parameters."""
+APART_S = 60.0
+"""Ranks of a job end, and name their files, nearly at once: within 1 s in 16 recorded jobs."""
+_STAMP = re.compile(r"_(\d{14})(?=\.|$)")
 
 
 def check_together(job: Job) -> None:
@@ -27,12 +35,58 @@ def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]
         if first != own:
             yield rank, whole[0], rank.operations[0].line, "number of forwards", str(own), str(first)
     for meeting in meetings(job):
-        if len(meeting.members) < 2 or not (meeting.is_message or meeting.key[0] in SHARED):
+        if not (meeting.is_message or meeting.key[0] in SHARED):
             continue
         number, k, _ = meeting.members[0]
         one, first_op = job.ranks[number], job.ranks[number].operations[k]
+        yield from _alone(job, meeting, one, first_op, whole)
         for other, at, _ in meeting.members[1:]:
             operation = job.ranks[other].operations[at]
             if min(first_op.bytes, operation.bytes) > 0 and first_op.bytes != operation.bytes:
                 found, expected = short(operation.bytes, "B"), short(first_op.bytes, "B")
                 yield job.ranks[other], one, operation.line, f"size of {operation.name}", found, expected
+
+
+def _alone(
+    job: Job, meeting: Meeting, one: Rank, operation: Operation, complete: list[Rank]
+) -> Iterator[tuple[Rank, Rank, int, str, str, str]]:
+    """A message or reduction that another of its ranks, with a complete trace, did not record."""
+    _, group, number = meeting.key
+    met = {(job.ranks[k].stage, job.ranks[k].index) for k, _, _ in meeting.members}
+    for other in complete if one in complete and meeting.whole else ():
+        if (other.stage, other.index) in {*group} - met:
+            at_least = f"at most {number - 1}"
+            yield one, other, operation.line, f"number of {operation.name} with rank {other.rank}", str(number), at_least
+
+
+def clock_warnings(job: Job) -> Iterator[str]:
+    """Doubts whether files of equal sizes are of one job: by the times in their names; by the clock of a host, which has
+    consecutive ranks."""
+    named = [(stamp, rank) for rank in job.ranks if (stamp := _named_at(rank)) is not None]
+    if named:
+        (first, one), (last, other) = (pick(named, key=lambda pair: pair[0]) for pick in (min, max))
+        if (last - first).total_seconds() > APART_S:
+            yield f"{other.path}:1: named {last - first} (h:min:s) later than {one.path}: the files of two jobs?"
+            return
+    ranks = [rank for rank in job.ranks if np.isfinite(rank.began_s)]
+    for before, rank, after in zip(ranks, ranks[1:], ranks[2:], strict=False):
+        if _together(before, after) and not _together(before, rank):
+            apart = short(abs(rank.began_s - before.began_s), "s")
+            yield (
+                f"{rank.path}:1: begins {apart} from {before.path}, but ranks {before.rank} and {after.rank} run at the same "
+                "time: the files of two jobs?"
+            )
+            return
+
+
+def _named_at(rank: Rank) -> datetime | None:
+    """The time at the end of a file's name; None where there is none."""
+    found = _STAMP.search(os.path.basename(rank.path))
+    try:
+        return datetime.strptime(found[1], "%Y%m%d%H%M%S") if found else None
+    except ValueError:
+        return None
+
+
+def _together(one: Rank, other: Rank) -> bool:
+    return one.began_s < other.began_s + other.span_s and other.began_s < one.began_s + one.span_s
