@@ -11,8 +11,8 @@ import numpy as np
 
 from sim_core.errors import FormatError
 from sim_core.units import short
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Operation, Rank
-from sim_core.workloads.traces.meeting import Meeting, meetings
+from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Rank
+from sim_core.workloads.traces.meeting import meetings
 from sim_core.workloads.traces.stage import BLOCKS
 
 SHARED = ("dp_allreduce", *EXPERT_REDUCTIONS)
@@ -35,28 +35,15 @@ def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]
         if first != own:
             yield rank, whole[0], rank.operations[0].line, "number of forwards", str(own), str(first)
     for meeting in meetings(job):
-        if not (meeting.is_message or meeting.key[0] in SHARED):
+        if len(meeting.members) < 2 or not (meeting.is_message or meeting.key[0] in SHARED):
             continue
         number, k, _ = meeting.members[0]
         one, first_op = job.ranks[number], job.ranks[number].operations[k]
-        yield from _alone(job, meeting, one, first_op, whole)
         for other, at, _ in meeting.members[1:]:
             operation = job.ranks[other].operations[at]
             if min(first_op.bytes, operation.bytes) > 0 and first_op.bytes != operation.bytes:
                 found, expected = short(operation.bytes, "B"), short(first_op.bytes, "B")
                 yield job.ranks[other], one, operation.line, f"size of {operation.name}", found, expected
-
-
-def _alone(
-    job: Job, meeting: Meeting, one: Rank, operation: Operation, complete: list[Rank]
-) -> Iterator[tuple[Rank, Rank, int, str, str, str]]:
-    """A message or reduction that another of its ranks, with a complete trace, did not record."""
-    _, group, number = meeting.key
-    met = {(job.ranks[k].stage, job.ranks[k].index) for k, _, _ in meeting.members}
-    for other in complete if one in complete and meeting.whole else ():
-        if (other.stage, other.index) in {*group} - met:
-            at_least = f"at most {number - 1}"
-            yield one, other, operation.line, f"number of {operation.name} with rank {other.rank}", str(number), at_least
 
 
 def clock_warnings(job: Job) -> Iterator[str]:
