@@ -32,10 +32,11 @@ def results_below(parent: Folder) -> list[Listed]:
     places = [parent] if is_one else [parent / name for name in parent.subfolders()]
     started = ((Store(directory=place).started_s(), place) for place in places)
     found = [(at, place) for at, place in started if at is not None]
-    return [_listed(place, time.time() - at) for at, place in sorted(found, key=lambda one: -one[0])]
+    return [listed(place, time.time() - at) for at, place in sorted(found, key=lambda one: -one[0])]
 
 
-def _listed(place: Folder, age_s: float) -> Listed:
+def listed(place: Folder, age_s: float) -> Listed:
+    """One result; `age_s`: seconds since its manifest was written. Raises OSError."""
     store = Store(directory=place)
     try:
         held = store.provenance() or {}
