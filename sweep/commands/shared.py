@@ -94,6 +94,6 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
 def make_ready(prepared: Prepared, console: Console) -> None:
     """Compile or load the engine."""
     if not is_compiled():
-        console.print(f"Compiling the engine: once per version, two to three minutes; cached in {cache_dir()}", soft_wrap=True)
+        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
     seconds = warm_up(prepared.sweep)
     console.print(f"Engine ready in {short(seconds, 's')}.")
