@@ -116,7 +116,7 @@ class Fabric(_Model):
     leaf_oversubscription: Plain = _default(1, "1, as much bandwidth leaves a leaf as its NICs have")
     nodes_per_pod: Plain = _default(0, "0, no pods")
     pod_oversubscription: Plain = _default(1, "1, as much bandwidth leaves a pod as its NICs have")
-    shared_nics: Switch = _default(0, "off: each message has NICs of its own")
+    shared_nics: Switch = _default(1, "on: groups that send at the same time share the NICs of their node")
 
 
 NOT_GIVEN: Final = "not given, taken "
