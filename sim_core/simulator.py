@@ -24,7 +24,7 @@ from sim_core.engine.split_events import hidden_s
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareColumns, HardwareTable, hardware_table
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import (
     BUBBLE,
     DP_EXPOSED,
@@ -275,7 +275,7 @@ def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> 
     )
 
 
-@inner_kernel
+@outer_kernel
 def _run_rows(
     arrays: Arrays,
     hardware: HardwareColumns,
