@@ -30,10 +30,11 @@ def results_below(parent: Folder) -> list[Listed]:
     """The results in a folder itself or one level below it, the newest first. Raises OSError."""
     places = [parent] if MANIFEST in parent.names() else [parent / name for name in parent.subfolders()]
     found = [(written, place) for place in places if (written := place.written_s(MANIFEST)) is not None]
-    return [_listed(place, time.time() - written) for written, place in sorted(found, key=lambda one: -one[0])]
+    return [listed(place, time.time() - written) for written, place in sorted(found, key=lambda one: -one[0])]
 
 
-def _listed(place: Folder, age_s: float) -> Listed:
+def listed(place: Folder, age_s: float) -> Listed:
+    """One result; `age_s`: seconds since its manifest was written. Raises OSError."""
     store = Store(directory=place)
     try:
         held = store.provenance() or {}

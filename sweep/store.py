@@ -66,6 +66,11 @@ class Store:
 
     def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
         """Raise SpecError if the folder cannot hold this sweep, before anything is computed."""
+        self.check_held(provenance, fresh=fresh)
+        self.folder.probe()
+
+    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """The same without a trial of the store: nothing is written."""
         if self.folder.is_file():
             raise SpecError(f"{self.folder}: found a file, expected a folder")
         names = self.folder.names()
@@ -73,11 +78,6 @@ class Store:
             raise SpecError(
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
-        self.folder.probe()
-        self.check_held(provenance, fresh=fresh)
-
-    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
-        """Raise SpecError if the folder holds another sweep; nothing is written."""
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")

@@ -75,7 +75,7 @@ def command(
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    folder = folder_at(directory) if directory else newest(RESULTS)
+    folder = folder_at(directory) if directory is not None else newest(RESULTS)
     if as_json:
         form = Form.json
     if form is None:
