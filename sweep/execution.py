@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SpecError, is_compiled, short
+from sweep.columns import result_schema
 from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
@@ -85,7 +86,7 @@ def run_slices(
 ) -> Progress:
     """Run the task of a provenance on all slices that the store lacks, of up to `most_rows`. See `run_sweep`."""
     count = prepared.sweep.space.count
-    with store.opened(prepared.provenance, fresh=fresh) as provenance:
+    with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
             log(f"{store.folder / name}: is damaged and will be recomputed")
         missing = store.missing(count)

@@ -208,7 +208,7 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     for here in (at.fewest, at.most):
         inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
         outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
-        outside_s = max(outside_s, size * leaving_s(at, links, direct=True) / at.ranks)
+        outside_s = max(outside_s, size * leaving_s(at, links, True) / at.ranks)
         hops_s = (here - 1) * links.nvlink_latency
         hops_s += (at.nodes - 1 if links.pxn else at.ranks - here) * links.nic_latency
         if crosses_sockets(at, links):
@@ -231,7 +231,7 @@ def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> fl
     for here in (at.fewest, at.most):
         inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
         outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
-        outside_s = max(outside_s, to_nodes * size * leaving_s(at, links) / at.ranks)
+        outside_s = max(outside_s, to_nodes * size * leaving_s(at, links, False) / at.ranks)
         slowest = max(slowest, max(inside_s, outside_s))
     hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
     return RING_BASE_S[SIMPLE] + hops_s + slowest

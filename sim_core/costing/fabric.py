@@ -50,8 +50,8 @@ def off_rail(links: Links) -> bool:
     return bool(links.rails and not links.pxn)
 
 
-@outer_kernel
-def leaving_s(at: Placement, links: Links, direct: bool = False) -> float:
+@inner_kernel
+def leaving_s(at: Placement, links: Links, direct: bool) -> float:
     """Seconds a byte, times the ranks outside its leaf or pod, of what a rank sends to all others; `direct`: by its own NIC."""
     slowest = 0.0
     if at.per_leaf > 0:
@@ -64,7 +64,7 @@ def leaving_s(at: Placement, links: Links, direct: bool = False) -> float:
     return slowest / nic_bandwidth(at, links)
 
 
-@inner_kernel
+@outer_kernel
 def crowded_send(stage: int, pp: int, all_gpus: int, device: Device) -> float:
     """`crowding` of the sends from the ranks of a stage to those of the next (of the last: to the first)."""
     crowded, stage_gpus = 1.0, all_gpus // pp

@@ -14,7 +14,7 @@ from sim_core.costing.groups import Groups, between_nodes
 from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
 from sim_core.engine.events import DOWN, PAIR, UP, Program
 from sim_core.engine.split_events import set_links
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.lower import Lowered
@@ -116,7 +116,7 @@ def _fill_pairs(plan: Plan, low: Lowered, program: Program) -> None:
             duration_s[PAIR, cell] += longer_s[PAIR, cell]
 
 
-@inner_kernel
+@outer_kernel
 def owner_of(plan: Plan, groups: Groups, row: int) -> int:
     """The total of the messages between nodes in blocks, a metric; `row` of `groups` is the plan's."""
     if PAIRS[plan.schedule] or between_nodes(groups, row, EP):
