@@ -15,8 +15,8 @@ from cluster.demo import ROOT, DemoCluster, demo_cluster
 from sweep.executors import ClusterLost
 from sweep.executors.head import Head
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_cluster import QUIET, Run, there
-from tests.sweep.test_execution import BIG_AXES, call, children, command
+from tests.sweep.test_cluster import QUIET, Run
+from tests.sweep.test_execution import BIG_AXES, call, children, command, there
 from tests.waiting import until
 
 PROCESSES = ("gcs", "raylet", "agent")
