@@ -47,7 +47,8 @@ def quoted() -> list[Quoted]:
     for path in PAGES:
         page = str(path.relative_to(ROOT))
         text = path.read_text(encoding="utf-8").replace("\\\n", " ")
-        blocks = re.findall(r"^```(?:sh|bash|)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        blocks = [block for language, block in fenced if language in ("", "sh", "bash")]
         prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
         lines = [(line, True) for block in blocks for line in block.splitlines()]
         lines += [(span, False) for span in re.findall(r"`([^`]+)`", prose.replace("\n", " "))]
@@ -126,8 +127,9 @@ STANDING_FOR: Final = {
     "CSV": "runs.csv",
 }
 LLAMA: Final = {
-    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": False,
+    "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
 }  # fmt: skip
 LEFT_OUT: Final = {
     "measure_kernels": "the script and its file: test_calibrate_kernels, on a device that pretends",
