@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SpecError, is_compiled, short
+from sweep.columns import result_schema
 from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
@@ -20,6 +21,7 @@ from sweep.slices import FIRST_ROWS, MAX_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
 WARM_S: Final = 3.0
+TRIED_PLANS: Final = 1024
 
 
 @dataclass(kw_only=True)
@@ -85,7 +87,7 @@ def run_slices(
 ) -> Progress:
     """Run the task of a provenance on all slices that the store lacks, of up to `most_rows`. See `run_sweep`."""
     count = prepared.sweep.space.count
-    with store.opened(prepared.provenance, fresh=fresh) as provenance:
+    with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
             log(f"{store.folder / name}: is damaged and will be recomputed")
         missing = store.missing(count)
@@ -118,6 +120,14 @@ def run_slices(
                 "If not, use --set store.writer=driver"
             )
     return progress
+
+
+def cpu_seconds(sweep: Sweep, plans: int) -> float:
+    """About how long one CPU simulates so many plans of a sweep whose engine is ready, from a few of them."""
+    positions = spread(sweep.space.count, TRIED_PLANS)
+    begun = time.process_time()
+    evaluate(sweep, positions)
+    return (time.process_time() - begun) * plans / len(positions)
 
 
 def _with_need(error: OSError, sweep: Sweep, left: int) -> OSError:

@@ -9,7 +9,7 @@ from sim_core import SpecError
 from sweep.folder import Folder
 from sweep.listing import Listed, listed
 from sweep.ranking import rank
-from sweep.store import MANIFEST, Store
+from sweep.store import MANIFEST, OLD_MANIFEST, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,11 @@ def standing(folder: Folder) -> Standing:
     if held is None:
         raise SpecError(f"{folder}: holds no results of a sweep")
     now, parts = time.time(), store.slices()
-    begun = files[MANIFEST][0] if MANIFEST in files else now
+    begun = store.started_s() or now
     brief = listed(folder, now - begun)
     of_this_run = sum(part.rows for part in parts if files.get(part.file_name, (0.0, 0))[0] >= begun)
     growing = brief.state == "running" and of_this_run > 0
-    own = [files[name] for name in files if name == MANIFEST or name.startswith("part-")]
+    own = [files[name] for name in files if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
     ranked = rank(folder, top=1, per=[]) if parts else None
     return Standing(
         **vars(brief),

@@ -41,7 +41,11 @@ Executing = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=0, help="Worker processes; 0: none, run in this process. Default: all cores. A cluster sets its own."),
+    typer.Option(
+        min=0,
+        help="Worker processes; 0: none, run in this process. Default: all cores, but none to run less than 2 s of plans."
+        " A cluster sets its own.",
+    ),
 ]
 SliceLimit = Annotated[float, typer.Option(min=1, help="Seconds after which a slice of plans counts as hanging.")]
 SpecSets = Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")]
@@ -94,7 +98,7 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
 def say_if_compiling(console: Console) -> None:
     """Print that the engine will be compiled, if it will be."""
     if not is_compiled():
-        console.print(f"Compiling the engine: once per version, two to three minutes; cached in {cache_dir()}", soft_wrap=True)
+        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
 
 
 def make_ready(prepared: Prepared, console: Console) -> None:

@@ -19,7 +19,7 @@ from sweep.preparation import prepare
 from sweep.show.progress import clock
 from sweep.slice_file import sealed_text
 from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.store import MANIFEST, Store
 from tests.conftest import EXAMPLES, GPT7B, ROOT
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
@@ -95,7 +95,7 @@ def test_status_says_how_far_a_result_is(write_spec: SpecWriter, tmp_path: Path)
     assert "gpus_not_divisible  (tp * cp * pp does not divide all_gpus)" in told
     (part,) = out.glob("part-*.parquet")
     found = json.loads(call("status", out, "--json"))
-    assert found["bytes"] == part.stat().st_size + (out / "sweep.json").stat().st_size
+    assert found["bytes"] == part.stat().st_size + (out / MANIFEST).stat().st_size
     assert found["ok"] + sum(found["reasons"].values()) == 60
     assert call("status", tmp_path, expect=1) == f"error: {tmp_path}: holds no results of a sweep\n"
 
@@ -108,7 +108,7 @@ def test_status_tells_the_time_left_of_a_run_that_writes(write_spec: SpecWriter,
     with store.opened({**(store.provenance() or {}), "rows": 120}):
         (part,) = out.glob("part-*.parquet")
         now = time.time()
-        os.utime(out / "sweep.json", (now - 100, now - 100))
+        os.utime(out / MANIFEST, (now - 100, now - 100))
         os.utime(part, (now - 1, now - 1))
         found = json.loads(call("status", out, "--json"))
     assert found["state"] == "running"
@@ -153,7 +153,7 @@ def test_a_dry_run_counts_workers_files_and_no_compiling(write_spec: SpecWriter)
 def test_a_dry_run_refuses_parquet_files_of_others(write_spec: SpecWriter, tmp_path: Path) -> None:
     (tmp_path / "mine.parquet").write_bytes(b"PAR1")
     told = call("run", write_spec(), "--out", tmp_path, "--dry-run", expect=1)
-    assert f"error: {tmp_path}: holds Parquet files but no sweep.json" in told
+    assert f"error: {tmp_path}: holds Parquet files but no {MANIFEST}" in told
 
 
 def test_pairs_without_files_is_one_line(
