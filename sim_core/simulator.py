@@ -16,14 +16,14 @@ from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again, flops_again_simai
-from sim_core.costing.recorded import at_replayed, recorded_on, with_recorded
+from sim_core.costing.recorded import at_replayed, with_recorded
 from sim_core.engine.codes import PAIRS, chunks_of, most_blocks, most_cells, most_scratch, rounds_of
 from sim_core.engine.events import Program, Times, allocate
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.split_events import hidden_s
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
-from sim_core.hardware.table import HardwareColumns, HardwareTable, hardware_table
+from sim_core.hardware.table import HardwareColumns, HardwareTable, hardware_table, recorded_on
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import (
     BUBBLE,
