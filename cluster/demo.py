@@ -113,6 +113,7 @@ def demo_cluster(cpus: Sequence[int]) -> Iterator[DemoCluster]:
         "RAY_AUTH_MODE": "disabled",  # everything listens on the loopback interface only
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_task_oom_retries": "3",
+        "PYTHONUNBUFFERED": "1",  # else a piped `ray job submit` prints the job's log at its end, after Ray's own lines
     }
     environment.pop("RAY_ADDRESS", None)
     cluster = DemoCluster(folder=folder, environment=environment)

@@ -7,7 +7,7 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.bounding import Bounds, bounds
+from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, ignored_columns
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
@@ -146,6 +146,7 @@ __all__ = [
     "DISPATCHERS",
     "EXPLANATIONS",
     "FIDELITIES",
+    "FASTER",
     "FIRST_FAILURE",
     "GEMM_PHASES",
     "HARDWARE_KEYS",
@@ -209,6 +210,7 @@ __all__ = [
     "calibrated",
     "read_calibrated",
     "checkpointing_codes",
+    "ignored_columns",
     "imbalance_codes",
     "collective_seconds",
     "compiling_alone",
@@ -219,6 +221,7 @@ __all__ = [
     "is_compiled",
     "Bounds",
     "bounds",
+    "coarse_bounds",
     "legality",
     "model_document",
     "model_flops_per_token",

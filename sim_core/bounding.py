@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sim_core.batch import Tables, batches, tables_of
 from sim_core.costing.case import Case, case_at
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT
+from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel
 from sim_core.metrics import STEP_TIME
@@ -25,13 +25,28 @@ from sim_core.step.lower import lower
 from sim_core.step.nics import share_sends
 from sim_core.step.once import finish_step, gather_parameters
 from sim_core.step.sharding import shard_blocks
-from sim_core.workloads.workload import Arrays, Workload
+from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ROUNDING: Final = 1 - 1e-9
 """The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
+
+
+FASTER: Final = {
+    "overlap_tp": 1,
+    "nvlink_bandwidth": 1,
+    "nvlink_efficiency": 1,
+    "nvlink_latency": -1,
+    "nic_bandwidth": 1,
+    "nic_efficiency": 1,
+    "nic_latency": -1,
+    "fabric_efficiency": 1,
+}
+"""Columns of plans and numbers of hardware that change neither reason nor bytes, and whose higher (1) or lower (-1) value makes
+each message, or what is exposed of it, take no longer: `coarse_bounds` never rises."""
 
 
 class Bounds(NamedTuple):
@@ -51,19 +66,55 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     A plan whose result is not finite is found out only by `simulate`. Raises SpecError as `simulate` does.
     """
     reason, memory = legality(workload, hardware, plans)
-    plans = with_loads(workload, plans)
-    workload = replace(workload, arrays=arrays_of(workload, hardware))
-    step_s = np.full(len(reason), np.nan)
-    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables = tables_of(workload, hardware, plans, rows)
-        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
-        _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
-    step_s *= ROUNDING
+    arrays = arrays_of(workload, hardware)
+    step_s = _bounds(replace(workload, arrays=arrays), hardware, with_loads(workload, plans), reason)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         found = simulate(workload, hardware, slice_plans(plans, by_simai))
         reason[by_simai], step_s[by_simai] = found.reason, found.metrics[STEP_TIME]
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+
+
+def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
+    """The same as if data parallelism sent nothing outside the blocks, and every message had NICs of its own.
+
+    Such a bound holds for all plans that differ from one of `plans` in `ignored_columns`, and for all that are no better in
+    FASTER. They have its reason and its bytes, too. Not for fidelity simai.
+    """
+    reason, memory = legality(workload, hardware, plans)
+    arrays = arrays_of(workload, hardware)
+    step, pieces = arrays.step, arrays.pieces
+    of_replicas = np.isin(step.role, (REDUCE_GRADIENTS, GATHER_PARAMETERS))
+    arrays = arrays._replace(
+        step=step._replace(comm_bytes=np.where(of_replicas, 0.0, step.comm_bytes)),
+        pieces=pieces._replace(gradient_bytes=np.zeros_like(pieces.gradient_bytes)),
+    )
+    columns = hardware.columns._replace(shared_nics=np.zeros_like(hardware.columns.shared_nics))
+    step_s = _bounds(replace(workload, arrays=arrays), replace(hardware, columns=columns), with_loads(workload, plans), reason)
+    return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+
+
+def ignored_columns(workload: Workload, schedules: Ints, shardings: Ints) -> frozenset[str]:
+    """Columns of plans, and numbers of hardware, that change neither `coarse_bounds` nor the reason nor the bytes of a plan.
+
+    As long as all plans have one of these schedules and shardings.
+    """
+    framework = workload.arrays.framework
+    kept = np.array([framework.sharding, framework.sharding_in_pipeline])
+    if (np.where(shardings[:, None] == AS_STACK, kept, shardings[:, None]) >= GRADIENTS_SHARDED).any():
+        return frozenset({"bucket_bytes", "shared_nics"})  # the others change what blocks wait for their layers
+    once = {"bucket_bytes", "shared_nics", "overlap_param", "gradient_precision"}
+    return frozenset(once if (schedules == DEEPSPEED).any() else once | {"overlap_grad"})
+
+
+def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> Floats:
+    """Bounds of the legal plans of the event engine; NaN of all others."""
+    step_s = np.full(len(reason), np.nan)
+    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        tables = tables_of(workload, hardware, plans, rows)
+        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
+        _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
+    return step_s * ROUNDING
 
 
 @inner_kernel

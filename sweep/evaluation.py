@@ -18,6 +18,7 @@ from sim_core import (
     STATUSES,
     Plans,
     bounds,
+    coarse_bounds,
     compiling_alone,
     legality,
     simulate,
@@ -62,12 +63,14 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     return _batch(sweep, described, plans, reason, values, recomputed)
 
 
-def bounded(sweep: Sweep, positions: Ints) -> pa.RecordBatch:
+def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.RecordBatch:
     """The same rows without a simulation: of legal plans `step_time_s` is a lower bound, and what follows from it the best that
-    it can be. Other results are null."""
+    it can be. Other results are null. `coarse`: see `sim_core.coarse_bounds`."""
     described, plans = describe_rows(sweep.space, positions)
     kept = satisfied(sweep.where, described)
-    found = bounds(sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept))
+    found = (coarse_bounds if coarse else bounds)(
+        sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept)
+    )
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
     values |= dict.fromkeys(TAIL, np.full(len(positions), np.nan))
@@ -119,12 +122,11 @@ def warm_up(sweep: Sweep) -> float:
     begun = time.perf_counter()
     with compiling_alone():
         for plans in (WARM_UP_PLANS, PROBE_PLANS):
-            if "" in evaluate(sweep, spread(sweep, plans)).column("reason").to_pylist():
+            if "" in evaluate(sweep, spread(sweep.space.count, plans)).column("reason").to_pylist():
                 break
     return time.perf_counter() - begun
 
 
-def spread(sweep: Sweep, plans: int) -> Ints:
-    """Up to `plans` positions drawn from the whole space, the same ones at every call."""
-    count = sweep.space.count
-    return np.sort(permuted(np.arange(min(plans, count)), count, seed=0))
+def spread(count: int, chosen: int) -> Ints:
+    """Up to `chosen` of `count` positions, drawn from all of them, the same ones at every call."""
+    return np.sort(permuted(np.arange(min(chosen, count)), count, seed=0))

@@ -16,7 +16,7 @@ from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
 from sweep.slice_file import encoded
-from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
+from sweep.slices import FIRST_ROWS, MAX_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
 WARM_S: Final = 3.0
@@ -81,8 +81,9 @@ def run_slices(
     fresh: bool,
     watch: Callable[[Progress], None],
     log: Callable[[str], None],
+    most_rows: int = MAX_ROWS,
 ) -> Progress:
-    """Run the task of a provenance on all slices that the store lacks. See `run_sweep`."""
+    """Run the task of a provenance on all slices that the store lacks, of up to `most_rows`. See `run_sweep`."""
     count = prepared.sweep.space.count
     with store.opened(prepared.provenance, fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
@@ -93,7 +94,7 @@ def run_slices(
         if not missing:
             return progress
         task = task_of(provenance)
-        queue = SliceQueue(gaps=deque(missing), workers=executor.workers)
+        queue = SliceQueue(gaps=deque(missing), workers=executor.workers, most_rows=most_rows)
         watch(progress)
         try:
             for receipt in executor.run(task, queue):
@@ -123,7 +124,7 @@ def _with_need(error: OSError, sweep: Sweep, left: int) -> OSError:
     """The error of a full disk with what the rest of the sweep needs; any other as it is."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return error
-    need = left * _bytes_per_plan(evaluate(sweep, spread(sweep, FIRST_ROWS)))
+    need = left * _bytes_per_plan(evaluate(sweep, spread(sweep.space.count, FIRST_ROWS)))
     text = f"{error.strerror}; {left:,} plans are left, about {short(need, 'B')}; then run the same command to resume"
     return OSError(error.errno, text, error.filename)
 
@@ -151,7 +152,7 @@ def dry_run(sweep: Sweep) -> DryRun:
     """Simulate some plans in this process; store nothing."""
     warm_up(sweep)
     start_s = time.process_time()
-    positions = spread(sweep, PROBE_PLANS)
+    positions = spread(sweep.space.count, PROBE_PLANS)
     begun = time.perf_counter()
     batch = evaluate(sweep, positions)
     stored = _bytes_per_plan(batch)

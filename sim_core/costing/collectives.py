@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.costing.fabric import crowding, leaving_s, nic_bandwidth, ring_bandwidth
+from sim_core.costing.routing import Routing, reached
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel
 from sim_core.planning.placement import Placement
@@ -216,14 +217,14 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
 
 
 @inner_kernel
-def dispatch_s(size: float, topk: int, at: Placement, links: Links) -> float:
+def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> float:
     """An all-to-all of `size` bytes of routed copies per rank in which a token goes to each remote node once.
 
-    (DeepSeek-V3, arXiv 2412.19437, section 3.2.2.) There, NVLink hands it on, once to each rank with some of its `topk`
-    experts. Of experts at random, n (1 - (1 - 1/n)^topk) of n nodes, or ranks, have some; `all_to_all_s` sends topk copies.
+    (DeepSeek-V3, arXiv 2412.19437, section 3.2.2.) There, NVLink hands it on, once to each rank with some of its experts.
+    How many nodes, or ranks, have some: `reached`; `all_to_all_s` sends topk copies.
     """
-    to_nodes = at.nodes * (1.0 - (1.0 - 1.0 / at.nodes) ** topk) / topk
-    to_ranks = at.ranks * (1.0 - (1.0 - 1.0 / at.ranks) ** topk) / topk
+    to_nodes = reached(at.nodes, routing) / routing.topk
+    to_ranks = reached(at.ranks, routing) / routing.topk
     slowest = 0.0
     for here in (at.fewest, at.most):
         inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth

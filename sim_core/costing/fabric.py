@@ -6,6 +6,7 @@ order of ranks.
 
 from __future__ import annotations
 
+from sim_core.costing.routing import Routing, reached
 from sim_core.hardware.table import Device, Links
 from sim_core.jit import inner_kernel
 from sim_core.planning.placement import Placement, crosses_nodes
@@ -88,10 +89,9 @@ def nic_s(kind: int, size: float, at: Placement, links: Links) -> float:
 
 
 @inner_kernel
-def dispatch_nic_s(size: float, topk: int, at: Placement, links: Links) -> float:
+def dispatch_nic_s(size: float, routing: Routing, at: Placement, links: Links) -> float:
     """`nic_s` of a dispatch to experts that sends a token to each remote node once (collectives.dispatch_s)."""
-    to_nodes = at.nodes * (1.0 - (1.0 - 1.0 / at.nodes) ** topk) / topk
-    return to_nodes * nic_s(ALL_TO_ALL, size, at, links)
+    return reached(at.nodes, routing) / routing.topk * nic_s(ALL_TO_ALL, size, at, links)
 
 
 @inner_kernel

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.collectives import collective_s, dispatch_s
 from sim_core.costing.fabric import dispatch_nic_s, nic_s
+from sim_core.costing.routing import Routing
 from sim_core.costing.two_stages import two_stage_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
@@ -201,21 +202,29 @@ def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size:
 
 
 @inner_kernel
-def dispatch_group_s(groups: Groups, row: int, links: Links, dispatcher: int, topk: int, size: float) -> float:
+def dispatch_group_s(groups: Groups, row: int, links: Links, dispatcher: int, routing: Routing, size: float) -> float:
     """Seconds of a dispatch to experts, FLEX or HIERARCHICAL, on the slowest EP group of a plan."""
     slowest = 0.0
     for k in range(groups.first[row, EP], groups.end[row, EP]):
         at = placement_at(groups, row, EP, k)
-        seconds = dispatch_s(size, topk, at, links) if dispatcher == FLEX else two_stage_s(size, at, links)
+        seconds = dispatch_s(size, routing, at, links) if dispatcher == FLEX else two_stage_s(size, at, links)
         slowest = max(slowest, seconds)
     return slowest
 
 
 @inner_kernel
-def group_nic_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float, topk: int = 0) -> float:
-    """Seconds for which a collective needs the NICs, on the group that needs them longest; `topk`: of a dispatch."""
+def group_nic_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
+    """Seconds for which a collective needs the NICs, on the group that needs them longest."""
     longest = 0.0
     for k in range(groups.first[row, group], groups.end[row, group]):
-        at = placement_at(groups, row, group, k)
-        longest = max(longest, dispatch_nic_s(size, topk, at, links) if topk > 0 else nic_s(kind, size, at, links))
+        longest = max(longest, nic_s(kind, size, placement_at(groups, row, group, k), links))
+    return longest
+
+
+@inner_kernel
+def dispatch_group_nic_s(groups: Groups, row: int, links: Links, routing: Routing, size: float) -> float:
+    """`group_nic_s` of a dispatch to experts that sends a token to each remote node once (FLEX)."""
+    longest = 0.0
+    for k in range(groups.first[row, EP], groups.end[row, EP]):
+        longest = max(longest, dispatch_nic_s(size, routing, placement_at(groups, row, EP, k), links))
     return longest

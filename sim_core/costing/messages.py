@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.groups import Groups, dispatch_group_s, group_nic_s, group_s
+from sim_core.costing.groups import Groups, dispatch_group_nic_s, dispatch_group_s, group_nic_s, group_s
 from sim_core.costing.one_node import one_node_factor
 from sim_core.costing.operators import UnitCost, sum_of
+from sim_core.costing.routing import Routing, routing_of
 from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
@@ -44,9 +45,8 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     plans, groups, first, hardware = filled.plans, filled.groups, filled.first, filled.hardware
     size = np.ascontiguousarray(sent.bytes[filled.shape])
     group = np.where(sent.group == ETP, TP, sent.group)
-    experts = filled.modelled.model.experts
-    topk = experts.topk if experts else 1
-    seconds, nic = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, topk)
+    routing = routing_of(filled.modelled.model.experts)
+    seconds, nic = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
     place = groups.key[first]
     for k in range(len(sent.names)):
         inside = groups.placed[groups.end[place, group[k]] - 1, 0] == 1  # the last one has the most nodes
@@ -60,7 +60,14 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
 
 @kernel
 def _message_s(
-    hardware: HardwareColumns, plans: Plans, groups: Groups, first: Ints, kind: Ints, group: Ints, size: Floats, topk: int
+    hardware: HardwareColumns,
+    plans: Plans,
+    groups: Groups,
+    first: Ints,
+    kind: Ints,
+    group: Ints,
+    size: Floats,
+    routing: Routing,
 ) -> tuple[Floats, Floats]:
     """Seconds of each message for each row, and those of the NICs where these are shared, [rows, messages] each."""
     seconds, nic = np.zeros(size.shape), np.zeros(size.shape)
@@ -69,11 +76,12 @@ def _message_s(
         links = device_at(hardware, plans.hardware[i]).links
         for k in range(size.shape[1]):
             of_experts = plans.dispatcher[i] > 0 and kind[k] == ALL_TO_ALL and group[k] == EP
-            if size[row, k] > 0 and links.shared_nics:
-                once = topk if of_experts and plans.dispatcher[i] == FLEX else 0
-                nic[row, k] = group_nic_s(groups, groups.key[i], links, kind[k], group[k], size[row, k], once)
+            if size[row, k] > 0 and links.shared_nics and of_experts and plans.dispatcher[i] == FLEX:
+                nic[row, k] = dispatch_group_nic_s(groups, groups.key[i], links, routing, size[row, k])
+            elif size[row, k] > 0 and links.shared_nics:
+                nic[row, k] = group_nic_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
             if size[row, k] > 0 and of_experts:
-                seconds[row, k] = dispatch_group_s(groups, groups.key[i], links, plans.dispatcher[i], topk, size[row, k])
+                seconds[row, k] = dispatch_group_s(groups, groups.key[i], links, plans.dispatcher[i], routing, size[row, k])
             elif size[row, k] > 0:
                 seconds[row, k] = group_s(groups, groups.key[i], links, kind[k], group[k], size[row, k])
                 if kind[k] == SEND_RECEIVE:  # a hop of a ring

@@ -42,6 +42,8 @@ class Experts(Checked):
 
     count: Count
     topk: Count
+    groups: Count = 1  # equal ones of experts in a row; a token's experts lie in `topk_groups` of them
+    topk_groups: Count = 1
     ffn: Count  # of one expert
     shared_ffn: Size = 0  # of all shared experts together
     dense_layers: Size | Layers = 0  # the first n layers, or a list of layers (from 0), keep a dense MLP
@@ -174,6 +176,7 @@ class Model(Checked):
         return [
             *found,
             (experts.topk > experts.count, f"experts.topk: found {experts.topk}, expected at most count {experts.count}"),
+            *_group_limits(experts),
             (dense >= self.layers, f"experts.dense_layers: found {dense}, expected fewer than layers {self.layers}"),
             (dense > 0 and self.ffn is None, f"ffn: missing, expected that of the {dense} dense layers"),
             (
@@ -223,6 +226,20 @@ class Model(Checked):
         where = self.window.layers
         inside = where == "all" or layer % 2 == (where == "odd") if isinstance(where, str) else layer in where
         return self.window.tokens if inside else 0
+
+
+def _group_limits(experts: Experts) -> list[tuple[bool, str]]:
+    """A token has to find `topk` experts in the groups that it may use (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
+    groups, allowed, count = experts.groups, experts.topk_groups, experts.count
+    return [
+        (count % groups != 0, f"experts.groups: found {groups}, expected a divisor of count {count}"),
+        (allowed > groups, f"experts.topk_groups: found {allowed}, expected at most groups {groups}"),
+        (
+            experts.topk * groups > allowed * count,
+            f"experts.topk: found {experts.topk}, expected at most {allowed * count // groups}, the experts of topk_groups "
+            f"{allowed} of groups {groups}",
+        ),
+    ]
 
 
 def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[bool, str]]:

@@ -86,6 +86,9 @@ def _experts(model: Model) -> Flags:
         "--moe-ffn-hidden-size": (str(experts.ffn),),
         "--moe-grouped-gemm": (),
     }
+    if experts.groups > 1:
+        flags["--moe-router-num-groups"] = (str(experts.groups),)
+        flags["--moe-router-group-topk"] = (str(experts.topk_groups),)
     if experts.shared_ffn:
         flags["--moe-shared-expert-intermediate-size"] = (str(experts.shared_ffn),)
     if experts.dense_layers:

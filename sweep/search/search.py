@@ -22,17 +22,19 @@ from sweep.evaluation import evaluate, spread
 from sweep.execution import Progress, run_slices
 from sweep.executors import Executor
 from sweep.preparation import Prepared, Sweep
-from sweep.search.candidates import WORSE, in_answer, search_among, take_in
+from sweep.search.blocks import Blocks, blocks_of
+from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
 from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
 from sweep.slice_file import Slice, encoded
-from sweep.slices import Receipt, SliceTask
+from sweep.slices import MAX_ROWS, Receipt, SliceTask
 from sweep.store import Store
 
 Ints = npt.NDArray[np.int64]
 
-SEED_PLANS: Final = 16_384
-"""Plans spread over the space that are searched first, or an eighth of the space."""
+SEED_PLANS: Final = 4096
+"""Plans of different blocks, spread over the space, that are searched first, or those of an eighth of the blocks."""
+MOST_AROUND: Final = 256
 CLIMBS: Final = 20
 """At most so often the search goes on from its best plans to all plans that differ from them in one axis."""
 
@@ -42,11 +44,12 @@ class SearchTask(SliceTask):
     """Search a slice and store what can be in the answer. Every slice begins with the same frontier."""
 
     frontier: Frontier
+    blocks: Blocks  # a slice is one of places in them
 
     def encode(self, part: Slice) -> pa.Buffer:
         """Search a slice; returns its file, to be stored."""
         frontier = self.frontier.copy()
-        found = search_among(self.sweep, np.arange(part.start, part.stop), frontier)
+        found = search_blocks(self.sweep, self.blocks, part, frontier)
         done = [frontier, self.frontier] if part.start == 0 else [frontier]  # the seed counts once
         counted = {
             "plans": found.counted,
@@ -58,7 +61,7 @@ class SearchTask(SliceTask):
     def give_up(self, part: Slice, reason: str) -> Receipt:
         """Store a slice that failed at every attempt: its legal plans become `failed`, the others are counted."""
         begun = time.perf_counter()
-        batch = evaluate(self.sweep, np.arange(part.start, part.stop), REASON[reason])
+        batch = evaluate(self.sweep, self.blocks.numbers(np.arange(part.start, part.stop)), REASON[reason])
         failed = pc.equal(batch.column("status"), "failed")
         counted = Counter(batch.column("reason").filter(pc.invert(failed)).to_pylist())
         self.store(part, encoded(batch.filter(failed), self.provenance, {"plans": dict(counted)}))
@@ -80,7 +83,8 @@ def as_search(prepared: Prepared, objective: Objective) -> Prepared:
     """The search as a sweep of its own: its result is not that of `sweep run`, and another objective is another result."""
     asked = {"by": objective.column, "descending": objective.descending, "per": list(objective.per)}
     asked |= {"best": objective.best, "within": objective.within}
-    identity = hashlib.sha256(f"{prepared.sweep.identity} {json.dumps(asked)}".encode()).hexdigest()
+    order = blocks_of(prepared.sweep, objective)  # slices are of places in it
+    identity = hashlib.sha256(f"{prepared.sweep.identity} {json.dumps(asked)} {order}".encode()).hexdigest()
     sweep = replace(prepared.sweep, identity=identity)
     return replace(prepared, sweep=sweep, provenance=prepared.provenance | {"sweep": identity, "search": asked})
 
@@ -96,26 +100,28 @@ def run_search(
     log: Callable[[str], None] = lambda text: None,
 ) -> Answer:
     """Search what is not searched yet, then keep the answer alone. Raises SimError, OSError; it can be resumed."""
-    sweep = prepared.sweep
+    sweep, blocks = prepared.sweep, blocks_of(prepared.sweep, objective)
 
     def task(provenance: bytes) -> SliceTask:
-        return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=seed(sweep, objective))
+        found = seed(sweep, blocks, objective)
+        return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=found, blocks=blocks)
 
-    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log)
+    most_rows = MAX_ROWS * blocks.width
+    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, most_rows=most_rows)
     return finish(prepared, objective, store)
 
 
-def seed(sweep: Sweep, objective: Objective) -> Frontier:
-    """The best of some plans spread over the space, and of those around them: the same ones at every call."""
+def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
+    """The best of some plans spread over the blocks, and of those around them: the same ones at every call."""
     frontier = Frontier(objective=objective)
-    count = sweep.space.count
-    search_among(sweep, spread(sweep, min(SEED_PLANS, max(count // 8, 1))), frontier)
+    chosen = spread(blocks.count, min(SEED_PLANS, max(blocks.count // 8, 1)))
+    search_among(sweep, blocks.standing_for(chosen), frontier)
     if sweep.space.sample is not None:
         return frontier  # the plans around one are not in the sample
     seen = np.empty(0, np.int64)
     for _ in range(CLIMBS):
         best = np.unique(np.concatenate([np.empty(0, np.int64), *(plans for _, plans in frontier.found.values())]))
-        best = np.setdiff1d(best, seen)[: SEED_PLANS // 64]
+        best = np.setdiff1d(best, seen)[:MOST_AROUND]
         if not len(best):
             break
         seen = np.union1d(seen, best)

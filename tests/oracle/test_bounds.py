@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sim_core import METRICS, SCHEDULES, bounds, hardware_table, simulate
+from sim_core import FASTER, METRICS, SCHEDULES, bounds, coarse_bounds, hardware_table, ignored_columns, simulate, slice_plans
 from tests.oracle.cases import Machines, columns, random_machines, random_plans, random_workload
 
+UNITS = {"bandwidth": "B/s", "latency": "s", "efficiency": ""}
 STEP_TIME = METRICS.index("step_time_s")
 
 
@@ -44,3 +46,44 @@ def ratios(seeds: range, plans: int) -> dict[tuple[str, int], list[float]]:
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_no_step_is_shorter_than_its_bound(first: int) -> None:
     ratios(range(first, first + 20), 12)
+
+
+def faster(rng: np.random.Generator, machines: Machines) -> Machines:
+    """The machines, then each with some network numbers better, and NICs shared or not."""
+    better = []
+    for one in machines.variants:
+        numbers = {name: sign for name, sign in FASTER.items() if name != "overlap_tp" and rng.random() < 0.5}
+        values = {name: one.value(name) * (2.0 if sign > 0 else 0.3) for name, sign in numbers.items()}
+        texts = {name: f"{value} {UNITS[name.rpartition('_')[2]]}".strip() for name, value in values.items()}
+        texts |= {name: str(min(values[name], 1.0)) for name in values if name.endswith("efficiency")}
+        better.append(one.with_values({**texts, "shared_nics": bool(rng.random() < 0.5)}))
+    both = [*machines.variants, *better]
+    return Machines(tuple(both), machines.measured_on, hardware_table(both, machines.measured_on))
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_no_plan_of_a_block_is_shorter_than_its_coarse_bound(first: int) -> None:
+    for seed in range(first, first + 20):
+        rng = np.random.default_rng(seed)
+        workload = random_workload(rng)
+        machines = random_machines(rng, workload.dtype)
+        machines = faster(rng, sharing(machines) if seed % 2 else machines)
+        half = len(machines.variants) // 2
+        draw = random_plans(rng, workload, half)
+        table = columns([next(draw) for _ in range(12)])
+        simulated = simulate(workload, machines.table, table)
+        for k in range(12):  # each on its own: what is ignored depends on the schedules
+            plan = slice_plans(table, np.array([k] * 4))
+            left_out = ignored_columns(workload, plan.schedule, plan.sharding) - {"shared_nics"}
+            assert {"bucket_bytes", "overlap_param", "gradient_precision"} <= left_out
+            draws: dict[str, Any] = {"bucket_bytes": rng.integers(0, 10**9, 4), "gradient_precision": rng.integers(0, 3, 4)}
+            draws |= {name: rng.integers(0, 2, 4) for name in ("overlap_grad", "overlap_param")}
+            changed = plan._replace(
+                **{name: draws[name] for name in left_out}, overlap_tp=np.maximum(plan.overlap_tp, [0, 1, 0, 1])
+            )
+            changed = changed._replace(hardware=plan.hardware + np.array([0, 0, half, half]))
+            found = coarse_bounds(workload, machines.table, changed)
+            assert (found.reason == simulated.reason[k]).all()
+            assert np.array_equal(found.memory, np.repeat(simulated.memory[:, k : k + 1], 4, axis=1), equal_nan=True)
+            if simulated.reason[k] == 0:
+                assert (found.step_time_s <= simulated.metrics[STEP_TIME, k]).all()

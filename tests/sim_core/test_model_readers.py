@@ -34,7 +34,7 @@ DEEPSEEK = {
     "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "hidden_act": "silu", "kv_lora_rank": 512,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
     "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1,
-    "num_nextn_predict_layers": 1, "quantization_config": {"quant_method": "fp8"},
+    "num_nextn_predict_layers": 1, "quantization_config": {"quant_method": "fp8"}, "n_group": 8, "topk_group": 4,
 }  # fmt: skip
 GPT2 = {
     "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_ctx": 1024, "n_positions": 1024, "vocab_size": 50257,
@@ -123,6 +123,21 @@ def test_a_config_has_the_parameters_that_transformers_counts(
     model = read_model(written(tmp_path, fields))
     assert parameters(model).total == total
     assert shape(model) == shape(read_model(preset))
+
+
+def test_groups_of_experts_that_a_token_may_use(tmp_path: Path) -> None:
+    """DeepSeek-V2-Lite chooses among all (`greedy`); Kimi K2 has one group."""
+    for fields, expected in (
+        ({}, (8, 4)),
+        ({"topk_method": "noaux_tc"}, (8, 4)),
+        ({"topk_method": "group_limited_greedy", "topk_group": 3}, (8, 3)),
+        ({"topk_method": "greedy"}, (1, 1)),
+        ({"n_group": 1, "topk_group": 1}, (1, 1)),
+        ({"n_group": None, "topk_group": None}, (1, 1)),
+    ):
+        experts = read_model(written(tmp_path, DEEPSEEK | fields)).experts
+        assert experts is not None
+        assert (experts.groups, experts.topk_groups) == expected
 
 
 # Altered configurations, with what transformers 5.23.0 builds from them (closed forms in terms of the fields).
@@ -279,6 +294,8 @@ MODEL_ARGS:
   --moe-ffn-hidden-size: 2048
   --moe-shared-expert-intermediate-size: 2048
   --moe-router-topk: 8
+  --moe-router-num-groups: 8
+  --moe-router-group-topk: 4
   --q-lora-rank: 1536
   --kv-lora-rank: 512
   --recompute-activations: false

@@ -194,9 +194,10 @@ def test_a_job_ends_with_0_and_a_log_without_control_codes(
     jobs: DemoCluster, spec: Path, tmp_path: Path, undisturbed: pa.Table
 ) -> None:
     out = tmp_path / "out"
-    done = jobs.submit(["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "3"])
+    entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "3"]
+    done = jobs.submit(entry, "--submission-id", "whole")
     assert done.returncode == 0, done.stdout
-    log = done.stdout[done.stdout.index("Running entrypoint") : done.stdout.index("WebSocket closed")]
+    log = JobSubmissionClient(jobs.dashboard).get_job_logs("whole")
     assert "61,440 plans in" in log
     assert "\x1b" not in log
     assert "\r" not in log
@@ -204,10 +205,11 @@ def test_a_job_ends_with_0_and_a_log_without_control_codes(
 
 
 def test_a_job_that_fails_says_why_in_its_last_lines(jobs: DemoCluster) -> None:
-    done = jobs.submit(["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"])
+    entry = ["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"]
+    done = jobs.submit(entry, "--submission-id", "refused")
     assert done.returncode != 0
-    log = done.stdout[: done.stdout.index("WebSocket closed")]
-    assert "error: --out: a job's working folder is deleted when the job ends" in log.splitlines()[-2]
+    log = JobSubmissionClient(jobs.dashboard).get_job_logs("refused")
+    assert log.splitlines()[-1].startswith("error: --out: a job's working folder is deleted when the job ends")
 
 
 def test_a_stopped_job_leaves_a_result_that_is_resumed(

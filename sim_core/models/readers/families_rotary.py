@@ -135,11 +135,20 @@ def _many_experts(config: Config, document: Document, otherwise: str) -> None:
     document["experts"] = {
         "count": config.number("n_routed_experts"),
         "topk": _topk(config),
+        **_expert_groups(config),
         "ffn": ffn,
         "shared_ffn": shared * ffn,
         "dense_layers": _dense_first(dense),
     }
     document["mtp_layers"] = config.number("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0)
+
+
+def _expert_groups(config: Config) -> Document:
+    """Groups of experts, and how many of them a token may use; the `greedy` choice of DeepSeek-V2-Lite knows no groups."""
+    methods = {"greedy": "", "group_limited_greedy": "limited", "noaux_tc": "limited"}
+    limited = config.word(methods, "topk_method", default="noaux_tc")
+    groups, allowed = config.number("n_group", default=1), config.number("topk_group", default=1)
+    return {"groups": groups, "topk_groups": allowed} if limited and groups > 1 else {}
 
 
 def deepseek(config: Config, kind: str) -> Document:

@@ -30,7 +30,8 @@ OTHERS: Final = (
     "--add-qkv-bias", "--attention-dropout", "--disable-bias-linear", "--embed-layernorm", "--extra-vocab-size",
     "--geglu", "--group-query-attention", "--hidden-dropout", "--kv-lora-rank", "--max-position-embeddings",
     "--moe-expert-capacity-factor", "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-pad-expert-input-to-capacity",
-    "--moe-router-topk", "--moe-shared-expert-intermediate-size", "--moe-train-capacity-factor",
+    "--moe-router-group-topk", "--moe-router-num-groups", "--moe-router-topk", "--moe-shared-expert-intermediate-size",
+    "--moe-train-capacity-factor",
     "--multi-latent-attention", "--no-position-embedding", "--normalization", "--num-experts", "--num-key-value-heads",
     "--num-query-groups", "--pad-vocab-size-to", "--padded-vocab-size", "--position-embedding-type", "--q-lora-rank",
     "--qk-head-dim", "--qk-layernorm", "--qk-nope-head-dim", "--qk-pos-emb-head-dim", "--qk-rope-head-dim",
@@ -244,6 +245,8 @@ class _Arguments:
         experts: Document = {
             "count": count,
             "topk": self.number("--moe-router-topk", 2),
+            "groups": self.number("--moe-router-num-groups", 1),
+            "topk_groups": self.number("--moe-router-group-topk", 1),
             "ffn": self.number("--moe-ffn-hidden-size", document.get("ffn", 0)),
             "shared_ffn": self.number("--moe-shared-expert-intermediate-size", 0),
             "pad_to_capacity": self.has("--moe-pad-expert-input-to-capacity"),

@@ -66,7 +66,7 @@ FREE_PREFIXES: Final = (
     "--output-logit-dtype", "--mla-down-proj-fusion", "--use-kitchen", "--kitchen-", "--scaled-",
     "--masked-softmax-fusion", "--bias-", "--use-te-activation", "--no-flash", "--enable-experimental",
     # routing and dispatch: same shapes
-    "--moe-router-load", "--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-pre-softmax",
+    "--moe-router-load", "--moe-router-pre-softmax",
     "--moe-router-topk-s", "--moe-router-score", "--moe-router-dtype", "--moe-router-enable-expert-bias",
     "--moe-router-bias-update", "--moe-router-force", "--moe-router-fusion", "--moe-router-padding",
     "--moe-router-quantile", "--moe-aux-loss", "--moe-z-loss", "--moe-input-jitter", "--moe-token-",

@@ -1,0 +1,120 @@
+"""Blocks of plans: those of one block have the same coarse bound, or a higher one than the plan that stands for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core import FASTER, FIDELITIES, HARDWARE_KEYS, ignored_columns, quantity
+from sweep.columns import column_name, other_names, result_schema
+from sweep.preparation import Sweep
+from sweep.search.objective import Objective
+from sweep.space import Axis, Space
+
+Ints = npt.NDArray[np.int64]
+
+GOOD: dict[str, int] = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
+"""Of ignored columns: the sign of what tends to be fast, so that the plan that stands for a block is a good one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """All plans of a space in the order in which they are searched: block after block.
+
+    A block is a value of each axis in `outer`; its plans have all values of those in `inner`. Axes are (size, stride).
+    """
+
+    outer: tuple[tuple[int, int], ...]
+    inner: tuple[tuple[int, int], ...]
+    best: int  # what the inner values of the plan that stands for a block add to its number
+
+    @property
+    def width(self) -> int:
+        """Plans of a block."""
+        return int(np.prod([size for size, _ in self.inner], dtype=np.int64))
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return int(np.prod([size for size, _ in self.outer], dtype=np.int64))
+
+    def numbers(self, places: Ints) -> Ints:
+        """Plan numbers at places in the order of the search."""
+        return _numbers(places // self.width, self.outer) + _numbers(places % self.width, self.inner)
+
+    def standing_for(self, blocks: Ints) -> Ints:
+        """Numbers of the plans that stand for blocks."""
+        return _numbers(blocks, self.outer) + self.best
+
+
+def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
+    """The blocks of a sweep's space; each plan is a block of its own where nothing can be left out of its bound."""
+    space = sweep.space
+    if space.sample is not None:  # the plans of a block are not all in it
+        return Blocks(outer=((space.count, 1),), inner=(), best=0)
+    ignored = _ignored(sweep) - _asked_for(sweep, objective)
+    faster = FASTER.keys() - _asked_for(sweep, objective) if ignored else set()
+    outer: list[tuple[int, int]] = []
+    inner: list[tuple[int, int]] = []
+    best = 0
+    for axis in space.axes:
+        row = _best_row(axis, space, ignored, faster)
+        (outer if row is None else inner).append((axis.size, axis.stride))
+        best += 0 if row is None else row * axis.stride
+    return Blocks(outer=tuple(outer), inner=tuple(inner), best=best)
+
+
+def _ignored(sweep: Sweep) -> frozenset[str]:
+    """What the coarse bound does not depend on; nothing where some plans are of fidelity simai."""
+    codes = {name: np.array([code]) for name, code in sweep.space.held.items()}
+    for axis in sweep.space.axes:
+        codes |= axis.codes
+    if (codes["fidelity"] == FIDELITIES.index("simai")).any():
+        return frozenset()
+    return ignored_columns(sweep.workload, codes["schedule"], codes["sharding"])
+
+
+def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
+    """Columns that tell plans of a block apart for the user: in the objective, the groups, or perhaps in a constraint."""
+    columns = result_schema(sweep.space).names
+    text = " ".join(sweep.where).lower()
+    names = {name: {name} for name in columns}
+    for short, name in other_names(columns).items():
+        names[name].add(short)
+    mentioned = {name for name, each in names.items() if any(one.lower() in text for one in each)}
+    return mentioned | {objective.column, *objective.per}
+
+
+def _best_row(axis: Axis, space: Space, ignored: frozenset[str], faster: set[str]) -> int | None:
+    """The row of an axis whose values stand for all of them; None if there is none."""
+    score = np.zeros(axis.size)
+    best = np.ones(axis.size, np.bool_)
+    for name, codes in axis.codes.items():
+        column = column_name(name)
+        if column in ignored:
+            score += GOOD.get(column, 0) * codes
+        elif column in faster:
+            values = FASTER[column] * _values(name, codes, space)
+            best &= values == values.max()
+        else:
+            return None
+    rows = np.flatnonzero(best)
+    return int(rows[np.argmax(score[rows])]) if len(rows) else None
+
+
+def _values(name: str, codes: Ints, space: Space) -> npt.NDArray[np.float64]:
+    """The values of an axis as numbers."""
+    if name not in space.labels:
+        return codes.astype(np.float64)
+    unit = HARDWARE_KEYS[column_name(name)][1]
+    return np.array([quantity(value, unit) for value in space.labels[name]])[codes]
+
+
+def _numbers(index: Ints, axes: tuple[tuple[int, int], ...]) -> Ints:
+    numbers = np.zeros_like(index)
+    for size, stride in reversed(axes):
+        numbers += index % size * stride
+        index = index // size
+    return numbers
