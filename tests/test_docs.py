@@ -166,6 +166,7 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
         "docs/results.md",
         "docs/explain.md",
         "docs/reliability.md",
+        "docs/performance.md",
         "docs/cluster.md",
         "docs/nightly.md",
     ],
