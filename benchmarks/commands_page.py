@@ -17,6 +17,7 @@ HEAD: Final = """# Commands
 Made from the code by `make reference`. Every command takes `-h`; `sweep --version` says version and model; `sweep
 --install-completion` sets up completion of commands for your shell. `NO_COLOR` turns colours off. An error in the input is
 one line on standard error and exit code 1; a wrong option is exit code 2; [results.md](results.md) has the others.
+`sweep run ... | head` ends what is printed, not the run.
 """
 
 

@@ -24,6 +24,8 @@ from sim_core import (
     FIDELITIES,
     Facts,
     Hardware,
+    SimError,
+    SpecError,
     Workload,
     calibrated,
     hardware_table,
@@ -73,7 +75,7 @@ class Moved:
 
 def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, object]) -> list[Moved]:
     found = []
-    for row in csv.DictReader(table.open(encoding="utf-8")):
+    for row in _rows(table):
         a, b = ({axis: int(row[f"{side}_{axis}"]) for axis in AXES} for side in "ab")
         moved, own = (
             read_workload(str(folder / f"{row['name']}_{side}.txt"), Facts(micro_batch=plan["micro_batch"]))[0]
@@ -103,6 +105,22 @@ def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, obje
     return found
 
 
+def _rows(table: Path) -> list[dict[str, str]]:
+    """The pairs of a table. Raises OSError, SpecError."""
+    with table.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    wanted = ["name", "model", *(f"{side}_{axis}" for side in "ab" for axis in AXES)]
+    for line, row in enumerate(rows, 2):
+        for key in wanted:
+            if key not in row:
+                raise SpecError(f"{table}: no column {key}, expected {', '.join(wanted)}")
+            if key.startswith(("a_", "b_")) and not (row[key] or "").isdigit():
+                raise SpecError(f"{table}:{line}: {key}: found {row[key]!r}, expected a whole number")
+    if not rows:
+        raise SpecError(f"{table}: holds no pairs")
+    return rows
+
+
 def _calibrated(recorded: Workload, numbers: object, name: str, device: Hardware) -> Workload:
     named = {"name": name, "source": "the pairs", **(numbers if isinstance(numbers, dict) else {})}
     return calibrated(recorded, parse_model(named, name), read_stack("megatron-core"), device)
@@ -126,6 +144,11 @@ def _result(workload: Workload, device: Hardware, plan: dict[str, int], fidelity
     return str(results["reason"][0]), float(results["step_time_s"][0]), float(results["state_bytes"][0])
 
 
+def _refused(why: str) -> int:
+    sys.stderr.write(f"error: {why}\n")
+    return 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -134,9 +157,14 @@ def main() -> int:
     parser.add_argument("--hardware", default="H100-SXM")
     parser.add_argument("--all", action="store_true", help="print right answers too")
     given = parser.parse_args()
-    device = read_hardware(given.hardware).with_values({"memory": "1e9 GB"})
-    models = yaml.safe_load(given.models.read_text(encoding="utf-8")) or {}
-    found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device, models)
+    try:
+        device = read_hardware(given.hardware).with_values({"memory": "1e9 GB"})
+        models = yaml.safe_load(given.models.read_text(encoding="utf-8")) or {}
+        found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device, models)
+    except OSError as error:
+        return _refused(f"{error.filename}: {error.strerror}")
+    except SimError as error:
+        return _refused(str(error))
     for each in found:
         if given.all or not (each.right or each.reason):
             told = f"sent {each.sent:+8.3f} % (by the model)" if each.by_model else each.reason

@@ -85,10 +85,18 @@ class DemoCluster:
 
     def job(self, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `ray job` command to its end."""
-        command = [str(BIN / "ray"), "job", action, "--address", self.dashboard, *arguments]
         return subprocess.run(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            self.job_command(action, *arguments),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
+
+    def job_command(self, action: str, *arguments: str) -> list[str]:
+        """The words of a `ray job` command."""
+        return [str(BIN / "ray"), "job", action, "--address", self.dashboard, *arguments]
 
     def stop(self) -> None:
         """End the nodes, the head last, and all processes that they started."""

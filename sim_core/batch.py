@@ -18,7 +18,7 @@ from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import fill_sequence
 from sim_core.engine.split_events import hidden_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.columns import Plans, by_order
 from sim_core.planning.legality import REASON
@@ -71,7 +71,7 @@ def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: I
     return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 
 
-@inner_kernel
+@outer_kernel
 def run_rows(
     arrays: Arrays,
     hardware: HardwareColumns,

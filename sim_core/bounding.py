@@ -12,7 +12,7 @@ from sim_core.batch import Tables, batches, tables_of
 from sim_core.costing.case import Case, case_at
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
@@ -117,7 +117,7 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
     return step_s * ROUNDING
 
 
-@inner_kernel
+@outer_kernel
 def _bound_rows(
     arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
+from numba.core.dispatcher import Dispatcher
 
 F = TypeVar("F", bound=Callable[..., object])
 _COMPILED: Final = ".compiled"
@@ -71,17 +72,41 @@ def is_compiled() -> bool:
 
 def kernel(function: F) -> F:
     """Compile `function` without Python objects; with `NUMBA_DISABLE_JIT=1` it stays plain Python."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return _compiled(function)
+
+
+def outer_kernel(function: F) -> F:
+    """The same without reference counting of arrays, for a function that allocates nothing.
+
+    A `Case` holds about 60 arrays; counting references to them at every call took half the time of a small plan. A kernel
+    without it may return a tuple of arrays only to another one. numba refuses to compile one that allocates.
+    """
+    return _compiled(function, _nrt=False)
 
 
 def inner_kernel(function: F) -> F:
-    """The same without reference counting of arrays, for a function that allocates nothing.
+    """An outer kernel that only kernels may call.
 
-    A `Case` holds about 60 arrays; counting references to them at every call took half the time of a small plan. An inner
-    kernel may return a tuple of arrays only to another inner kernel. numba refuses to compile one that allocates.
+    It has no wrapper for Python: wrappers, each of which takes a `Case` apart, were half of the compilation.
     """
-    options: dict[str, Any] = {"_nrt": False}
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function))
+    return _compiled(function, _nrt=False, no_cpython_wrapper=True)
+
+
+def _compiled(function: F, **options: Any) -> F:
+    options |= {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    return cast(F, _one_per_type(numba.njit(**options)(function)))
+
+
+def _one_per_type(dispatcher: Any) -> Any:
+    """Let kernels call it by the types of its arguments alone: numba compiles it once more for each constant otherwise."""
+    if isinstance(dispatcher, Dispatcher):
+        by_type, kind_of = dispatcher.get_call_template, getattr(numba.types, "unliteral")  # noqa: B009 (made at run time)
+
+        def get_call_template(args: Any, kws: Any) -> Any:
+            return by_type(tuple(map(kind_of, args)), {name: kind_of(kind) for name, kind in kws.items()})
+
+        setattr(dispatcher, "get_call_template", get_call_template)  # noqa: B010 (numba's method, of this one only)
+    return dispatcher
 
 
 class KernelLocator:

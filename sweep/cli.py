@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
     "ls": "List the results below a folder: plans done, state, age, best plan.",
+    "status": "Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan.",
     "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",
     "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",

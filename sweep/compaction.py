@@ -14,7 +14,9 @@ from sweep.slice_file import Slice, added, counted_in, encoded
 from sweep.store import Store
 
 MOST_ROWS: Final = 200_000
-"""Of a file: 5 to 10 MB, still one PUT on an object store."""
+"""Of a file."""
+MOST_BYTES: Final = 10_000_000
+"""Of a file: Arrow uploads more than 10 MiB in parts, which a kill may leave behind on an object store."""
 
 
 def compact(store: Store) -> tuple[int, int]:
@@ -53,11 +55,19 @@ def _groups(parts: list[Slice]) -> Iterator[list[Slice]]:
 
 
 def _joined(store: Store, parts: list[Slice], provenance: bytes, identity: str) -> None:
-    """Replace slices by one file, once that file has been read back."""
+    """Replace slices by one file, once that file has been read back; by several, if one were too large."""
+    if len(parts) == 1:
+        return
     files = [store.folder.read_bytes(part.file_name) for part in parts]
     tables = [pq.read_table(BytesIO(data)) for data in files]
     counts = [held for data in files if (held := counted_in(pq.read_metadata(BytesIO(data))))]
     whole = Slice(parts[0].start, parts[-1].stop)
     table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
     (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
-    store.replace(parts, whole, encoded(batch, provenance, added(counts) if counts else None), identity)
+    data = encoded(batch, provenance, added(counts) if counts else None)
+    if data.size > MOST_BYTES:
+        half = len(parts) // 2
+        _joined(store, parts[:half], provenance, identity)
+        _joined(store, parts[half:], provenance, identity)
+        return
+    store.replace(parts, whole, data, identity)

@@ -88,6 +88,34 @@ def check_condition(expression: str, columns: Collection[str], later: Collection
             _check_tree(_tree(connection, text), {name.lower() for name in (*columns, *also)}, columns, later)
 
 
+def conjuncts(expression: str) -> list[str]:
+    """The conditions that `expression` joins by AND, each by itself; just the expression if there is one. Raises SpecError."""
+    with locked_down() as connection:
+        waiting, found = [_tree(connection, f"SELECT ({expression}\n)")], []
+        while waiting:
+            node = waiting.pop(0)
+            if (node["class"], node["type"]) == ("CONJUNCTION", "CONJUNCTION_AND"):
+                waiting = [*node["children"], *waiting]
+                continue
+            found.append(node)
+        return [_text(connection, node) for node in found] if len(found) > 1 else [expression]
+
+
+def _text(connection: duckdb.DuckDBPyConnection, node: Any) -> str:
+    """An expression of a syntax tree in SQL."""
+    whole = json.loads(connection.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
+    whole["statements"][0]["node"]["select_list"] = [node]
+    text = str(connection.execute("SELECT json_deserialize_sql(?)", [json.dumps(whole)]).fetchall()[0][0])
+    text = text.removeprefix("SELECT ")
+    return text[1:-1] if _is_wrapped(text) else text
+
+
+def _is_wrapped(text: str) -> bool:
+    """Whether one pair of parentheses holds all of a text without quotes."""
+    inner = text[1:-1]
+    return text[0] + text[-1] == "()" and not set(inner) & set("()'\"")
+
+
 def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
     """The syntax tree of the one expression in a SELECT without any other clause."""
     try:

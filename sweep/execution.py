@@ -11,11 +11,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from sim_core import SpecError, short
+from sim_core import SpecError, is_compiled, short
+from sweep.columns import result_schema
 from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
-from sweep.slice_file import encoded
+from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.slices import FIRST_ROWS, MAX_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
@@ -85,7 +86,7 @@ def run_slices(
 ) -> Progress:
     """Run the task of a provenance on all slices that the store lacks, of up to `most_rows`. See `run_sweep`."""
     count = prepared.sweep.space.count
-    with store.opened(prepared.provenance, fresh=fresh) as provenance:
+    with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
             log(f"{store.folder / name}: is damaged and will be recomputed")
         missing = store.missing(count)
@@ -135,33 +136,49 @@ def _bytes_per_plan(batch: pa.RecordBatch) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """Estimate of a sweep from plans spread over its space: rows by reason, seconds and bytes per plan on one worker."""
+    """Estimate of a sweep from plans spread over its space: rows by reason, CPU seconds and bytes per plan.
+
+    Seconds are those of a CPU, so that other work on this machine does not count; on a busy one a run takes longer.
+    """
 
     probed: int
     reasons: dict[str, int]
     start_s: float  # until a worker simulates: what this process needed
     seconds_per_plan: float
     bytes_per_plan: float
+    bytes_per_file: float
 
     def seconds(self, plans: int, workers: int) -> float:
-        """Of a run of so many plans: the start of the command and of its workers, then the plans."""
-        return 2 * self.start_s + plans * self.seconds_per_plan / workers
+        """Of a run of so many plans: the start of the command and of its workers (0: none), then the plans."""
+        return (2 if workers else 1) * self.start_s + plans * self.seconds_per_plan / max(workers, 1)
+
+    def size(self, plans: int, workers: int) -> float:
+        """Bytes of so many plans in the files that a run cuts them into, each with the provenance in it, and the manifest."""
+        queue = SliceQueue(gaps=deque([Slice(0, plans)]), workers=max(workers, 1), rows_per_s=1 / self.seconds_per_plan)
+        files = 1
+        while plans and queue.take():
+            files += 1
+        return plans * self.bytes_per_plan + files * self.bytes_per_file
 
 
-def dry_run(sweep: Sweep) -> DryRun:
+def dry_run(prepared: Prepared) -> DryRun:
     """Simulate some plans in this process; store nothing."""
+    sweep = prepared.sweep
+    known = is_compiled()
+    begun = time.process_time()
     warm_up(sweep)
-    start_s = time.process_time()
+    start_s = time.process_time() if known else begun  # compiling is not part of a start
     positions = spread(sweep.space.count, PROBE_PLANS)
-    begun = time.perf_counter()
+    begun = time.process_time()
     batch = evaluate(sweep, positions)
     stored = _bytes_per_plan(batch)
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     reasons = Counter(batch.column("reason").to_pylist())
     return DryRun(
         probed=len(positions),
         reasons=dict(reasons),
         start_s=start_s,
-        seconds_per_plan=seconds / len(positions),
+        seconds_per_plan=max(seconds, 1e-6) / len(positions),
         bytes_per_plan=stored,
+        bytes_per_file=len(sealed_text(prepared.provenance)),
     )

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from sim_core import SpecError, short
+from sim_core import SpecError, short, shown
 from sweep.patience import StoreUnavailable, patiently
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -128,6 +128,10 @@ class Folder:
         """Sorted names of the folders in it; empty if it does not exist."""
         return sorted(info.base_name for info in self._infos() if info.type == fs.FileType.Directory)
 
+    def written(self) -> dict[str, tuple[float, int]]:
+        """Of each file in it when it was last written, in seconds since 1970, and its bytes."""
+        return {info.base_name: (info.mtime_ns * 1e-9, info.size) for info in self._infos() if info.type == fs.FileType.File}
+
     def written_s(self, name: str) -> float | None:
         """When the file `name` was last written, in seconds since 1970; None if it does not exist."""
         info = self._info(name)
@@ -192,6 +196,8 @@ def folder_at(given: Location) -> Folder:
     if isinstance(given, Folder):
         return given
     text = str(given)
+    if not text.strip():
+        raise SpecError(f"found {shown(text)}, expected a folder or a URI")
     if not _URI.match(text):
         return Folder(text, str(Path(text).absolute()))
     try:

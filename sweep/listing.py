@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sim_core import SpecError
 from sweep.folder import Folder
 from sweep.ranking import rank
-from sweep.store import MANIFEST, Store
+from sweep.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,15 @@ class Listed:
 
 def results_below(parent: Folder) -> list[Listed]:
     """The results in a folder itself or one level below it, the newest first. Raises OSError."""
-    places = [parent] if MANIFEST in parent.names() else [parent / name for name in parent.subfolders()]
-    found = [(written, place) for place in places if (written := place.written_s(MANIFEST)) is not None]
-    return [_listed(place, time.time() - written) for written, place in sorted(found, key=lambda one: -one[0])]
+    is_one = Store(directory=parent).started_s() is not None
+    places = [parent] if is_one else [parent / name for name in parent.subfolders()]
+    started = ((Store(directory=place).started_s(), place) for place in places)
+    found = [(at, place) for at, place in started if at is not None]
+    return [listed(place, time.time() - at) for at, place in sorted(found, key=lambda one: -one[0])]
 
 
-def _listed(place: Folder, age_s: float) -> Listed:
+def listed(place: Folder, age_s: float) -> Listed:
+    """One result; `age_s`: seconds since its manifest was written. Raises OSError."""
     store = Store(directory=place)
     try:
         held = store.provenance() or {}

@@ -25,10 +25,7 @@ def results(directory: Location, where: str | None = None) -> Iterator[duckdb.Du
     Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
     """
     with opened(results=directory) as connection:
-        columns = list(columns_of(connection))
-        others = other_names(columns)
-        names = "".join(f', "{name}" AS "{short}"' for short, name in others.items())
-        connection.execute(f"CREATE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
+        columns, others = named(connection)
         if where:
             try:
                 check_condition(where, columns, (), [*others, *names_of_hardware(columns)])
@@ -41,6 +38,15 @@ def results(directory: Location, where: str | None = None) -> Iterator[duckdb.Du
             if where and not isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
                 raise SpecError(f"--where {where!r}: {text}") from None
             raise SpecError(f"{Store(directory=directory).folder}: cannot be read ({text})") from None
+
+
+def named(connection: duckdb.DuckDBPyConnection) -> tuple[list[str], dict[str, str]]:
+    """Make NAMED of the table `results`; its columns, and their further names."""
+    columns = list(columns_of(connection))
+    others = other_names(columns)
+    names = "".join(f', "{name}" AS "{short}"' for short, name in others.items())
+    connection.execute(f"CREATE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
+    return columns, others
 
 
 @contextmanager

@@ -6,6 +6,7 @@ the footer holds the SHA-256 of the whole file, computed with zeros in its own p
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 import re
@@ -46,6 +47,25 @@ class Slice:
     def file_name(self) -> str:
         """Name of the file that holds it."""
         return f"part-{self.start:012d}-{self.stop:012d}.parquet"
+
+
+def covering(parts: Sequence[Slice]) -> list[Slice]:
+    """The disjoint slices of `parts` that together have the most rows (weighted interval scheduling)."""
+    ordered = sorted((part for part in parts if part.start < part.stop), key=lambda part: (part.stop, part.start))
+    stops = [part.stop for part in ordered]
+    best = [0]  # best[k]: most rows that the first k can cover
+    before = [bisect.bisect_right(stops, part.start) for part in ordered]
+    for part, k in zip(ordered, before, strict=True):
+        best.append(max(best[-1], best[k] + part.rows))
+    chosen: list[Slice] = []
+    k = len(ordered)
+    while k:
+        if best[k] == best[k - 1]:
+            k -= 1
+        else:
+            chosen.append(ordered[k - 1])
+            k = before[k - 1]
+    return chosen[::-1]
 
 
 def encoded(batch: pa.RecordBatch, provenance: bytes, counted: dict[str, Any] | None = None) -> pa.Buffer:

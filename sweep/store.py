@@ -6,7 +6,6 @@ which sweep it belongs to, and any number of runs and workers, with any slice si
 
 from __future__ import annotations
 
-import bisect
 import fcntl
 import re
 import tempfile
@@ -23,11 +22,15 @@ import pyarrow.parquet as pq
 
 from sim_core import SpecError
 from sweep.folder import Folder, Location, folder_at
-from sweep.slice_file import Slice, added, carried, counted_in, is_whole, opened_text, sealed_text
+from sweep.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
 
-MANIFEST: Final = "sweep.json"
+MANIFEST: Final = "_sweep.parquet"
+"""The provenance beside no rows: whatever reads all Parquet files of the folder reads it, too, and finds nothing more."""
+OLD_MANIFEST: Final = "sweep.json"
+"""The same of earlier versions, as JSON."""
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK: Final = ".lock"
+_LEFTOVERS: Final = (".part-", f".{MANIFEST}.")  # files of writers that were killed
 _READERS: Final = 16  # of an object store, which answers late
 _LOCAL_READERS: Final = 4
 
@@ -44,8 +47,10 @@ class Store:
         return folder_at(self.directory)
 
     @contextmanager
-    def opened(self, provenance: dict[str, Any], *, fresh: bool = False) -> Iterator[bytes]:
+    def opened(self, provenance: dict[str, Any], schema: pa.Schema | None = None, *, fresh: bool = False) -> Iterator[bytes]:
         """Lock the folder for one run; yields the provenance that goes into each file. `fresh` deletes what it holds.
+
+        `schema`: of the rows that will be stored; default: of those that are.
 
         Raises SpecError if another run is writing here, or the folder holds another sweep and `fresh` is false. An object
         store has no locks: two runs of the same sweep may write there at once, because they write the same rows.
@@ -54,45 +59,65 @@ class Store:
         with _locked(self.folder):
             names = self.folder.names()
             for name in names:
-                if name.startswith(".part-"):
+                if name.startswith(_LEFTOVERS):
                     self.folder.delete(name)
             self.check(provenance, fresh=fresh)
             if fresh:
                 for part in self._parts():
                     self.folder.delete(part.file_name)
             text = sealed_text(provenance)
-            self.folder.write_bytes(MANIFEST, text)
+            columns = self._schema() if schema is None else schema
+            self.folder.write_bytes(MANIFEST, encoded(pa.RecordBatch.from_pylist([], schema=columns), text))
+            if OLD_MANIFEST in names:
+                self.folder.delete(OLD_MANIFEST)
             yield text
 
     def check(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
         """Raise SpecError if the folder cannot hold this sweep, before anything is computed."""
+        self.check_held(provenance, fresh=fresh)
+        self.folder.probe()
+
+    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
+        """The same without a trial of the store: nothing is written."""
         if self.folder.is_file():
             raise SpecError(f"{self.folder}: found a file, expected a folder")
         names = self.folder.names()
-        if MANIFEST not in names and any(name.endswith(".parquet") for name in names):
+        if not {MANIFEST, OLD_MANIFEST} & set(names) and any(name.endswith(".parquet") for name in names):
             raise SpecError(
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
-        self.folder.probe()
-        self.check_held(provenance, fresh=fresh)
-
-    def check_held(self, provenance: dict[str, Any], *, fresh: bool = False) -> None:
-        """Raise SpecError if the folder holds another sweep; nothing is written."""
         held = None if fresh else self.provenance()
         if held is not None and held.get("sweep") != provenance["sweep"]:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
 
     def provenance(self) -> dict[str, Any] | None:
         """What the folder's results were made from; None if it holds none. Raises SpecError if it is damaged."""
-        try:
-            return opened_text(self.folder.read_bytes(MANIFEST))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            held = self._provenance_of_slices()
-            if held is not None:
-                return held
-            raise SpecError(f"{self.folder / MANIFEST}: is damaged ({error}); start over with `sweep run --fresh`") from None
+        for name in (MANIFEST, OLD_MANIFEST):
+            try:
+                data = self.folder.read_bytes(name)
+                return carried(data, 0) if name == MANIFEST else opened_text(data)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                held = self._provenance_of_slices()
+                if held is not None:
+                    return held
+                raise SpecError(f"{self.folder / name}: is damaged ({error}); start over with `sweep run --fresh`") from None
+        return None
+
+    def started_s(self) -> float | None:
+        """When its run last started, in seconds since 1970; None if it holds no result."""
+        new = self.folder.written_s(MANIFEST)
+        return self.folder.written_s(OLD_MANIFEST) if new is None else new
+
+    def _schema(self) -> pa.Schema:
+        """Columns of the rows that the folder holds; none if it holds none that can be read."""
+        for part in self.slices():
+            try:
+                return pq.read_schema(BytesIO(self.folder.read_bytes(part.file_name))).remove_metadata()
+            except (OSError, pa.ArrowException):
+                continue  # damaged
+        return pa.schema([])
 
     def _provenance_of_slices(self) -> dict[str, Any] | None:
         """The provenance that undamaged slices carry, where they agree; None if there are none."""
@@ -119,7 +144,7 @@ class Store:
 
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
-        return _covering(self._parts())
+        return covering(self._parts())
 
     def files(self) -> list[Path]:
         """Files of the finished slices in a local folder."""
@@ -179,7 +204,7 @@ class Store:
     def drop_doubles(self) -> None:
         """Delete slices whose rows are in others, so that a reader of all files finds each row once."""
         parts = self._parts()
-        chosen = set(_covering(parts))
+        chosen = set(covering(parts))
         for part in parts:
             if part not in chosen:
                 self.folder.delete(part.file_name)
@@ -193,8 +218,8 @@ class Store:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
         present = set(self.folder.names())
         parts = [part.file_name for part in self._parts()]
-        leftovers = [name for name in present if name.startswith(".part-")]
-        for name in (*parts, *leftovers, *(name for name in (_LOCK, MANIFEST) if name in present)):
+        leftovers = [name for name in present if name.startswith(_LEFTOVERS)]
+        for name in (*parts, *leftovers, *(name for name in (_LOCK, OLD_MANIFEST, MANIFEST) if name in present)):
             self.folder.delete(name)
         self.folder.remove_if_empty()
 
@@ -223,7 +248,7 @@ class Store:
         """Ranges of [0, count) that no finished slice covers, but for those in `without`."""
         gaps: list[Slice] = []
         covered = 0
-        for part in _covering([part for part in self._parts() if part not in without]):
+        for part in covering([part for part in self._parts() if part not in without]):
             if part.start > covered:
                 gaps.append(Slice(covered, part.start))
             covered = part.stop
@@ -235,7 +260,8 @@ class Store:
 def newest(parent: Location) -> Folder:
     """The folder of results below `parent` whose run started last. Raises SpecError if there is none."""
     folder = folder_at(parent)
-    found = [(written, name) for name in folder.subfolders() if (written := (folder / name).written_s(MANIFEST)) is not None]
+    started = ((Store(directory=folder / name).started_s(), name) for name in folder.subfolders())
+    found = [(at, name) for at, name in started if at is not None]
     if not found:
         raise SpecError(f"{folder}: holds no results of a sweep")
     return folder / max(found)[1]
@@ -253,25 +279,6 @@ def _locked(folder: Folder) -> Iterator[None]:
         except BlockingIOError:
             raise SpecError(f"{folder}: another run is writing here") from None
         yield
-
-
-def _covering(parts: Sequence[Slice]) -> list[Slice]:
-    """The disjoint slices of `parts` that together have the most rows (weighted interval scheduling)."""
-    ordered = sorted((part for part in parts if part.start < part.stop), key=lambda part: (part.stop, part.start))
-    stops = [part.stop for part in ordered]
-    best = [0]  # best[k]: most rows that the first k can cover
-    before = [bisect.bisect_right(stops, part.start) for part in ordered]
-    for part, k in zip(ordered, before, strict=True):
-        best.append(max(best[-1], best[k] + part.rows))
-    chosen: list[Slice] = []
-    k = len(ordered)
-    while k:
-        if best[k] == best[k - 1]:
-            k -= 1
-        else:
-            chosen.append(ordered[k - 1])
-            k = before[k - 1]
-    return chosen[::-1]
 
 
 def _difference(held: dict[str, Any], new: dict[str, Any]) -> str:

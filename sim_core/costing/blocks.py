@@ -31,7 +31,7 @@ from sim_core.costing.ratios import add_core, fill_ratios
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.planning.columns import FILE, MODULES, NONE, SELECTIVE, Plans
 from sim_core.planning.keys import key_table
@@ -83,7 +83,7 @@ def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     return np.stack(columns, axis=1)
 
 
-@inner_kernel
+@outer_kernel
 def _cost_rows(
     arrays: Arrays,
     hardware: HardwareColumns,

@@ -14,7 +14,7 @@ import numpy as np
 from sim_core.costing.fabric import crowding, leaving_s, nic_bandwidth, ring_bandwidth
 from sim_core.costing.routing import Routing, reached
 from sim_core.hardware.table import Links
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
@@ -75,7 +75,7 @@ PAT_BANDWIDTH: Final = 0.75
 """PAT: its start, a step over a network hop, what each rank adds, part of the NIC's bandwidth."""
 
 
-@inner_kernel
+@outer_kernel
 def collective_s(kind: int, size: float, at: Placement, links: Links) -> float:
     """Seconds of a collective of `size` bytes (the whole group's tensor) in a group placed as `at`.
 
@@ -121,7 +121,7 @@ def inside_bandwidth(at: Placement, links: Links) -> float:
     return links.nvlink_bandwidth
 
 
-@inner_kernel
+@outer_kernel
 def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -> float:
     """One ring through all ranks: n-1 steps, each of size/n bytes over every link; an all-reduce goes round twice.
 
@@ -150,7 +150,7 @@ def ring_s(kind: int, size: float, at: Placement, protocol: int, links: Links) -
     return latency_s + passes * size * (at.ranks - 1) / at.ranks / bandwidth
 
 
-@inner_kernel
+@outer_kernel
 def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     """An all-reduce up and down two complementary binary trees over the nodes, and a chain through the GPUs of each.
 
@@ -170,7 +170,7 @@ def tree_s(size: float, at: Placement, protocol: int, links: Links) -> float:
     return TREE_BASE_S[protocol] + 2 * (inside_s + outside_s) + size / (bandwidth * _correction(size, protocol))
 
 
-@inner_kernel
+@outer_kernel
 def nvls_s(size: float, at: Placement, links: Links) -> float:
     """An all-reduce that the NVLink switches of one node add up and copy (NVLink SHARP).
 
@@ -180,7 +180,7 @@ def nvls_s(size: float, at: Placement, links: Links) -> float:
     return NVLS_S + _nvls_moved_s(size, at, links) + _fill_s(NVLS_FILL_S, size)
 
 
-@inner_kernel
+@outer_kernel
 def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
     """NVLS inside the nodes, the two trees of `tree_s` between them, at once."""
     network = at.fewest * ring_bandwidth(at, links) / min(at.nodes - 1, 2)
@@ -188,14 +188,14 @@ def nvls_tree_s(size: float, at: Placement, links: Links) -> float:
     return NVLS_S + 2 * _depth(at.nodes) * links.nic_latency + moved_s + _fill_s(NVLS_TREE_FILL_S, size)
 
 
-@inner_kernel
+@outer_kernel
 def pat_s(size: float, at: Placement, links: Links) -> float:
     """An all-gather or reduce-scatter of parallel aggregated trees, one rank on each node (Jeaugey 2025, arXiv 2506.20252)."""
     steps_s = _depth(at.nodes) * links.nic_latency * PAT_STEP + at.ranks * PAT_RANK_S
     return PAT_BASE_S + steps_s + size / (PAT_BANDWIDTH * ring_bandwidth(at, links))
 
 
-@inner_kernel
+@outer_kernel
 def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     """Each rank sends size/ranks to every other, by NVLink inside its node and by its share of the NICs outside, at once.
 
@@ -216,7 +216,7 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
     return slowest
 
 
-@inner_kernel
+@outer_kernel
 def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> float:
     """An all-to-all of `size` bytes of routed copies per rank in which a token goes to each remote node once.
 
@@ -235,7 +235,7 @@ def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> fl
     return RING_BASE_S[SIMPLE] + hops_s + slowest
 
 
-@inner_kernel
+@outer_kernel
 def send_s(size: float, between_nodes: bool, links: Links, crowded: float = 1.0) -> float:
     """Seconds of one point-to-point send of `size` bytes, all ranks of a node sending at once.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sim_core.costing.routing import Routing, reached
 from sim_core.hardware.table import Device, Links
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement, crosses_nodes
 from sim_core.terms import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 
@@ -23,7 +23,7 @@ def nic_bandwidth(at: Placement, links: Links) -> float:
     return links.nic_bandwidth * (1 - (1 - links.fabric_efficiency) * (using - 1) / max(links.gpus_per_node - 1, 1))
 
 
-@inner_kernel
+@outer_kernel
 def crowding(at: Placement, links: Links) -> float:
     """How many times as long a ring takes because of the links that leave its leaves and pods; at least 1.
 
@@ -94,7 +94,7 @@ def dispatch_nic_s(size: float, routing: Routing, at: Placement, links: Links) -
     return reached(at.nodes, routing) / routing.topk * nic_s(ALL_TO_ALL, size, at, links)
 
 
-@inner_kernel
+@outer_kernel
 def shared_s(window_s: float, exposed_s: float, all_s: float, beside_s: float) -> float:
     """Seconds by which a window gets longer because two streams of messages share NICs (docs/network.md).
 

@@ -13,7 +13,7 @@ from sim_core.costing.routing import Routing
 from sim_core.costing.two_stages import two_stage_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel, kernel, outer_kernel
 from sim_core.planning.columns import FLEX, Plans
 from sim_core.planning.keys import a2a_ranks
 from sim_core.planning.placement import Placement, placements
@@ -177,7 +177,7 @@ def between_nodes(groups: Groups, row: int, group: int) -> bool:
     return False
 
 
-@inner_kernel
+@outer_kernel
 def placement_at(groups: Groups, row: int, group: int, k: int) -> Placement:
     """The placement in row `k` of `placed`, one of the plan's groups of this kind."""
     placed, within = groups.placed, groups.within
@@ -192,7 +192,7 @@ def placement_at(groups: Groups, row: int, group: int, k: int) -> Placement:
     )
 
 
-@inner_kernel
+@outer_kernel
 def group_s(groups: Groups, row: int, links: Links, kind: int, group: int, size: float) -> float:
     """Seconds of a collective of `kind` with `size` bytes on a plan's groups of one kind: that of the slowest group."""
     slowest = 0.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.workloads.moving import ALL_PARAMETERS, BY_LAYERS, EXPERT_PARAMETERS, PARAMETERS, padded
 from sim_core.workloads.workload import Arrays, Floats
 
 
-@inner_kernel
+@outer_kernel
 def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: float, ends: int) -> float:
     """Factor from a recorded once-per-step quantity to that of a stage with `layers` layers; `scale`: that of each rule.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 from sim_core.models.description import Experts
 
 
@@ -21,7 +21,7 @@ def routing_of(experts: Experts | None) -> Routing:
     return Routing(experts.topk, experts.groups, experts.topk_groups) if experts else Routing(1, 1, 1)
 
 
-@inner_kernel
+@outer_kernel
 def reached(places: int, routing: Routing) -> float:
     """Mean number of `places` with some expert of a token: groups at random, and experts at random of those groups.
 
@@ -39,7 +39,7 @@ def reached(places: int, routing: Routing) -> float:
     return places * (1.0 - missed / _ways(routing.groups, routing.topk_groups))
 
 
-@inner_kernel
+@outer_kernel
 def _ways(count: int, chosen: int) -> float:
     """Ways to choose some of `count`."""
     if chosen < 0 or chosen > count:

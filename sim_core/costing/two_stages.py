@@ -5,11 +5,11 @@ from __future__ import annotations
 from sim_core.costing.collectives import RING_BASE_S, SIMPLE, crosses_sockets
 from sim_core.costing.fabric import leaving_s, nic_bandwidth
 from sim_core.hardware.table import Links
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 from sim_core.planning.placement import Placement
 
 
-@inner_kernel
+@outer_kernel
 def two_stage_s(size: float, at: Placement, links: Links) -> float:
     """An all-to-all in two stages, one after the other: among the ranks of the nodes that have the same place on theirs, then
     inside each node (Tutel's 2DH, arXiv 2206.03382, section 3.4; DeepSpeed-MoE, arXiv 2201.05596, section 5.2).

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel, kernel, outer_kernel
 
 Ints = npt.NDArray[np.int64]
 
@@ -95,7 +95,7 @@ def most_cells(schedule: Ints, pp: Ints, vpp: Ints) -> int:
     return int((pp * np.where(PLACEMENT[schedule] == BOTH_WAYS, 2, vpp)).max())
 
 
-@inner_kernel
+@outer_kernel
 def virtual_of(placement: int, stage: int, chunk: int, pp: int) -> int:
     """Number, in model order, of the virtual stage that is chunk `chunk` of a stage."""
     if placement == LOOP or chunk % 2 == 0:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ class Times(NamedTuple):
     pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none (blocking sends)
 
 
-@inner_kernel
+@outer_kernel
 def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> bool:
     """Run all blocks. False if some can never start (a contradictory order). Blocking sends need vpp 1."""
     clear(times, pp, 2 * pp * vpp * ga)

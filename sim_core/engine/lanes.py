@@ -21,7 +21,7 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 
 Floats = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ def allocate_lanes(blocks: int, stages: int, cells: int) -> Lanes:
     )
 
 
-@inner_kernel
+@outer_kernel
 def put(program: Program, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
     """Write a program into a lane."""
     duration_s, message_s = program.duration_s, program.message_s
@@ -78,7 +78,7 @@ def put(program: Program, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
         lanes.message_s[pp + stage, lane] = message_s[UP, stage]
 
 
-@inner_kernel
+@outer_kernel
 def take(lanes: Lanes, lane: int, pp: int, cells: int, ga: int, program: Program, times: Times) -> None:
     """Read from a lane what follows the pipeline: the backwards of its program; its times, of blocks the last ones' ends."""
     for cell in range(cells):
@@ -94,7 +94,7 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, ga: int, program: Program
         times.gated_s[stage] = lanes.gated_s[stage, lane]
 
 
-@inner_kernel
+@outer_kernel
 def run_lanes(sequence: Sequence, turns: int, pp: int, cells: int, overlapped: bool, lanes: Lanes) -> None:
     """Run the pipelines of all lanes."""
     lanes.duration_s[2 * cells] = 0.0

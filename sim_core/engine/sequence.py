@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
@@ -60,7 +60,7 @@ def allocate_sequence(blocks: int, stages: int) -> Sequence:
     )
 
 
-@inner_kernel
+@outer_kernel
 def fill_sequence(order: Ints, pp: int, vpp: int, ga: int, overlapped: bool, sequence: Sequence) -> int:
     """Fill `sequence` for an order of forwards and whole backwards; returns the number of turns, 0 for a contradictory order.
 

@@ -7,10 +7,10 @@ receives an activation from it, which in this slot receives the one and sends th
 from __future__ import annotations
 
 from sim_core.engine.events import DOWN, UP, Program, Times, clear
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 
 
-@inner_kernel
+@outer_kernel
 def run_slots(program: Program, pp: int, ga: int, times: Times) -> bool:
     """Run all slots; the order of blocks is that of 1F1B. Always True."""
     duration_s, cost_s, end_s, free_s = program.duration_s, program.message_s, times.end_s, times.free_s

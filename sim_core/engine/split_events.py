@@ -19,10 +19,10 @@ from sim_core.engine.codes import (
     virtual_of,
 )
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, clear
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 
 
-@inner_kernel
+@outer_kernel
 def set_links(placement: int, pp: int, chunks: int, program: Program) -> None:
     """Fill `source` and `into_s` of a program from `message_s`; a message within a stage costs nothing."""
     source, into_s, message_s = program.source, program.into_s, program.message_s
@@ -52,7 +52,7 @@ def set_links(placement: int, pp: int, chunks: int, program: Program) -> None:
                 into_s[UP, cell] = message_s[UP, link - 1 if link > 0 else pp - 1]
 
 
-@inner_kernel
+@outer_kernel
 def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times) -> bool:  # noqa: C901, PLR0915
     """Run `rounds` micro-batches through all blocks. False if some can never start (a contradictory order)."""
     order, duration_s = program.order, program.duration_s

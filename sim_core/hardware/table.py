@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.hardware.description import Hardware
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ class Device(NamedTuple):
     gpus_per_pod: int
 
 
-@inner_kernel
+@outer_kernel
 def device_at(table: HardwareColumns, row: int) -> Device:
     """Row `row` as scalars."""
     return Device(

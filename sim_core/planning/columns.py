@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -144,7 +144,7 @@ class Plan(NamedTuple):
     pp_overlap_ratio: float
 
 
-@inner_kernel
+@outer_kernel
 def plan_at(plans: Plans, i: int) -> Plan:
     """Row `i` as scalars."""
     return Plan(

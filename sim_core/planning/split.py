@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT, V, virtual_of
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import inner_kernel, kernel, outer_kernel
 from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, Plans
 from sim_core.workloads.workload import Arrays
 
@@ -158,7 +158,7 @@ def _find(seen: Ints, distinct: int, value: int, index: Ints, row: int) -> int:
     return max(distinct, place + 1)
 
 
-@inner_kernel
+@outer_kernel
 def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end: int) -> int:
     """Layers of a unit among the layers `begin` to `end`; layers beyond the recorded ones belong to `layer_unit`."""
     if end >= unit_layers.shape[1]:

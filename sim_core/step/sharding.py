@@ -17,7 +17,7 @@ from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shar
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.events import DOWN, UP, Program
-from sim_core.jit import inner_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMPUTE_S
 from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE
@@ -58,7 +58,7 @@ def allocate_layers(arrays: Arrays, layers: int) -> Layers:
     )
 
 
-@inner_kernel
+@outer_kernel
 def forward_s(layers: Layers, count: int, ahead: int) -> float:
     """Seconds of a forward: a layer runs once its parameters are gathered.
 
@@ -76,7 +76,7 @@ def forward_s(layers: Layers, count: int, ahead: int) -> float:
     return free_s
 
 
-@inner_kernel
+@outer_kernel
 def backward_s(layers: Layers, count: int, ahead: int, waits: bool) -> float:
     """Seconds of a backward, from the last layer to the first: gathers as in the forward, scatters behind each layer.
 

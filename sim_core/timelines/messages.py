@@ -10,7 +10,7 @@ from sim_core.costing.groups import Groups
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, UP, WEIGHT, Program
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.simulator import Ran
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-@inner_kernel
+@outer_kernel
 def _gather(
     arrays: Arrays,
     hardware: HardwareColumns,
@@ -44,7 +44,7 @@ def _gather(
     gather_parameters(case_at(arrays, hardware, plans, groups, split, table, 0), low, program, buckets, once, out)
 
 
-@inner_kernel
+@outer_kernel
 def _layers(
     arrays: Arrays,
     hardware: HardwareColumns,

@@ -19,6 +19,6 @@ def command(
     ] = None,
 ) -> None:
     """Join the small files of a result into few large ones; the rows stay as they are."""
-    folder = folder_at(directory) if directory else newest(RESULTS)
+    folder = folder_at(directory) if directory is not None else newest(RESULTS)
     before, after = compact(Store(directory=folder))
     own_console().print(f"{folder}: {before:,} files before, {after:,} now", soft_wrap=True, highlight=False)

@@ -25,7 +25,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the results below a folder: plans done, state, age, best plan."""
-    folder = folder_at(directory or RESULTS)
+    folder = folder_at(RESULTS if directory is None else directory)
     found = results_below(folder)
     if as_json:
         sys.stdout.write(json.dumps([asdict(one) for one in found], indent=1) + "\n")

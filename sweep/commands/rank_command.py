@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +14,16 @@ import typer
 from rich.console import Console
 
 from sim_core import SpecError
+from sweep.columns import result_schema
 from sweep.commands.shared import RESULTS, AsJson
 from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
 from sweep.folder import Folder, folder_at
 from sweep.ranking import TOP, rank
+from sweep.relaxing import relax, relaxed_rows
 from sweep.reopening import reopened
 from sweep.show.ranked import print_ranking
+from sweep.show.relaxed import print_relaxed
 from sweep.show.results import print_disagreement
 from sweep.show.stability import print_stability, stable_rows
 from sweep.show.tables import rows_text
@@ -71,11 +74,12 @@ def command(
         typer.Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
     ] = None,
     candidates: Annotated[int, typer.Option(min=1, max=5000, help="With --stable: plans that are simulated.")] = CANDIDATES,
+    relaxed: Annotated[bool, typer.Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     as_json: AsJson = False,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    folder = folder_at(directory) if directory else newest(RESULTS)
+    folder = folder_at(directory) if directory is not None else newest(RESULTS)
     if as_json:
         form = Form.json
     if form is None:
@@ -92,6 +96,16 @@ def command(
         sigmas = sigmas_of(sigma or [])
         wins = stability(reopened(folder), by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates)
         _write_stability(wins, sigmas, top or TOP, form, output)
+        return
+    if relaxed:
+        if columns or pareto or every or measured or top:
+            raise SpecError("--relax takes only --by, --where, --per, --descending, --format and --output")
+        opened = reopened(folder)
+        found = relax(opened, by=by, where=where, per=groups, descending=descending)
+        if form is not Form.table:
+            _write_rows(relaxed_rows(found, result_schema(opened.prepared.sweep.space)), form, output)
+        else:
+            _on_screen(lambda console: print_relaxed(found, opened.notes, console), output)
         return
     ranking = rank(
         folder,
@@ -120,11 +134,17 @@ def _write_stability(
 ) -> None:
     if form is not Form.table:
         _write_rows(stable_rows(found, top), form, output)
-    elif output is None:
-        print_stability(found, sigmas, top, own_console())
+    else:
+        _on_screen(lambda console: print_stability(found, sigmas, top, console), output)
+
+
+def _on_screen(show: Callable[[Console], None], output: Path | None) -> None:
+    """Print to the terminal, or to the file `output`."""
+    if output is None:
+        show(own_console())
     else:
         with output.open("w", encoding="utf-8") as file:
-            print_stability(found, sigmas, top, Console(file=file, width=WIDE, markup=False, highlight=False))
+            show(Console(file=file, width=WIDE, markup=False, highlight=False))
 
 
 def _measured(path: Path) -> Measured:
@@ -151,10 +171,7 @@ def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
 
 def _compare(folder: Folder, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
     found = compare_fidelity(folder, top=top or 20, where=where)
-    if form is Form.table and output is None:
-        print_disagreement(found, own_console())
-    elif form is Form.table and output is not None:
-        with output.open("w", encoding="utf-8") as file:
-            print_disagreement(found, Console(file=file, width=WIDE, markup=False, highlight=False))
+    if form is Form.table:
+        _on_screen(lambda console: print_disagreement(found, console), output)
     else:
         _write_rows(found.rows, form, output)

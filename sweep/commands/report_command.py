@@ -24,7 +24,7 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
-    folder = folder_at(directory) if directory else newest(RESULTS)
+    folder = folder_at(directory) if directory is not None else newest(RESULTS)
     content = content_of(folder)
     output.write_text(report_page(content), encoding="utf-8")
     size = short(output.stat().st_size, "B")

@@ -25,6 +25,7 @@ from sweep.commands.shared import (
     make_ready,
     prepared_spec,
     results_folder,
+    say_if_compiling,
 )
 from sweep.execution import Progress, dry_run, run_sweep
 from sweep.executors import Executor
@@ -57,13 +58,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print only the ranked rows, as JSON.")] = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
-    console = Console(quiet=True) if quiet or as_json else own_console()
+    console = Console(quiet=True) if quiet or as_json else own_console(of_a_run=True)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     introduce(loaded, prepared, console)
     folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
-        _dry_run(prepared, folder, workers or len(os.sched_getaffinity(0)), fresh, console, as_json=as_json)
+        _dry_run(prepared, folder, _at_once(executor, workers), fresh, console, as_json=as_json)
         return
     check_persistent(out)
     Store(directory=folder).check(prepared.provenance, fresh=fresh)
@@ -85,28 +86,34 @@ def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, cons
     store, count = Store(directory=folder), prepared.sweep.space.count
     store.check_held(prepared.provenance, fresh=fresh)
     left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
-    found = dry_run(prepared.sweep)
+    say_if_compiling(console)
+    found = dry_run(prepared)
     print_reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
     if left < count:
         console.print(
             f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.", soft_wrap=True, highlight=False
         )
+    seconds, size = (found.seconds(left, workers), found.size(left, workers)) if left else (0.0, 0.0)
     if as_json:
         data = {"plans": count, "left": left, "probed": found.probed, "reasons": found.reasons, "workers": workers}
-        data |= {"seconds": found.seconds(left, workers), "bytes": left * found.bytes_per_plan}
-        sys.stdout.write(json.dumps(data, indent=1) + "\n")
-    simulated = left * found.seconds_per_plan / workers
+        sys.stdout.write(json.dumps(data | {"seconds": seconds, "bytes": size}, indent=1) + "\n")
+    simulated = left * found.seconds_per_plan / max(workers, 1)
     console.print(
-        f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about "
-        f"{clock(found.seconds(left, workers) if left else 0)} (h:min:s) with {workers} worker{'s' * (workers != 1)}, "
-        f"{clock(simulated)} of it to simulate, and {short(left * found.bytes_per_plan, 'B')} of results{_free(folder)}. "
-        "Nothing was stored.",
+        f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about {clock(seconds)} (h:min:s) "
+        f"with {workers} worker{'s' * (workers != 1)} on free CPUs, {clock(simulated)} of it to simulate, and "
+        f"{short(size, 'B')} of results{_free(folder)}. Nothing was stored.",
         highlight=False,
         soft_wrap=True,
     )
     if "" not in found.reasons:
         console.print("No plan can run." if found.probed == count else "None of these plans can run.")
         raise typer.Exit(EXIT_NO_PLAN)
+
+
+def _at_once(executor: Kind, workers: int | None) -> int:
+    """Workers that compute at once: on this machine not more than its CPUs."""
+    here = len(os.sched_getaffinity(0))
+    return here if workers is None else workers if executor is Kind.ray else min(workers, here)
 
 
 def _free(folder: Folder) -> str:

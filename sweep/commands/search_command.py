@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,7 @@ from sweep.search.objective import Objective
 from sweep.search.search import Answer, as_search, run_search
 from sweep.show.progress import progress_display
 from sweep.show.ranked import print_ranking
+from sweep.show.tables import rows_text
 from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
 from sweep.slices import LIMIT_S
 from sweep.spec import load_spec
@@ -46,9 +48,11 @@ def command(
     slice_limit: SliceLimit = LIMIT_S,
     sets: SpecSets = None,
     fresh: Fresh = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the best plans, as JSON.")] = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
-    console = own_console()
+    console = Console(quiet=True) if quiet or as_json else own_console(of_a_run=True)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
@@ -69,7 +73,11 @@ def command(
         console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
         raise typer.Exit(exit_code(stop)) from None
     print_answer(answer, time.monotonic() - begun, console)
-    print_ranking(rank(folder, top=best if within == 0 else None), console)
+    ranked = rank(folder, top=best if within == 0 else None)
+    if as_json:
+        sys.stdout.write(rows_text(ranked.rows, "json") + "\n")
+    if not quiet and not as_json:
+        print_ranking(ranked, console)
     console.print(f"Results: {folder}  (more: sweep rank --help)", soft_wrap=True)
     if not answer.rows:
         console.print("No plan can run.")

@@ -91,9 +91,14 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     print_checks(prepared.sweep.workload.checks, console)
 
 
-def make_ready(prepared: Prepared, console: Console) -> None:
-    """Compile or load the engine."""
+def say_if_compiling(console: Console) -> None:
+    """Print that the engine will be compiled, if it will be."""
     if not is_compiled():
         console.print(f"Compiling the engine: once per version, two to three minutes; cached in {cache_dir()}", soft_wrap=True)
+
+
+def make_ready(prepared: Prepared, console: Console) -> None:
+    """Compile or load the engine."""
+    say_if_compiling(console)
     seconds = warm_up(prepared.sweep)
     console.print(f"Engine ready in {short(seconds, 's')}.")

@@ -15,7 +15,7 @@ from sweep.one_plan import facts_of, plans_of
 from sweep.reopening import plan_number, reopened
 from sweep.show.perfetto import chrome_trace, write_plan
 from sweep.show.terminal import own_console
-from sweep.store import MANIFEST
+from sweep.store import Store
 
 MOST_BLOCKS: Final = 1_000_000
 """Blocks of a step that are drawn; a file of these has about 300 MB."""
@@ -58,7 +58,7 @@ def _result_at(source: str) -> Folder | None:
     if "*" in source or Path(source).is_file():
         return None
     folder = folder_at(source)
-    return folder if MANIFEST in folder.names() else None
+    return folder if Store(directory=folder).started_s() is not None else None
 
 
 def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | None, output: Path, console: Console) -> None:

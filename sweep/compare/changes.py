@@ -36,7 +36,7 @@ class Change:
 
 
 def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
-    """What differs between two provenances (`sweep.json`). Older ones hold less; those are compared by what they hold."""
+    """What differs between two provenances. Older ones hold less; those are compared by what they hold."""
     before, after = old.get("inputs", {}), new.get("inputs", {})
     return (
         *_hardware(before, after, "hardware"),

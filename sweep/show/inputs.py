@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from sim_core import (
     Surface,
     Workload,
     gemm_s,
+    implied_model,
     load_kernels,
     measured_kernels,
     precisions,
@@ -68,6 +70,23 @@ def print_workload(path: str, workload: Workload, console: Console) -> None:
         print_all_checks(workload.checks, console)
     for note in workload.notes:
         console.print(f"  note: {note}", soft_wrap=True)
+
+
+def workload_values(path: str, workload: Workload, warnings: Sequence[str]) -> dict[str, object]:
+    """What a workload file holds as plain values, for JSON; seconds, bytes, None: unknown."""
+    summary, base = summarize(workload), workload.base
+    return {
+        "file": path,
+        "kind": workload.kind,
+        "plan": {**base._asdict(), "dp": base.all_gpus // (base.tp * base.pp)},
+        "layers": workload.layers,
+        **asdict(summary),
+        "pieces": [dict(zip(("name", "runs", "forward_s", "backward_s"), piece, strict=True)) for piece in summary.pieces],
+        "model": asdict(implied_model(workload)),
+        "checks": [asdict(check) for check in workload.checks],
+        "notes": list(workload.notes),
+        "warnings": list(warnings),
+    }
 
 
 def _compute(summary: Summary, ga: int, console: Console) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +23,20 @@ class Terminated(BaseException):
     """SIGTERM: ends a run as Ctrl-C does."""
 
 
-def own_console() -> Console:
+class _OfARun(Console):
+    """A console whose reader may go away (`| head`): what it prints ends then, not the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stderr.write("note: nothing reads the output any more; the run goes on\n")
+
+
+def own_console(*, of_a_run: bool = False) -> Console:
     """A console as wide as the terminal; in a log or a pipe, wide enough that no row wraps."""
-    console = Console(markup=False)
-    return console if console.is_terminal else Console(width=WIDE, no_color=True, markup=False)
+    kind = _OfARun if of_a_run else Console
+    console = kind(markup=False)
+    return console if console.is_terminal else kind(width=WIDE, no_color=True, markup=False)
 
 
 def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -47,6 +49,23 @@ def print_job(path: str, job: Job, console: Console) -> None:
         console.print(f"  note: waits in {names} are unknown: there are no traces of the other members", soft_wrap=True)
     for note in layout.notes:
         console.print(f"  note: {note}", soft_wrap=True)
+
+
+def job_values(path: str, job: Job) -> dict[str, object]:
+    """What the traces of a job hold as plain values, for JSON; seconds, None: unknown."""
+    layout = job.layout
+    return {
+        "file": path,
+        "kind": "trace",
+        "plan": {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "dp", "micro_batch", "ga")},
+        "ranks": len(job.ranks),
+        "layers": layout.layers,
+        "sequence": job.sequence,
+        "recorded_s": job.span_s,
+        **asdict(statistics(job)),
+        "notes": list(layout.notes),
+        "warnings": list(job.warnings),
+    }
 
 
 def print_replay(path: str, found: Replay, console: Console) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import threading
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import sim_core.jit as jit
@@ -98,3 +102,48 @@ def test_kernels_lie_in_the_folder_of_their_sources() -> None:
     assert locator.get_source_stamp() == source_hash()
     assert locator.get_disambiguator() == str(kernel.__code__.co_firstlineno)
     assert jit.KernelLocator.from_function(kernel, "/elsewhere/simulator.py") is None
+
+
+def decorators(function: ast.FunctionDef) -> set[str]:
+    """The names of its plain decorators."""
+    return {name.id for name in function.decorator_list if isinstance(name, ast.Name)}
+
+
+def used_outside_kernels(code: ast.AST, names: set[str]) -> list[tuple[str, int]]:
+    """Those of `names` that code read by Python uses, with their lines."""
+    if isinstance(code, ast.FunctionDef) and decorators(code) & {"kernel", "outer_kernel", "inner_kernel"}:
+        return []
+    own = [(code.id, code.lineno)] if isinstance(code, ast.Name) and isinstance(code.ctx, ast.Load) and code.id in names else []
+    return own + [use for child in ast.iter_child_nodes(code) for use in used_outside_kernels(child, names)]
+
+
+def test_only_kernels_call_inner_kernels() -> None:
+    project = ROOT.parent
+    paths = [path for folder in ("sim_core", "sweep", "tests", "benchmarks") for path in (project / folder).rglob("*.py")]
+    codes = {".".join(path.relative_to(project).with_suffix("").parts): ast.parse(path.read_text()) for path in paths}
+    inner = {
+        module: {one.name for one in code.body if isinstance(one, ast.FunctionDef) and "inner_kernel" in decorators(one)}
+        for module, code in codes.items()
+    }
+    assert {"case_at", "collective_of"} <= inner["sim_core.costing.case"]
+    for module, code in codes.items():
+        imports = [one for one in ast.walk(code) if isinstance(one, ast.ImportFrom)]
+        names = {a.asname or a.name for one in imports for a in one.names if a.name in inner.get(one.module or "", ())}
+        assert used_outside_kernels(code, names | inner[module]) == [], f"{module}: give it @outer_kernel"
+
+
+@pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="kernels are plain Python")
+def test_a_kernel_is_compiled_once_for_all_constants() -> None:
+    one = cast(Any, allocated_sum)
+    assert both(np.ones(3)) == 3 * 1 + 3 * 2
+    assert len(one.signatures) == 1
+
+
+@jit.kernel
+def allocated_sum(values: npt.NDArray[np.float64], times: int) -> float:
+    return float(np.sum(values * times))
+
+
+@jit.kernel
+def both(values: npt.NDArray[np.float64]) -> float:
+    return allocated_sum(values, 1) + allocated_sum(values, 2)

@@ -17,7 +17,7 @@ from sim_core.engine.events import Program, Times, allocate, run
 from sim_core.engine.lanes import allocate_lanes, put, run_lanes, take
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import allocate_sequence, fill_sequence
-from sim_core.jit import inner_kernel
+from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 from tests.conftest import make_plans
 
@@ -97,7 +97,7 @@ def test_slots_are_used_again() -> None:
     assert sequence.size[2] == 2 * pp * ga
 
 
-@inner_kernel
+@outer_kernel
 def combined(rows: Floats) -> None:
     """Write of rows 0 and 1 the sum, the difference, the larger and the smaller into the next four, and zeros."""
     a, b = load(rows, 0), load(rows, 1)

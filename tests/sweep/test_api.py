@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -63,6 +66,22 @@ def test_other_libraries_get_the_same_rows(result: sweep.Result) -> None:
     assert (frame.shape, frame["step_time_s"].count()) == ((12, 3), len(step_s))
     pytest.importorskip("polars")
     assert result.to_polars().shape == (12, result.to_arrow().num_columns)
+
+
+def test_other_libraries_read_the_folder_itself(result: sweep.Result, tmp_path: Path) -> None:
+    """Every file that is not empty is Parquet, with the same columns: what polars asks for, and pandas less."""
+    folder, table = tmp_path / "out", result.to_arrow()
+    files = [path for path in folder.iterdir() if path.stat().st_size]
+    assert {path.suffix for path in files} == {".parquet"}
+    assert len({str(pq.read_schema(path).remove_metadata()) for path in files}) == 1
+    relation = duckdb.read_parquet(f"{folder}/*.parquet").aggregate("count(*), count(step_time_s)")
+    assert relation.fetchall() == [(12, 12 - table["step_time_s"].null_count)]
+    assert pq.read_table(folder).equals(table)
+    pytest.importorskip("pandas")
+    pandas = importlib.import_module("pandas")
+    assert pandas.read_parquet(folder).shape == table.shape
+    pytest.importorskip("polars")
+    assert importlib.import_module("polars").read_parquet(folder).shape == table.shape
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
-from sweep.compaction import compact
+from sweep.compaction import MOST_BYTES, compact
 from sweep.evaluation import evaluate
-from sweep.folder import Folder
+from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared
 from sweep.ranking import rank
 from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import rows
+from tests.sweep.fault_proxy import faulty
 
 
 def filled(store: Store, prepared: Prepared, *edges: int) -> Store:
@@ -80,6 +81,23 @@ def test_a_file_that_is_not_stored_as_written_replaces_nothing(store: Store, mon
         with pytest.raises(SpecError, match="was not stored as written; the slices it was made from are kept"):
             compact(store)
     assert rows(store.directory).equals(table)
+
+
+def test_a_file_stays_small_enough_for_one_put(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str, s3_server: str
+) -> None:
+    one, split = (filled(Store(directory=tmp_path / name), prepared, *range(0, 300, 20)) for name in ("one", "split"))
+    compact(one)
+    monkeypatch.setattr("sweep.compaction.MOST_BYTES", one.files()[0].stat().st_size - 1)
+    assert compact(split) == (13, 3)
+    assert split.slices() == [Slice(0, 120), Slice(120, 240), Slice(260, 280)]
+    assert compact(split) == (3, 3)
+    assert rows(split.directory).equals(rows(one.directory))
+
+    with faulty(s3_server) as faults:
+        folder = folder_at(f"{bucket}/large?endpoint_override={faults.address}&scheme=http&region=us-east-1")
+        folder.write_bytes(Slice(0, 1).file_name, bytes(MOST_BYTES))
+    assert faults.seen == {"PUT part": 1}, "no upload in parts"
 
 
 def test_damage_is_not_compacted(store: Store) -> None:

@@ -22,7 +22,7 @@ from sweep.executors.inline import InlineExecutor
 from sweep.preparation import prepare
 from sweep.slice_file import sealed_text
 from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.store import MANIFEST, OLD_MANIFEST, Store
 from tests.conftest import GPT7B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SMALL, rows
@@ -273,7 +273,8 @@ def test_a_new_model_is_named_with_its_sources(run: Runner) -> None:
 def test_an_incomplete_result_says_so(run: Runner) -> None:
     old, new = run("old"), run("new", hardware=slower_network())
     manifest = provenance(new) | {"rows": 10_000}
-    (new / "sweep.json").write_bytes(sealed_text(manifest))
+    (new / MANIFEST).unlink()
+    (new / OLD_MANIFEST).write_bytes(sealed_text(manifest))
     assert compare(old, new).incomplete == (f"{new}: 576 of 10,000 plans are computed",)
 
 

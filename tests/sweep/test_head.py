@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cluster.demo import DemoCluster, demo_cluster
+from cluster.demo import ROOT, DemoCluster, demo_cluster
 from sweep.executors import ClusterLost
 from sweep.executors.head import Head
 from tests.sweep.conftest import rows, spec_in
@@ -83,14 +83,22 @@ def test_loss_of_the_head(spec: Path, tmp_path: Path, undisturbed: pa.Table, wha
 
 @pytest.mark.long
 def test_a_job_whose_head_is_lost_is_resumed_by_the_next(spec: Path, tmp_path: Path, undisturbed: pa.Table) -> None:
-    """The job's driver ends with its head, often before it can say a word; what it has stored is what counts."""
+    """The job's driver ends with its head, often before it can say a word; what it has stored is what counts.
+
+    `ray job submit` then ends in a traceback of Ray's, whose last line is what the documentation quotes.
+    """
     out = tmp_path / "out"
     entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "0"]
-    with demo_cluster([1, 1]) as cluster:
-        submitted = cluster.submit(entry, "--no-wait")
-        assert submitted.returncode == 0, submitted.stdout
-        until(lambda: there(out))
+    with demo_cluster([1, 1]) as cluster, out.with_suffix(".log").open("w") as log:
+        line = cluster.job_command("submit", "--working-dir", str(ROOT), "--", *entry)
+        submitted = subprocess.Popen(line, env=cluster.environment, stdout=log, stderr=subprocess.STDOUT)
+        until(lambda: there(out), submitted)
         kill_of_head(cluster, "gcs")
+        submitted.wait()
+    told = out.with_suffix(".log").read_text()
+    assert submitted.returncode == 1, told
+    assert told.splitlines()[-1] == "RuntimeError: WebSocket connection closed unexpectedly with close code 1006"
+    assert told.splitlines()[-1].partition(" with")[0] in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     kept = there(out)
     assert 0 < kept < undisturbed.num_rows
     with demo_cluster([1, 1]) as cluster:

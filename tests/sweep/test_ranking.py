@@ -28,7 +28,7 @@ from sweep.preparation import prepare
 from sweep.ranking import rank
 from sweep.show.ranked import print_ranking
 from sweep.spec import load_spec
-from sweep.store import Store
+from sweep.store import MANIFEST, Store
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import rows
@@ -198,7 +198,7 @@ def test_without_a_folder_the_newest_result_is_ranked(results: Path, tmp_path: P
     assert (none.returncode, none.stderr) == (1, "error: results: holds no results of a sweep\n")
     for name, age in (("old", 100), ("new", 0)):
         shutil.copytree(results, tmp_path / "results" / name)
-        manifest = tmp_path / "results" / name / "sweep.json"
+        manifest = tmp_path / "results" / name / MANIFEST
         moment = manifest.stat().st_mtime - age
         os.utime(manifest, (moment, moment))
     told = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pytest
 
 from sweep.slice_file import Slice
 from sweep.slices import FIRST_ROWS, MAX_ROWS, Receipt, SliceQueue
+from sweep.store import Store
 from tests.conftest import ROOT
 from tests.sweep.conftest import rows, spec_in
 from tests.sweep.fault_proxy import Faults, faulty
-from tests.sweep.test_execution import call, command
-from tests.waiting import PATIENCE_S
+from tests.sweep.test_cluster import is_slice
+from tests.sweep.test_execution import BIG_AXES, call, children, command, is_worker
+from tests.waiting import PATIENCE_S, until
 
 EXECUTORS = {
     "inline": ("--workers", 0),
@@ -47,10 +52,63 @@ def undisturbed(spec: Path) -> pa.Table:
     return rows(out)
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spec_in(tmp_path_factory.mktemp("large"), axes=BIG_AXES, where=None, name="large")
+
+
+@pytest.fixture(scope="module")
+def whole(large: Path) -> pa.Table:
+    out = large.parent / "undisturbed"
+    call("run", large, "--out", out, "--workers", 2, "--top", 0)
+    return rows(out)
+
+
+def there(out: str) -> int:
+    """Rows that are stored."""
+    return sum(part.rows for part in Store(directory=out).slices())
+
+
+def unfinished(out: str) -> list[str]:
+    """Uploads in parts that nobody has finished, which a store would keep and bill."""
+    if not out.startswith("s3://"):
+        return []
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    held = client.list_multipart_uploads(Bucket=out.split("/")[2])
+    return [upload["Key"] for upload in held.get("Uploads", [])]
+
+
 @pytest.fixture
 def store(bucket: str, s3_server: str) -> Iterator[tuple[str, Faults]]:
     with faulty(s3_server) as faults:
         yield f"{bucket}/results?endpoint_override={faults.address}&scheme=http&region=us-east-1", faults
+
+
+@pytest.fixture(params=["disk", "S3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a result goes: a folder, or an object store that takes a while, so that there is time to kill."""
+    if request.param == "disk":
+        return str(tmp_path / "out")
+    out, faults = request.getfixturevalue("store")
+    faults.delay_s = 0.05
+    return str(out)
+
+
+def started(spec: Path, out: str, executor: str, log: Path) -> subprocess.Popen[str]:
+    """A run as users start it, of which at least one slice has been stored."""
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    environment.pop("RAY_ADDRESS", None)
+    line = command("run", spec, "--out", out, "--top", 0, *EXECUTORS[executor])
+    with log.open("w") as file:
+        process = subprocess.Popen(line, env=environment, stdout=file, stderr=subprocess.STDOUT, text=True)
+    assert until(lambda: there(out), process, log), log.read_text()
+    return process
+
+
+def workers_below(pid: int) -> list[int]:
+    """Processes that simulate for a run: of its own, or of the Ray that it has started."""
+    below = children(pid)
+    return [found for child in below for found in (child, *children(child)) if is_worker(found) or is_slice(found)]
 
 
 def run(spec: Path, out: str, executor: str) -> subprocess.CompletedProcess[str]:
@@ -61,6 +119,68 @@ def run(spec: Path, out: str, executor: str) -> subprocess.CompletedProcess[str]
     done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
     assert "Traceback" not in done.stderr, done.stderr
     return done
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("executor", EXECUTORS)
+class TestKills:
+    """Every executor on a disk and on an object store: what is ended in the middle is resumed, each row once."""
+
+    def test_kill_9_of_a_run(self, large: Path, whole: pa.Table, place: str, executor: str, tmp_path: Path) -> None:
+        process = started(large, place, executor, tmp_path / "log")
+        process.kill()
+        process.wait()
+        kept = there(place)
+        assert 0 < kept < whole.num_rows
+        assert run(large, place, executor).returncode == 0
+        assert rows(place).equals(whole)
+        assert unfinished(place) == []
+
+    def test_kill_9_of_a_worker(self, large: Path, whole: pa.Table, place: str, executor: str, tmp_path: Path) -> None:
+        if executor == "inline":
+            pytest.skip("has no workers")
+        process = started(large, place, executor, log := tmp_path / "log")
+        killed: list[int] = []
+
+        def kill() -> bool:
+            for pid in workers_below(process.pid)[:1]:
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+            return bool(killed)
+
+        assert until(kill, process, log), log.read_text()
+        assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
+        assert rows(place).equals(whole)
+        assert unfinished(place) == []
+
+    def test_an_interrupt_of_a_run(self, large: Path, whole: pa.Table, place: str, executor: str, tmp_path: Path) -> None:
+        process = started(large, place, executor, log := tmp_path / "log")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=PATIENCE_S) == 130, log.read_text()
+        told = log.read_text()
+        assert "Interrupted. Finished slices are in" in told
+        assert "Traceback" not in told
+        done = run(large, place, executor)
+        assert (done.returncode, "were already there" in done.stdout) == (0, True), done.stderr
+        assert rows(place).equals(whole)
+        assert unfinished(place) == []
+
+    def test_damaged_slices(self, spec: Path, undisturbed: pa.Table, place: str, executor: str) -> None:
+        """One with a flipped bit, one cut short, one missing."""
+        assert run(spec, place, executor).returncode == 0
+        store = Store(directory=place)
+        flipped, cut, *_, gone = store.slices()
+        data = bytearray(store.folder.read_bytes(flipped.file_name))
+        data[len(data) // 3] ^= 8
+        store.folder.write_bytes(flipped.file_name, bytes(data))
+        store.folder.write_bytes(cut.file_name, store.folder.read_bytes(cut.file_name)[:-100])
+        store.folder.delete(gone.file_name)
+        told = subprocess.run(command("rank", place), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert (told.returncode, told.stderr.count("\n")) == (1, 1), told.stderr
+        assert "damaged; the same `sweep run` computes damaged slices again" in told.stderr
+        assert run(spec, place, executor).returncode == 0
+        assert rows(place).equals(undisturbed)
 
 
 @pytest.mark.long

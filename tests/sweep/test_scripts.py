@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sweep.execution import Progress
+from sweep.execution import Progress, dry_run
+from sweep.preparation import prepare
 from sweep.show.progress import clock
-from sweep.store import Store
+from sweep.slice_file import sealed_text
+from sweep.spec import load_spec
+from sweep.store import MANIFEST, Store
+from tests.conftest import EXAMPLES, GPT7B, ROOT
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
+
+TRACE = EXAMPLES / "workloads" / "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt"
 
 
 def call(*arguments: object, expect: int = 0) -> str:
@@ -59,3 +72,93 @@ def test_the_time_left_is_told_after_the_start(monkeypatch: pytest.MonkeyPatch) 
         told.append(progress.eta_s)
     assert told == [None, None, pytest.approx(800 * 10 / 190)]
     assert [clock(seconds) for seconds in (0.2, 61, 15_750)] == ["0:00:01", "0:01:01", "4:22:30"]
+
+
+def test_inspect_tells_scripts_what_a_file_holds() -> None:
+    (text,) = json.loads(call("inspect", GPT7B, "--json"))
+    assert (text["kind"], text["layers"], text["plan"]["dp"]) == ("simai", 36, 128)
+    assert text["model"]["layers"] == 36
+    assert text["pieces"][0] == {"name": "attention_layer", "runs": 36.0, "forward_s": 0.012807612, "backward_s": 0.025615224}
+    assert {"group", "collective", "per_step", "count", "bytes"} == set(text["traffic"][0])
+    assert text["checks"][0]["why"]
+    (trace,) = json.loads(call("inspect", TRACE, "--json"))
+    assert (trace["kind"], trace["plan"]["pp"], trace["ranks"]) == ("trace", 2, 1)
+    assert trace["operations"][0]["name"] == "recv_forward"
+
+
+def test_status_says_how_far_a_result_is(write_spec: SpecWriter, tmp_path: Path) -> None:
+    spec, out = write_spec(), tmp_path / "out"
+    call("run", spec, "--out", out, "--workers", 0, "--quiet", "--set", "sample.n=60")
+    told = call("status", out)
+    assert f"{out}: small, complete" in told
+    assert "60 of 60 plans (100%)" in told
+    assert "gpus_not_divisible  (tp * cp * pp does not divide all_gpus)" in told
+    (part,) = out.glob("part-*.parquet")
+    found = json.loads(call("status", out, "--json"))
+    assert found["bytes"] == part.stat().st_size + (out / MANIFEST).stat().st_size
+    assert found["ok"] + sum(found["reasons"].values()) == 60
+    assert call("status", tmp_path, expect=1) == f"error: {tmp_path}: holds no results of a sweep\n"
+
+
+def test_status_tells_the_time_left_of_a_run_that_writes(write_spec: SpecWriter, tmp_path: Path) -> None:
+    """100 s after a run began it has done 60 of 120 plans."""
+    spec, out = write_spec(), tmp_path / "out"
+    call("run", spec, "--out", out, "--workers", 0, "--quiet", "--set", "sample.n=60")
+    store = Store(directory=out)
+    with store.opened({**(store.provenance() or {}), "rows": 120}):
+        (part,) = out.glob("part-*.parquet")
+        now = time.time()
+        os.utime(out / MANIFEST, (now - 100, now - 100))
+        os.utime(part, (now - 1, now - 1))
+        found = json.loads(call("status", out, "--json"))
+    assert found["state"] == "running"
+    assert found["left_s"] == pytest.approx(100, abs=30)
+    assert json.loads(call("status", out, "--json"))["left_s"] is None, "no run writes any more"
+
+
+@pytest.mark.parametrize("command", ["ls", "status", "rank", "report", "compact", "explain"])
+def test_an_empty_folder_name_is_no_folder(command: str) -> None:
+    assert call(command, "", expect=1) == "error: found '', expected a folder or a URI\n"
+
+
+def test_no_color_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = re.compile(r"\x1b\[[0-9;]*[34][0-9]")
+    assert coloured.search(call("hardware", "H100-SXM"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured.search(call("hardware", "H100-SXM"))
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(write_spec: SpecWriter, tmp_path: Path) -> None:
+    """`sweep run | head -1`: all is stored."""
+    spec, out = write_spec(), tmp_path / "out"
+    command = [sys.executable, "-m", "sweep", "run", str(spec), "--out", str(out), "--workers", "0", "--set", "sample.n=60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.close()
+        _, told = run.communicate(timeout=300)
+    assert (run.returncode, told) == (0, b"note: nothing reads the output any more; the run goes on\n")
+    assert json.loads(call("status", out, "--json"))["done"] == 60
+
+
+def test_a_dry_run_counts_workers_files_and_no_compiling(write_spec: SpecWriter) -> None:
+    prepared = prepare(load_spec(spec := write_spec()), spec.parent)
+    found = replace(dry_run(prepared), start_s=2.0, seconds_per_plan=1e-3, bytes_per_plan=100.0)
+    assert [found.seconds(10_000, workers) for workers in (0, 1, 4)] == [12.0, 14.0, 6.5]
+    assert found.bytes_per_file == pytest.approx(len(sealed_text(prepared.provenance)))
+    assert found.size(1, 1) == 100 + 2 * found.bytes_per_file, "a part and the manifest"
+    assert found.size(10**6, 2) > 10**8 + 500 * found.bytes_per_file, "slices of a second"
+
+
+def test_a_dry_run_refuses_parquet_files_of_others(write_spec: SpecWriter, tmp_path: Path) -> None:
+    (tmp_path / "mine.parquet").write_bytes(b"PAR1")
+    told = call("run", write_spec(), "--out", tmp_path, "--dry-run", expect=1)
+    assert f"error: {tmp_path}: holds Parquet files but no {MANIFEST}" in told
+
+
+def test_pairs_without_files_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["pairs.py", str(tmp_path)])
+    assert runpy.run_path(str(ROOT / "benchmarks" / "pairs.py"))["main"]() == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/pairs.csv: No such file or directory\n"

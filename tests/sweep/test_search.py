@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,7 +206,8 @@ def test_a_search_is_a_result_like_any_other(larger: Path, tmp_path: Path) -> No
     assert rank(out).total == rank(run).total
     assert "holds results of another sweep" in call("search", larger, "--out", out, "--workers", 0, expect=1)
     assert "--out: found ''" in call("search", larger, "--out", "", expect=1)
-    manifest = json.loads((out / "sweep.json").read_text())
+    manifest = Store(directory=out).provenance()
+    assert manifest is not None
     assert manifest["search"]["best"] == 3
 
 

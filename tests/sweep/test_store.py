@@ -18,9 +18,9 @@ from sweep.cli import run as command_line
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank
-from sweep.slice_file import Slice, encoded
+from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.spec import load_spec
-from sweep.store import Store, newest
+from sweep.store import MANIFEST, OLD_MANIFEST, Store, newest
 from tests.sweep.conftest import SpecWriter, rows
 
 
@@ -131,9 +131,29 @@ def test_one_writer_at_a_time_and_a_dead_one_does_not_count(store: Store, prepar
 
 
 def test_leftovers_of_killed_writers_are_cleared(store: Store, prepared: Prepared) -> None:
-    (folder(store) / ".part-000000000000-000000000005.parquet.123").write_bytes(b"half")
+    for name in (".part-000000000000-000000000005.parquet.123", f".{MANIFEST}.123"):
+        (folder(store) / name).write_bytes(b"half")
     with store.opened(prepared.provenance):
-        assert not list(folder(store).glob(".part-*"))
+        assert sorted(path.name for path in folder(store).iterdir()) == [".lock", MANIFEST]
+
+
+def test_a_result_of_an_earlier_version_is_read_and_resumed(write_spec: SpecWriter, tmp_path: Path) -> None:
+    """It has its manifest as JSON."""
+    spec, out = write_spec(axes={"tp": [1, 2, 4], "ga": [1, 4]}), tmp_path / "out"
+    assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
+    whole, store = rows(out), Store(directory=out)
+    held = store.provenance()
+    assert held is not None
+    (out / MANIFEST).rename(out / "aside")
+    assert store.provenance() is None
+    (out / OLD_MANIFEST).write_bytes(sealed_text(held))
+    assert store.provenance() == held
+    assert store.started_s() == pytest.approx((out / OLD_MANIFEST).stat().st_mtime)
+    assert rank(out).total == len(whole)
+    store.files()[0].unlink()
+    assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
+    assert rows(out).equals(whole)
+    assert (store.provenance(), (out / OLD_MANIFEST).exists()) == (held, False)
 
 
 def test_a_file_says_by_itself_what_it_was_made_from(store: Store, prepared: Prepared) -> None:
@@ -168,7 +188,7 @@ def test_a_folder_of_parquet_files_that_is_no_sweep_s_is_refused(store: Store, p
 def test_a_damaged_manifest_is_written_anew_from_the_slices(store: Store, prepared: Prepared, text: str) -> None:
     with store.opened(prepared.provenance):
         put(store, prepared, (0, 5), (5, 9))
-    (folder(store) / "sweep.json").write_text(text)
+    (folder(store) / MANIFEST).write_text(text)
     (folder(store) / Slice(0, 5).file_name).write_text("damaged as well")
     held = store.provenance()
     assert held is not None
@@ -176,14 +196,15 @@ def test_a_damaged_manifest_is_written_anew_from_the_slices(store: Store, prepar
     with store.opened(prepared.provenance):
         assert store.drop_damaged(prepared.sweep.identity) == [Slice(0, 5).file_name]
         assert store.slices() == [Slice(5, 9)]
-    assert json.loads((folder(store) / "sweep.json").read_text())["sweep"] == prepared.sweep.identity
+    assert pq.read_metadata(folder(store) / MANIFEST).num_rows == 0
+    assert store.started_s() is not None
 
 
 def test_without_a_slice_to_tell_a_damaged_manifest_needs_fresh(store: Store, prepared: Prepared) -> None:
     with store.opened(prepared.provenance):
         put(store, prepared, (0, 5))
     other = json.dumps(prepared.provenance | {"sweep": "another"}).encode()
-    (folder(store) / "sweep.json").write_text("{")
+    (folder(store) / MANIFEST).write_text("{")
     for damage in (encoded(evaluate(prepared.sweep, np.arange(5, 9)), other), b"damaged"):
         store.folder.write_bytes(Slice(5, 9).file_name, damage)
         if damage == b"damaged":
@@ -249,9 +270,9 @@ def same_as_damaged(directory: Path, name: str, bits: list[int], prepared: Prepa
             assert "damaged" in str(error), error
             assert "\n" not in str(error)
         else:
-            if name != "sweep.json" or not found.equals(right):  # the slices tell what the manifest said
+            if name != MANIFEST or not found.equals(right):  # the slices tell what the manifest said
                 silent.append(bit)
-        if name != "sweep.json":
+        if name != MANIFEST:
             assert [part.file_name for part in Store(directory=directory).damaged(prepared.sweep.identity)] == [name]
     path.write_bytes(whole)
     return silent
@@ -265,7 +286,7 @@ def check_flips(directory: Path, prepared: Prepared, flips: int, seed: int) -> N
         store.folder.write_bytes(Slice(0, 40).file_name, encoded(batch, provenance))
     rank(directory)
     rng = random.Random(seed)
-    for name, share in ((Slice(0, 40).file_name, 0.8), ("sweep.json", 0.2)):
+    for name, share in ((Slice(0, 40).file_name, 0.8), (MANIFEST, 0.2)):
         size = 8 * (directory / name).stat().st_size
         bits = [rng.randrange(size if k % 2 else size // 4) for k in range(round(flips * share))]
         bits = [size - 1 - bit if k % 4 == 0 else bit for k, bit in enumerate(bits)]
