@@ -112,7 +112,7 @@ def engine_rates(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) ->
     return by_one, by_lanes, blocks * repeat / median_s(bare)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@numba.njit(error_model="numpy")
 def recurrence(event: Rows32, blocks: int, duration_s: Floats, cost_s: float, slot_s: Floats) -> float:
     """What no engine for one plan can leave out: read an end, take the larger, add a duration, write. It sums no waiting."""
     free_s = 0.0
@@ -133,8 +133,8 @@ def engine_rows() -> Rows:
         ("1F1B, pp 32, 256 micro-batches", 1, 32, 1, 256, True),
         ("interleaved, pp 64 x vpp 4, 512 micro-batches", 1, 64, 4, 512, True),
     )
-    for name, *shape in cases:
-        by_one, by_lanes, bare = engine_rates(*shape)
+    for name, schedule, pp, vpp, ga, overlapped in cases:
+        by_one, by_lanes, bare = engine_rates(schedule, pp, vpp, ga, overlapped)
         yield Figure(f"engine: {name}", by_one / 1e6, "M block events/s", ">= 30 M")
         yield Figure(f"  {LANES} plans of one order at once", by_lanes / 1e6, "M block events/s", ">= 270 M")
         yield Figure("  the bare recurrence of one plan", bare / 1e6, "M block events/s")
