@@ -43,8 +43,6 @@ from sim_core.jit import (
     cache_dir,
     compiling_alone,
     is_compiled,
-    source_hash,
-    source_hashes,
 )
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
@@ -85,6 +83,7 @@ from sim_core.simulator import (
     simai_breakdown,
     simulate,
 )
+from sim_core.sources import source_hash, source_hashes
 from sim_core.starting import Start, start_of
 from sim_core.terms import SHARDINGS
 from sim_core.timelines.spans import KINDS as SPAN_KINDS

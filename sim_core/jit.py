@@ -1,13 +1,13 @@
-"""Compilation of all kernels by numba, cached on disk under the hash of their sources.
+"""Compilation of all kernels by numba, cached on disk under the hash of what they are made of.
 
-numba's own cache misses changes in other files, of functions that a kernel calls. The folder is therefore named by the hash
-of all of sim_core, so that machine code of old sources is never used.
+numba's own cache misses changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named
+by the hash of its text and of all that it names, so that machine code of old sources is never used.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,34 +19,15 @@ from typing import Any, Final, TypeVar, cast
 import numba
 from numba.core.dispatcher import Dispatcher
 
+from sim_core.sources import ROOT, function_hashes, source_hash
+
 F = TypeVar("F", bound=Callable[..., object])
 _COMPILED: Final = ".compiled"
 
 
 @cache
-def source_hash() -> str:
-    """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model."""
-    digest = hashlib.sha256()
-    for name, content in _sources():
-        digest.update(name.encode() + b"\0" + content + b"\0")
-    return digest.hexdigest()[:16]
-
-
-@cache
-def source_hashes() -> dict[str, str]:
-    """Hash (16 hex digits) of each source, preset and table of sim_core by its path: shows what a new version changed."""
-    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
-
-
-def _sources() -> Iterator[tuple[str, bytes]]:
-    root = Path(__file__).parent
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml", ".npz")):
-        yield path.relative_to(root).as_posix(), path.read_bytes()
-
-
-@cache
 def cache_dir() -> Path:
-    """The folder of compiled kernels, named by the source hash, in the first of these places that is writable.
+    """The folder of compiled kernels, in the first of these places that is writable.
 
     `$NUMBA_CACHE_DIR`; `$XDG_CACHE_HOME` or `~/.cache`; the folder for temporary files; a new temporary folder.
     """
@@ -55,19 +36,37 @@ def cache_dir() -> Path:
     places = [Path(given)] if given else []
     places += [home, Path(tempfile.gettempdir()) / f"training-plan-sweep-{os.getuid()}"]
     for place in places:
-        folder = place / source_hash()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            (place / source_hash()).mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
-        if os.access(folder, os.W_OK | os.X_OK):
-            return folder
+        if os.access(place / source_hash(), os.W_OK | os.X_OK) and os.access(place, os.W_OK | os.X_OK):
+            return place
     return Path(tempfile.mkdtemp(prefix="training-plan-sweep-"))
+
+
+def _version_dir() -> Path:
+    """What the cache keeps of this version of sim_core, besides kernels."""
+    folder = cache_dir() / source_hash()
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@cache
+def _function_hashes() -> dict[str, str]:
+    """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
+    file = _version_dir() / "functions.json"
+    if not file.exists():
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(function_hashes()), encoding="utf-8")
+        part.replace(file)
+    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def is_compiled() -> bool:
     """Whether the cache already has the kernels of these sources."""
-    return (cache_dir() / _COMPILED).exists()
+    return (_version_dir() / _COMPILED).exists()
 
 
 def kernel(function: F) -> F:
@@ -110,24 +109,27 @@ def _one_per_type(dispatcher: Any) -> Any:
 
 
 class KernelLocator:
-    """Where numba stores a kernel: by the hash of the sources, not by their path.
+    """Where numba stores a kernel: by the hash of what it is made of, not by the path of its source.
 
-    A checkout, an image and the working folder of a cluster job thus share one cache.
+    A checkout, an image and the working folder of a cluster job thus share one cache, and a new version compiles only what
+    it changed.
     """
 
-    def __init__(self, line: int) -> None:
+    def __init__(self, hash_of_kernel: str, line: int) -> None:
+        self.hash = hash_of_kernel
         self.line = line
 
     def ensure_cache_path(self) -> None:
-        """Nothing to do: `cache_dir` makes the folder."""
+        """Make the folder of the kernel."""
+        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True)
 
     def get_cache_path(self) -> str:
-        """The folder of compiled kernels."""
-        return str(cache_dir())
+        """The folder of the kernel."""
+        return str(cache_dir() / "kernels" / self.hash)
 
     def get_source_stamp(self) -> str:
         """The stamp that a cached kernel must have."""
-        return source_hash()
+        return self.hash
 
     def get_disambiguator(self) -> str:
         """Distinguishes functions of the same name in one module."""
@@ -136,15 +138,16 @@ class KernelLocator:
     @classmethod
     def from_function(cls, function: Callable[..., object], path: str) -> KernelLocator | None:
         """A locator, or None for a function outside this package, for which numba uses its own locators."""
-        if not Path(path).is_relative_to(Path(__file__).parent):
+        if not Path(path).is_relative_to(ROOT):
             return None
-        return cls(function.__code__.co_firstlineno)
+        name = f"{function.__module__}.{function.__name__}"
+        return cls(_function_hashes().get(name, source_hash()), function.__code__.co_firstlineno)
 
 
 def use_cache_dir() -> None:
-    """Point numba at `cache_dir()`; called once by the package, before the first kernel is defined."""
+    """Let numba keep kernels in `cache_dir()`; called once by the package, before the first kernel is defined."""
     # setattr, because numba creates these names at run time
-    setattr(numba.config, "CACHE_DIR", str(cache_dir()))  # noqa: B010
+    setattr(numba.config, "CACHE_DIR", str(_version_dir()))  # noqa: B010
     locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
     setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
 
@@ -155,7 +158,7 @@ def compiling_alone() -> Iterator[None]:
     if is_compiled():
         yield
         return
-    with (cache_dir() / ".lock").open("w") as lock:
+    with (_version_dir() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    (cache_dir() / _COMPILED).touch()
+    (_version_dir() / _COMPILED).touch()

@@ -90,22 +90,23 @@ def _declare(function: Any, *signatures: Any) -> None:
     infer_global(function)(type(f"Of{function.__name__}", (ConcreteTemplate,), {"key": function, "cases": list(signatures)}))
 
 
-@lower_builtin(load, _ROWS, types.int64)  # type: ignore[untyped-decorator]
 def _load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.load(_row(context, builder, *arguments), align=8)
 
 
-@lower_builtin(store, _ROWS, types.int64, _VECTOR)  # type: ignore[untyped-decorator]
 def _store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     builder.store(arguments[2], _row(context, builder, *arguments[:2]), align=8)
     return context.get_dummy_value()
 
 
-@lower_builtin(zeros)  # type: ignore[untyped-decorator]
 def _zeros(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return ir.Constant(_LLVM, [0.0] * LANES)
 
 
+# statements of the module, not decorators: what a kernel is made of is found by the names in them (sources.py)
+lower_builtin(load, _ROWS, types.int64)(_load)
+lower_builtin(store, _ROWS, types.int64, _VECTOR)(_store)
+lower_builtin(zeros)(_zeros)
 _declare(load, _VECTOR(_ROWS, types.int64))
 _declare(store, types.none(_ROWS, types.int64, _VECTOR))
 _declare(zeros, _VECTOR())

@@ -94,7 +94,7 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
 def say_if_compiling(console: Console) -> None:
     """Print that the engine will be compiled, if it will be."""
     if not is_compiled():
-        console.print(f"Compiling the engine: once per version, two to three minutes; cached in {cache_dir()}", soft_wrap=True)
+        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
 
 
 def make_ready(prepared: Prepared, console: Console) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
 import os
+import shutil
 import threading
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +18,8 @@ import numpy.typing as npt
 import pytest
 
 import sim_core.jit as jit
-from sim_core import source_hash, source_hashes
-
-ROOT = Path(jit.__file__).parent
+from sim_core import simulator, source_hash, source_hashes
+from sim_core.sources import ROOT, Symbol, function_hashes, read_modules, symbols_of
 
 
 def test_the_version_of_the_model_is_the_hash_of_its_sources_presets_and_tables() -> None:
@@ -46,16 +49,15 @@ def chosen() -> Path:
 
 
 def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = source_hash()
-    assert chosen() == places / "xdg" / "training-plan-sweep" / here
+    assert chosen() == places / "xdg" / "training-plan-sweep"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(places / "given"))
-    assert chosen() == places / "given" / here
+    assert chosen() == places / "given"
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert chosen() == places / "home" / ".cache" / "training-plan-sweep" / here
+    assert chosen() == places / "home" / ".cache" / "training-plan-sweep"
     (places / "home2").write_text("")  # a home that is no folder
     monkeypatch.setenv("HOME", str(places / "home2"))
-    assert chosen() == places / "temporary" / f"training-plan-sweep-{os.getuid()}" / here
+    assert chosen() == places / "temporary" / f"training-plan-sweep-{os.getuid()}"
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert chosen().name.startswith("training-plan-sweep-")
     assert chosen() != chosen()
@@ -63,7 +65,7 @@ def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Pa
 
 
 def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(jit, "_version_dir", lambda: tmp_path)
     inside: list[str] = []
     begun, end = threading.Event(), threading.Event()
 
@@ -92,16 +94,55 @@ def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: py
         assert not (tmp_path / ".lock").exists()
 
 
-def test_kernels_lie_in_the_folder_of_their_sources() -> None:
-    def kernel() -> None:
-        """Stands for one."""
+def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
+    hashes = function_hashes()
+    for kernel in (vars(simulator)["_simulate_one"], vars(import_module("sim_core.step.lower"))["lower"]):
+        locator = jit.KernelLocator.from_function(getattr(kernel, "py_func", kernel), str(ROOT / "simulator.py"))
+        assert locator is not None
+        own = hashes[f"{kernel.__module__}.{kernel.__name__}"]
+        assert locator.get_cache_path() == str(jit.cache_dir() / "kernels" / own)
+        assert locator.get_source_stamp() == own
+    assert jit.KernelLocator.from_function(simulator.simulate, "/elsewhere/simulator.py") is None
 
-    locator = jit.KernelLocator.from_function(kernel, str(ROOT / "simulator.py"))
-    assert locator is not None
-    assert locator.get_cache_path() == str(jit.cache_dir())
-    assert locator.get_source_stamp() == source_hash()
-    assert locator.get_disambiguator() == str(kernel.__code__.co_firstlineno)
-    assert jit.KernelLocator.from_function(kernel, "/elsewhere/simulator.py") is None
+
+def test_a_function_is_made_of_all_that_it_names() -> None:
+    """Against what the functions name at run time, as numba looks it up."""
+    modules = read_modules()
+    for name in modules:
+        for value in list(vars(import_module(name)).values()):
+            function = getattr(value, "py_func", value)
+            if not isinstance(function, FunctionType) or function.__module__ != name or "." in function.__qualname__:
+                continue
+            made_of = symbols_of(modules, Symbol(name, function.__name__))
+            for used in {one.argval for one in dis.get_instructions(function) if one.opname == "LOAD_GLOBAL"}:
+                other = getattr(function.__globals__.get(used), "py_func", function.__globals__.get(used))
+                if isinstance(other, FunctionType | type) and other.__module__ in modules:
+                    assert Symbol(other.__module__, other.__name__) in made_of
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changed"),
+    [
+        ("engine/events.py", "end_s, position, free_s = ", "end_s, position, other_s = ", True),  # in a function that it calls
+        ("engine/codes.py", "LOOP, V, BOTH_WAYS = 0, 1, 2", "LOOP, V, BOTH_WAYS = 0, 2, 1", True),  # a constant
+        ("jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
+        ("planning/columns.py", "    tp: int", "    tp: float", True),  # a field of an argument
+        ("engine/codes.py", "import numpy as np\n", "import numpy as np\n\nnp.seterr()\n", True),  # a statement of a module
+        ("models/flops.py", "def ", "def other_", False),
+        ("hardware/presets/H100-SXM.yaml", ":", ": ", False),
+    ],
+)
+def test_the_hash_of_a_kernel_changes_with_what_it_is_made_of(
+    tmp_path: Path, file: str, old: str, new: str, changed: bool
+) -> None:
+    copy = tmp_path / "sim_core"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
+    before = function_hashes(copy)["sim_core.simulator._run_rows"]
+    assert before == function_hashes()["sim_core.simulator._run_rows"]
+    text = (copy / file).read_text()
+    assert old in text
+    (copy / file).write_text(text.replace(old, new, 1))
+    assert (function_hashes(copy)["sim_core.simulator._run_rows"] != before) == changed
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:

@@ -1,0 +1,145 @@
+"""The sources of sim_core and their hashes: the version of the model, and that of each kernel."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parent
+WHOLE: Final = "*"
+"""All of a module, where code names the module itself."""
+
+
+class Symbol(NamedTuple):
+    """A name that the top level of a module defines."""
+
+    module: str
+    name: str
+
+
+class Module(NamedTuple):
+    """What the top level of a module defines."""
+
+    texts: dict[str, str]  # by name
+    uses: dict[str, set[str]]  # names that the text of a name has
+    imports: dict[str, Symbol]  # by local name
+    functions: list[str]
+
+
+@cache
+def source_hash() -> str:
+    """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model."""
+    digest = hashlib.sha256()
+    for name, content in _sources():
+        digest.update(name.encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@cache
+def source_hashes() -> dict[str, str]:
+    """Hash (16 hex digits) of each source, preset and table of sim_core by its path: shows what a new version changed."""
+    return {name: hashlib.sha256(content).hexdigest()[:16] for name, content in _sources()}
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for path in sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".yaml", ".npz")):
+        yield path.relative_to(ROOT).as_posix(), path.read_bytes()
+
+
+def function_hashes(root: Path = ROOT) -> dict[str, str]:
+    """Hash (16 hex digits) of what each function of the package in `root` is made of, by `module.function`.
+
+    That is its own text and that of all it names, directly or not: functions, classes, constants. Presets and tables are no
+    part of it: compiled code takes them as arguments.
+    """
+    modules = read_modules(root)
+    return {
+        f"{name}.{function}": _hash(modules, Symbol(name, function)) for name in modules for function in modules[name].functions
+    }
+
+
+def read_modules(root: Path = ROOT) -> dict[str, Module]:
+    """All modules of the package in `root` by their full names."""
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = _module(path.read_text(encoding="utf-8"))
+    return modules
+
+
+def symbols_of(modules: Mapping[str, Module], start: Symbol) -> set[Symbol]:
+    """`start` and all symbols of the package that it names, directly or not."""
+    found, waiting = {start}, [start]
+    while waiting:
+        module, name = waiting.pop()
+        for used in modules[module].uses[name]:
+            new = _definition(modules, Symbol(module, used))
+            if new and new not in found:
+                found.add(new)
+                waiting.append(new)
+    return found
+
+
+def _definition(modules: Mapping[str, Module], symbol: Symbol) -> Symbol | None:
+    """Where the package defines a name that a module uses, None if Python or another package does."""
+    module = symbol.module
+    while module in modules and symbol.name not in modules[module].texts:
+        if symbol.name not in modules[module].imports:
+            return None
+        symbol = modules[module].imports[symbol.name]
+        if f"{symbol.module}.{symbol.name}" in modules:
+            symbol = Symbol(f"{symbol.module}.{symbol.name}", WHOLE)
+        module = symbol.module
+    return symbol if module in modules else None
+
+
+def _hash(modules: Mapping[str, Module], start: Symbol) -> str:
+    digest = hashlib.sha256()
+    for symbol in sorted(symbols_of(modules, start)):
+        text = modules[symbol.module].texts[symbol.name]
+        digest.update(f"{symbol.module}\0{symbol.name}\0{text}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def _module(text: str) -> Module:
+    """Statements that define nothing are part of every name of the module: they may change what it is."""
+    lines, tree = text.splitlines(), ast.parse(text)
+    module = Module(texts={WHOLE: text}, uses={}, imports={}, functions=[])
+    others, of_all = [], set[str]()
+    for code in tree.body:
+        if isinstance(code, ast.Import | ast.ImportFrom):
+            of = code.module or "" if isinstance(code, ast.ImportFrom) else None
+            for one in code.names:
+                module.imports[one.asname or one.name] = Symbol(of, one.name) if of is not None else Symbol(one.name, WHOLE)
+            continue
+        begin = min([code.lineno, *(one.lineno for one in getattr(code, "decorator_list", ()))])
+        own = "\n".join(lines[begin - 1 : code.end_lineno])
+        names = _defined(code)
+        if isinstance(code, ast.FunctionDef):
+            module.functions.append(code.name)
+        for name in names:
+            module.texts[name] = module.texts.get(name, "") + own
+            module.uses.setdefault(name, set()).update(_used(code))
+        if not names and not (isinstance(code, ast.Expr) and isinstance(code.value, ast.Constant)):
+            others.append(own)
+            of_all |= _used(code)
+    for name in module.uses:
+        module.texts[name] += "\0" + "\n".join(others)
+        module.uses[name] |= of_all
+    module.uses[WHOLE] = {*module.imports, *module.texts} - {WHOLE}
+    return module
+
+
+def _defined(code: ast.stmt) -> list[str]:
+    if isinstance(code, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [code.name]
+    targets = code.targets if isinstance(code, ast.Assign) else [code.target] if isinstance(code, ast.AnnAssign) else []
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def _used(code: ast.stmt) -> set[str]:
+    return {name.id for name in ast.walk(code) if isinstance(name, ast.Name)}
