@@ -8,6 +8,7 @@ is a value of LLVM's vector type, in as many registers as the processor needs (o
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -65,12 +66,6 @@ def zeros() -> Floats:
 
 
 _ROWS: Final = types.Array(types.float64, 2, "C")
-_PER_LANE: Final = (
-    (larger, lambda builder, a, b: _chosen(builder, ">", a, b)),
-    (smaller, lambda builder, a, b: _chosen(builder, "<", a, b)),
-    (operator.add, lambda builder, a, b: builder.fadd(a, b)),
-    (operator.sub, lambda builder, a, b: builder.fsub(a, b)),
-)
 
 
 def _chosen(builder: Any, order: str, a: Any, b: Any) -> Any:
@@ -88,6 +83,12 @@ def _row(context: Any, builder: Any, rows: Any, row: Any) -> Any:
 def _declare(function: Any, *signatures: Any) -> None:
     """Tell numba the types of a function."""
     infer_global(function)(type(f"Of{function.__name__}", (ConcreteTemplate,), {"key": function, "cases": list(signatures)}))
+
+
+def _declare_lanewise(function: Any, build: Callable[[Any, Any, Any], Any]) -> None:
+    """Tell numba of a function of two vectors: `build` emits it."""
+    _declare(function, _VECTOR(_VECTOR, _VECTOR))
+    lower_builtin(function, _VECTOR, _VECTOR)(lambda context, builder, signature, arguments: build(builder, *arguments))
 
 
 def _load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -110,8 +111,7 @@ lower_builtin(zeros)(_zeros)
 _declare(load, _VECTOR(_ROWS, types.int64))
 _declare(store, types.none(_ROWS, types.int64, _VECTOR))
 _declare(zeros, _VECTOR())
-for _function, _build in _PER_LANE:
-    _declare(_function, _VECTOR(_VECTOR, _VECTOR))
-    lower_builtin(_function, _VECTOR, _VECTOR)(
-        lambda context, builder, signature, arguments, build=_build: build(builder, *arguments)
-    )
+_declare_lanewise(larger, lambda builder, a, b: _chosen(builder, ">", a, b))
+_declare_lanewise(smaller, lambda builder, a, b: _chosen(builder, "<", a, b))
+_declare_lanewise(operator.add, lambda builder, a, b: builder.fadd(a, b))
+_declare_lanewise(operator.sub, lambda builder, a, b: builder.fsub(a, b))
