@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sim_core.batch import Tables, batches, tables_of
 from sim_core.costing.case import Case, case_at
+from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
@@ -47,6 +48,10 @@ FASTER: Final = {
 }
 """Columns of plans and numbers of hardware that change neither reason nor bytes, and whose higher (1) or lower (-1) value makes
 each message, or what is exposed of it, take no longer: `coarse_bounds` never rises."""
+
+
+FURTHEST: Final = 1000
+"""A chord is extended by so many times its length at most."""
 
 
 class Bounds(NamedTuple):
@@ -90,8 +95,47 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         pieces=pieces._replace(gradient_bytes=np.zeros_like(pieces.gradient_bytes)),
     )
     columns = hardware.columns._replace(shared_nics=np.zeros_like(hardware.columns.shared_nics))
-    step_s = _bounds(replace(workload, arrays=arrays), replace(hardware, columns=columns), with_loads(workload, plans), reason)
+    workload, hardware = replace(workload, arrays=arrays), replace(hardware, columns=columns)
+    plans = with_loads(workload, plans)
+    step_s = np.full(len(reason), np.nan)
+    rows = np.flatnonzero(reason == 0)
+    if len(rows):
+        some, of = _some_micro_batches(plans, rows)
+        exact = np.ones_like(reason)
+        exact[some] = 0
+        step_s = _bounds(workload, hardware, plans, exact)
+        step_s[rows] = _between(plans.ga[rows], plans.ga[of], step_s[of])
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+
+
+def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
+    """Of plans that differ in `ga` alone the first, middle and last: all of these; and the three of each row, [3, n]."""
+    columns = [column[rows] for name, column in plans._asdict().items() if name not in ("ga", "virtual_layers")]
+    columns = [column.view(np.int64) for column in columns if (column != column[0]).any()]
+    key, _ = distinct_rows(np.column_stack([np.zeros(len(rows), np.int64), *columns, plans.virtual_layers[rows]]))
+    order = np.lexsort((plans.ga[rows], key))
+    first = np.searchsorted(key[order], np.arange(int(key.max()) + 1))
+    last = np.append(first[1:], len(rows)) - 1
+    three = rows[order[np.stack([first, (first + last) // 2, last])]]
+    return np.unique(three), three[:, key]
+
+
+def _between(ga: Ints, known: Ints, step_s: Floats) -> Floats:
+    """A lower bound at each `ga`, [n], from those at three others, [3, n]: a coarse bound is convex in it, and never falls.
+
+    It is made of sums and maxima of seconds that grow in proportion to the micro-batches, or not at all. A convex function is
+    above its extended chords, on either side; these do not go far, where they would magnify rounding.
+    """
+    (low, middle, high), (low_s, middle_s, high_s) = known, step_s
+    left = ga < middle
+    begin, end = np.where(left, middle, low), np.where(left, high, middle)
+    slope_s = np.where(left, high_s - middle_s, middle_s - low_s) / np.maximum(end - begin, 1)
+    away = ga - middle
+    near = np.abs(away) <= FURTHEST * (end - begin)
+    bound_s: Floats = np.maximum(np.where(left, low_s, middle_s), np.where(near, middle_s + slope_s * away, 0.0))
+    for at, exact_s in zip(known, step_s, strict=True):
+        bound_s = np.where(ga == at, exact_s, bound_s)
+    return bound_s
 
 
 def ignored_columns(workload: Workload, schedules: Ints, shardings: Ints) -> frozenset[str]:

@@ -10,6 +10,7 @@ from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecEr
 from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, bottleneck, words
 from sweep.explaining.nearest import Nearest, nearest_running
 from sweep.explaining.neighbours import Neighbour, neighbours
+from sweep.explaining.within import Within, within
 from sweep.one_plan import plans_of, row_of
 from sweep.reopening import Reopened
 
@@ -32,6 +33,7 @@ class Explanation:
     neighbours: tuple[Neighbour, ...]
     nearest: Nearest | None  # of a plan that cannot run
     first: tuple[str, ...]  # what to measure first
+    within: Within | None  # of a plan that runs, where errors are known
     notes: tuple[str, ...]
 
     @property
@@ -62,6 +64,7 @@ def explain(opened: Reopened, number: int) -> Explanation:
         neighbours=around,
         nearest=None if runs else nearest_running(opened.folder, row),
         first=tuple(_to_measure(row)) if runs else (),
+        within=within(opened, row) if runs else None,
         notes=opened.notes,
     )
 

@@ -12,9 +12,11 @@ import numpy as np
 from sim_core import EXPLANATIONS, PARTS
 from sweep.folder import Location
 from sweep.query import columns_of, results
+from sweep.ranking import rank
 from sweep.report.charts import density, heat_maps, reasons_by_axis, sensitivity, values_of
 from sweep.report.table import Columns, read_columns
 from sweep.selection import quoted
+from sweep.show.error_bars import error_lines
 from sweep.store import Store
 from sweep.validation.margins import RECORDED
 
@@ -30,6 +32,7 @@ def content_of(directory: Location) -> dict[str, Any]:
         columns = read_columns(connection, provenance)
         chosen = _chosen(columns, provenance)
         rows = _rows(connection, columns, chosen)
+    ranking = rank(directory)
     reasons = np.bincount(columns.reason.code, minlength=len(columns.reason.values))
     counted = sorted(zip(columns.reason.values, reasons.tolist(), strict=True), key=lambda each: -each[1])
     trade_offs = [("all_gpus", "step_time_s"), ("peak_memory_bytes", "step_time_s"), ("gpu_s_per_sample", "step_time_s")]
@@ -51,6 +54,7 @@ def content_of(directory: Location) -> dict[str, Any]:
         "reasons": [{"reason": reason or "ok", "n": n, "why": EXPLANATIONS.get(reason, "")} for reason, n in counted],
         "reason_names": [reason or "ok" for reason in columns.reason.values],
         "reasons_by_axis": reasons_by_axis(columns),
+        "error": list(error_lines(ranking.error_bars, ranking.per)),
         "provenance": _provenance(provenance),
         "validation": _validation(provenance),
     }

@@ -97,6 +97,7 @@ def _body(content: Mapping[str, Any]) -> str:
             "The best of all plans with each value of an axis; green: the best of all.",
         ),
         ("What cannot run", _reasons(content) + _controls("reason") + _plot("reasons"), ""),
+        ("Within the error", "".join(f"<p>{html.escape(line)}</p>" for line in content["error"]), ""),
         ("Validation", _validation(content["validation"]), ""),
         ("Where it comes from", _provenance(content["provenance"]), ""),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,11 @@ from sweep.space import Axis, Space
 
 Ints = npt.NDArray[np.int64]
 
-GOOD: dict[str, int] = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
+GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Of ignored columns: the sign of what tends to be fast, so that the plan that stands for a block is a good one."""
+MICRO_BATCHES: Final = {"ga", "global_batch"}
+MANY: Final = 8
+"""Values of such an axis from which three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,7 @@ class Blocks:
     outer: tuple[tuple[int, int], ...]
     inner: tuple[tuple[int, int], ...]
     best: int  # what the inner values of the plan that stands for a block add to its number
+    pays: bool  # whether bounding blocks first can be cheaper than bounding plans
 
     @property
     def width(self) -> int:
@@ -53,17 +58,19 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
     """The blocks of a sweep's space; each plan is a block of its own where nothing can be left out of its bound."""
     space = sweep.space
     if space.sample is not None:  # the plans of a block are not all in it
-        return Blocks(outer=((space.count, 1),), inner=(), best=0)
+        return Blocks(outer=((space.count, 1),), inner=(), best=0, pays=False)
     ignored = _ignored(sweep) - _asked_for(sweep, objective)
     faster = FASTER.keys() - _asked_for(sweep, objective) if ignored else set()
     outer: list[tuple[int, int]] = []
     inner: list[tuple[int, int]] = []
     best = 0
-    for axis in space.axes:
+    micro_batches = [axis for axis in space.axes if axis.codes.keys() & MICRO_BATCHES]
+    for axis in (*(axis for axis in space.axes if axis not in micro_batches), *micro_batches):  # the last ones are side by side
         row = _best_row(axis, space, ignored, faster)
         (outer if row is None else inner).append((axis.size, axis.stride))
         best += 0 if row is None else row * axis.stride
-    return Blocks(outer=tuple(outer), inner=tuple(inner), best=best)
+    pays = bool(ignored) and (bool(inner) or any(axis.size >= MANY for axis in micro_batches))
+    return Blocks(outer=tuple(outer), inner=tuple(inner), best=best, pays=pays)
 
 
 def _ignored(sweep: Sweep) -> frozenset[str]:

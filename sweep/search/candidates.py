@@ -45,7 +45,7 @@ class Searched:
 
 def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier) -> Searched:
     """Search a slice of the places in `blocks`; only blocks whose coarse bound is not beaten are looked into."""
-    if blocks.width == 1:
+    if not blocks.pays:
         return search_among(sweep, blocks.numbers(np.arange(part.start, part.stop)), frontier)
     number = np.arange(part.start // blocks.width, -(-part.stop // blocks.width))
     begin, end = np.maximum(number * blocks.width, part.start), np.minimum((number + 1) * blocks.width, part.stop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 
 from sweep.error_bars import ErrorBars, GroupBars
@@ -12,20 +14,27 @@ from sweep.uncertainty.measuring import MINUTES
 
 def print_error_bars(bars: ErrorBars, per: tuple[str, ...], console: Console) -> None:
     """Print the interval with what it rests on, and a line for each group that is told of."""
+    for line in error_lines(bars, per):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
+    """The same, one line each."""
     own = f", and {bars.own} of your own" if bars.own else ""
     first = f"{bars.why}{own}"
     if bars.groups:
         best = bars.groups[0]
         first = f"the step of plan {best.best} is {best.low:.2f} to {best.high:.2f} x the simulated one ({LEVEL:.0%}; {first})"
-    console.print(f"error bars: {first}", soft_wrap=True, highlight=False)
+    yield f"error bars: {first}"
     for group in bars.groups:
         if group.tied:
             values = zip(per, group.group, strict=True)
             told = "".join(f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}: " for name, value in values)
-            console.print(f"ties: {told}{_ties(group)}", soft_wrap=True, highlight=False)
+            yield f"ties: {told}{ties_of(group)}"
 
 
-def _ties(group: GroupBars) -> str:
+def ties_of(group: GroupBars) -> str:
+    """How many plans tie with the best of a group, and which runs would tell."""
     plans = f"{group.tied:,} plan{'s' * (group.tied != 1)} cannot be told from plan {group.best}"
     if len(group.runs) < 2:
         return plans

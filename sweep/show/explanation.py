@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,10 @@ from sim_core import EXPLANATIONS, MEMORY, PARTS, Shape, short
 from sweep.explaining.bottleneck import gain
 from sweep.explaining.explanation import Difference, Explanation
 from sweep.explaining.neighbours import Neighbour
-from sweep.show.tables import cell, print_table
+from sweep.explaining.within import Within
+from sweep.show.error_bars import ties_of
+from sweep.show.tables import SHORT_COLUMN, cell, print_table
+from sweep.uncertainty.evidence import LEVEL
 
 BAR: Final = 40
 MOST_STAGES: Final = 4
@@ -43,11 +47,30 @@ def print_explanation(found: Explanation, console: Console) -> None:
         if not found.bottleneck.cures:
             console.print("  no single change makes it smaller and the plan faster")
     _neighbours(found, console)
+    if found.within is not None:
+        console.print("\nwithin the error")
+        _lines(_within(found.plan, found.within), console)
     if found.first:
         console.print("\nto measure first")
         _lines(found.first, console)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
+
+
+def _within(plan: int, of: Within) -> Iterator[str]:
+    """A plan and its rivals, one line each."""
+    yield f"its step is {of.low:.2f} to {of.high:.2f} x the simulated one ({LEVEL:.0%}; {of.why})"
+    group = "".join(f" of {SHORT_COLUMN.get(name, name)} {cell(name, value)}" for name, value in of.group.items())
+    if plan == of.best:
+        yield f"it is the best plan{group} by {of.by}" + ("" if of.bars.tied else ", and no other ties with it")
+    elif of.tie:
+        yield f"it is {of.behind:.1%} behind plan {of.best}, the best{group} by {of.by}: too little to tell them apart"
+    else:
+        yield f"it is {of.behind:.1%} behind plan {of.best}, the best{group} by {of.by}: more than the errors of the two differ"
+    if of.tied:
+        more = f" and {of.bars.tied - len(of.tied):,} more" if of.bars.tied > len(of.tied) else ""
+        yield ties_of(of.bars)
+        yield f"those that tie with plan {of.best}: {', '.join(map(str, of.tied))}{more}"
 
 
 def _lines(lines: Iterable[str], console: Console) -> None:
@@ -205,6 +228,7 @@ def values_of(found: Explanation) -> dict[str, Any]:
         },
         "neighbours": [{"axis": one.axis, "change": one.change, **one.row} for one in found.neighbours],
         "nearest": None if found.nearest is None else {"plan": found.nearest.plan, "changes": found.nearest.changes},
+        "within": None if found.within is None else dataclasses.asdict(found.within),
         "measure_first": list(found.first),
         "notes": list(found.notes),
     }

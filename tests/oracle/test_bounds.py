@@ -87,3 +87,24 @@ def test_no_plan_of_a_block_is_shorter_than_its_coarse_bound(first: int) -> None
             assert np.array_equal(found.memory, np.repeat(simulated.memory[:, k : k + 1], 4, axis=1), equal_nan=True)
             if simulated.reason[k] == 0:
                 assert (found.step_time_s <= simulated.metrics[STEP_TIME, k]).all()
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_coarse_bounds_of_some_micro_batches_hold_for_the_others(first: int) -> None:
+    between = 0
+    for seed in range(first, first + 20):
+        rng = np.random.default_rng(seed)
+        workload = random_workload(rng)
+        machines = random_machines(rng, workload.dtype)
+        draw = random_plans(rng, workload, len(machines.variants))
+        drawn = columns([next(draw) for _ in range(4)])
+        plans = slice_plans(drawn, np.repeat(np.arange(4), 8))
+        plans = plans._replace(ga=plans.ga * np.tile(rng.permutation([1, 2, 3, 4, 5, 7, 12, 13]), 4))
+        simulated, found = simulate(workload, machines.table, plans), coarse_bounds(workload, machines.table, plans)
+        assert (found.reason == simulated.reason).all()
+        legal = np.flatnonzero(simulated.reason == 0)
+        assert (found.step_time_s[legal] <= simulated.metrics[STEP_TIME, legal]).all()
+        alone = [coarse_bounds(workload, machines.table, slice_plans(plans, np.array([k]))).step_time_s[0] for k in legal]
+        assert (found.step_time_s[legal] <= np.array(alone) * (1 + 1e-9)).all()
+        between += int((found.step_time_s[legal] < alone).sum())
+    assert between > 0

@@ -96,6 +96,34 @@ def test_gathered_keys_and_values_are_those_of_the_whole_sequence() -> None:
     assert sent(keys, INPUT_GRADIENT, REDUCE_SCATTER) == whole
 
 
+def test_values_of_another_width_are_exchanged_in_theirs() -> None:
+    """DeepSeek-V3: queries and keys of 192, values of 128. Queries, keys and values go one way, the output the other."""
+    model = read_model("deepseek-v3", {"sequence": SEQUENCE})
+    unit = next(unit for unit in model.units if unit.kind == LAYER)
+    found = messages(model, unit, make_keys(cp=8, a2a=8), Kernels())
+    mine = (found.phase == FORWARD) & (found.kind == ALL_TO_ALL) & (found.group == CP_A2A)
+    assert sorted(found.bytes[0, mine]) == [2 * SEQUENCE / 8 * 128 * 128, 2 * SEQUENCE / 8 * 128 * (192 + 192 + 128)]
+
+
+@pytest.mark.parametrize(("a2a", "gathers", "steps"), [(1, 0, 7), (2, 0, 3), (8, 0, 0), (1, 1, 0)])
+def test_each_further_step_of_a_ring_adds_up_outputs_and_gradients(a2a: int, gathers: int, steps: int) -> None:
+    """Two reads and a write of 2 bytes for three quarters of the elements: the output, then gradients of 32 + 2 x 8 heads."""
+    model = read_model(NAME, {"sequence": SEQUENCE})
+    unit = next(unit for unit in model.units if unit.kind == LAYER)
+    found = operators(model, unit, make_keys(cp=8, a2a=a2a, gathers=gathers), Kernels())
+    for phase, heads in ((FORWARD, 32), (INPUT_GRADIENT, 32 + 2 * 8)):
+        mine = np.array([name == "attention_sums" for name in found.names]) & (found.phase == phase)
+        assert found.bytes[0, mine].sum() == pytest.approx(steps * 3 / 4 * 6 * SEQUENCE / 8 * heads * 128)
+
+
+def test_an_all_to_all_divides_key_value_heads() -> None:
+    model = read_model(NAME, {"sequence": SEQUENCE})
+    unit = next(unit for unit in model.units if unit.kind == LAYER)
+    shape = operators(model, unit, make_keys(tp=2, cp=8, a2a=4, sequence_parallel=1), Kernels()).attention
+    assert shape is not None
+    assert (shape.heads[0], shape.kv_heads[0], shape.queries[0], shape.keys[0]) == (4, 1, SEQUENCE / 2, SEQUENCE)
+
+
 @pytest.mark.parametrize(("a2a", "gathers"), [(1, 0), (8, 0), (2, 0), (1, 1)])
 def test_the_work_of_all_ranks_is_that_of_one(a2a: int, gathers: int) -> None:
     """Two chunks of 2 cp balance the causal half: every rank does 1/cp of it."""
@@ -180,6 +208,18 @@ def test_hops_hide_behind_attention_unless_they_are_longer() -> None:
     assert slow["step_time_s"] > 10 * fast["step_time_s"]
 
 
+def test_a_ring_has_a_hop_less_than_ranks() -> None:
+    """On a slow network: (c - 1) hops of s/c tokens, three times the bytes of the forward; behind them all steps but one."""
+    on, work = table(nic_bandwidth="8 Gb/s", nic_efficiency=1, fabric_efficiency=1), workload(sequence=65536)
+    hidden = []
+    for cp in (2, 4):
+        found = run(work, on, tp=8, cp=cp, dp=1, ga=1).named()
+        hop = 2 * 2 * 65536 / cp * 128  # keys and values of one head
+        assert found["cp_total_s"][0] == pytest.approx(32 * 3 * (cp - 1) * hop / 1e9, rel=0.02)
+        hidden.append(float(found["cp_total_s"][0] - found["cp_exposed_s"][0]))
+    assert hidden[1] / hidden[0] == pytest.approx((1 / 4 * 3 / 4) / (1 / 2 * 1 / 2), rel=0.1)
+
+
 def test_plans_that_the_frameworks_refuse() -> None:
     work = workload()
     cases: list[tuple[dict[str, Any], str]] = [
@@ -194,6 +234,7 @@ def test_plans_that_the_frameworks_refuse() -> None:
     ]
     for plan, reason in cases:
         assert reasons(work, **{"dp": 1, "ga": 1, **plan}) == [reason], plan
+    assert reasons(workload(sequence=8200), cp=8, dp=1, ga=1) == ["sequence_not_divisible_by_cp"], "8 ranks, not 16 chunks"
     assert reasons(work, tp=2, cp=4, pp=2, all_gpus=8, ga=1) == ["tp_pp_exceeds_gpus"]
     assert reasons(work, cp=4, all_gpus=10, ga=1) == ["gpus_not_divisible"]
     assert reasons(work, cp=4, all_gpus=8, micro_batch=1, global_batch=3) == ["global_batch_not_divisible"]

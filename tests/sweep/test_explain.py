@@ -13,7 +13,9 @@ import yaml
 
 from sim_core import MEMORY, SpecError, shape_of
 from sweep.explaining.explanation import Explanation, difference, explain
+from sweep.explaining.within import within
 from sweep.one_plan import plans_of, prepare_plan, row_of
+from sweep.ranking import rank
 from sweep.reopening import Reopened, plan_number, reopened, stored_row
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import spec_in
@@ -114,6 +116,25 @@ def test_a_plan_that_does_not_fit_says_what_would(opened: Reopened) -> None:
     near = row_of(opened.prepared, found.nearest.plan)
     assert near["status"] == "ok"
     assert {name: near[name] for name in found.nearest.changes} == found.nearest.changes
+
+
+def test_what_is_within_the_error_is_what_rank_calls_a_tie(opened: Reopened) -> None:
+    """Of two plans alone it is judged as among all."""
+    ranking = rank(opened.folder, top=100, per=[])
+    ties = dict(zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True))
+    assert {True, False} == set(ties.values())
+    best, first = ranking.error_bars.groups[0].best, ranking.rows.to_pylist()[0]
+    for plan in (best, next(plan for plan, tie in ties.items() if tie and plan != best), [*ties][-1]):
+        row = row_of(opened.prepared, plan)
+        of = within(opened, row)
+        assert of is not None
+        assert (of.best, of.tie) == (best, ties[plan])
+        assert of.behind == pytest.approx(row["gpu_s_per_sample"] / first["gpu_s_per_sample"] - 1)
+        assert of.low * first["step_time_s"] == pytest.approx(first["step_time_low_s"])
+        assert set(of.tied) == {plan for plan, tie in ties.items() if tie} - {best}
+        told = sweep("explain", opened.folder, plan).stdout
+        assert ("too little to tell them apart" in told) == (ties[plan] and plan != best)
+        assert ("more than the errors of the two differ" in told) == (not ties[plan])
 
 
 def test_two_plans_differ_by_their_parts(opened: Reopened, found: Explanation) -> None:

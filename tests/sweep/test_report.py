@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -108,6 +109,12 @@ def test_nothing_comes_from_elsewhere(content: dict[str, Any]) -> None:
     assert "a </script><script>alert(1)</script>" in outline.text
     assert len(outline.scripts) == 3, "data, charts, report"
     assert len(page) < 3_000_000
+
+
+def test_it_says_what_rank_says_of_errors(folder: Path, content: dict[str, Any]) -> None:
+    told = sweep("rank", folder).stdout.splitlines()
+    assert content["error"] == [line for line in told if line.startswith(("error bars: ", "ties: "))]
+    assert all(html.escape(line) in report_page(content) for line in content["error"])
 
 
 def test_the_command_writes_the_page(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,163 @@
+"""Activations in flight on each stage, once for all plans that keep the same: no part of them depends on data parallelism."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.costing.in_flight import MOMENTS, count_in_flight
+from sim_core.distinct import distinct_rows
+from sim_core.engine.codes import (
+    DEEPSPEED,
+    ONE_F_ONE_B,
+    PLACEMENT,
+    SPLITS,
+    chunks_of,
+    most_blocks,
+    most_cells,
+    most_scratch,
+    virtual_of,
+)
+from sim_core.engine.schedule import fill_order
+from sim_core.jit import inner_kernel, kernel
+from sim_core.models.recompute import CORE_ATTN
+from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.split import Split
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS, SAVED = 0, 1, 2, 3, 4
+"""Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three.
+Of a model, from SAVED on, what each of RECOMPUTE_MODULES does not keep."""
+
+
+class InFlight(NamedTuple):
+    """Activations at the moment when a stage keeps the most, for the distinct keys of some plans."""
+
+    key: Ints  # [rows]
+    offset: Ints  # [keys] the first of its stages
+    bytes: Floats  # [stages of all keys] with logits
+    logits: Floats  # [stages of all keys]
+
+
+def activations_in_flight(plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
+    """Of the plans in `rows`, sorted by order; `shape` is the row of each in `kept`, [shapes, units, ...] by WHOLE to SAVED."""
+    names = ("schedule", "pp", "vpp", "microbatch_group_size", "checkpointing", "checkpoint_layers")
+    enough = micro_batches_to_fill(plans, rows)
+    columns = [shape, split.key[rows], enough, *(getattr(plans, name)[rows] for name in names)]
+    key, first = distinct_rows(np.stack(columns, axis=1))
+    chosen, ga = rows[first], enough[first]
+    schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
+    offset = np.cumsum(pp) - pp
+    found = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
+    order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
+    scratch = np.empty(most_scratch(schedule, pp, ga), np.int64)
+    counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
+    _fill(plans, split, chosen, ga, shape[first], kept, order, scratch, counts, found)
+    return found
+
+
+def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
+    """As many micro-batches as fill the pipeline of each plan as all of its own do, at most those, [rows].
+
+    A stage of 1F1B keeps the most when it has run its warm-up and one more forward (engine/schedule.py); from there on forwards
+    and backwards alternate. These forwards are among the first groups of micro-batches, whatever comes after.
+    """
+    pp, vpp, own = plans.pp[rows], plans.vpp[rows], plans.microbatch_group_size[rows]
+    group = np.where((vpp > 1) & (own > 0), own, pp)
+    groups = np.where(vpp > 1, 1 + (2 * pp + (vpp - 1) * group) // (group * vpp), 1)
+    alternates = np.isin(plans.schedule[rows], (ONE_F_ONE_B, DEEPSPEED))
+    return np.where(alternates, np.minimum(plans.ga[rows], groups * group), plans.ga[rows])
+
+
+@kernel
+def _fill(
+    plans: Plans,
+    split: Split,
+    rows: Ints,
+    enough: Ints,
+    shape: Ints,
+    kept: Floats,
+    order: Ints,
+    scratch: Ints,
+    counts: Ints,
+    found: InFlight,
+) -> None:
+    """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
+    schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
+    for k in range(len(rows)):
+        plan = plan_at(plans, rows[k])
+        same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
+        if not same or plan.microbatch_group_size != group:
+            schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, enough[k], plan.microbatch_group_size
+            fill_order(schedule, pp, vpp, ga, group, order, scratch)
+            moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
+        placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
+        row, first = split.offset[split.key[rows[k]]], found.offset[k]
+        for stage in range(pp):
+            of_stage, of_logits = 0.0, 0.0
+            for moment in range(moments):
+                then, working, logits_then = 0.0, 0.0, 0.0
+                for chunk in range(chunks):
+                    cell, virtual_row = stage * chunks + chunk, row + virtual_of(placement, stage, chunk, pp)
+                    held, redone, waiting = _chunk(split, plan, kept, shape[k], virtual_row)
+                    then += counts[moment, 0, cell] * held
+                    then += counts[moment, 1, cell] * waiting
+                    logits_then += counts[moment, 0, cell] * _logits(split, kept, shape[k], virtual_row)
+                    working = max(working, redone)
+                if then + working > of_stage:
+                    of_stage, of_logits = then + working, logits_then
+            found.bytes[first + stage], found.logits[first + stage] = of_stage, of_logits
+
+
+@kernel
+def _logits(split: Split, kept: Floats, shape: int, row: int) -> float:
+    """Bytes of logits that one micro-batch leaves in a virtual stage."""
+    total = 0.0
+    for unit in range(kept.shape[1]):
+        total += (split.passes[row, unit] - split.layers[row, unit]) * kept[shape, unit, LOGITS]
+    return total
+
+
+@inner_kernel
+def _saved(kept: Floats, modules: int) -> float:
+    """Bytes that a layer does not keep where `modules`, a mask, run again."""
+    saved = 0.0
+    for k in range(kept.shape[0] - SAVED):
+        if modules >> k & 1:
+            saved += kept[SAVED + k]
+    return saved
+
+
+@kernel
+def _chunk(split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float, float]:
+    """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients
+    need after its input gradients, which have run all recompute: about inputs and output gradients of the linear layers, as
+    many bytes as all activations but those of core attention (Qi et al. 2023, table 1)."""
+    how, layers = plan.checkpointing, split.end[row] - split.begin[row]
+    redone = 0
+    if how in (FULL, EVERY):
+        redone = layers
+    elif how == BLOCK:
+        redone = min(plan.checkpoint_layers, layers)
+    held, working, waiting = 0.0, 0.0, 0.0
+    units = kept.shape[1]
+    for unit in range(units):
+        passes, of_layers = split.passes[row, unit], split.layers[row, unit]
+        ends = passes - of_layers
+        column = WITHOUT_CORE if how == SELECTIVE else WHOLE
+        again = redone * of_layers / layers if layers > 0 else 0.0
+        stored = again / plan.checkpoint_layers if how == EVERY else again
+        if how == MODULES and of_layers > 0:
+            held -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
+            working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
+        held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
+        held += ends * kept[shape, unit, WHOLE]
+        waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
+        if again > 0:
+            span = plan.checkpoint_layers if how == EVERY else 1
+            working = max(working, span * kept[shape, unit, WHOLE])
+    return held, working, waiting

@@ -1,0 +1,68 @@
+"""A plan within the errors of the simulation: its interval, whether it can be told from the best, which runs would tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sweep.columns import LONGER, SHORTER
+from sweep.error_bars import GroupBars
+from sweep.ranking import TOP, rank
+from sweep.reopening import Reopened
+from sweep.selection import quoted
+from sweep.uncertainty.evidence import basis_of
+from sweep.uncertainty.judging import judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """A plan beside the best of its group (values of the spec's `per`). `low`, `high`: its measured over its simulated step."""
+
+    group: dict[str, Any]
+    by: str
+    best: int
+    behind: float  # how much dearer than the best in `by`, a fraction
+    tie: bool  # cannot be told from the best; true for the best
+    low: float
+    high: float
+    tied: tuple[int, ...]  # other plans that tie with the best, of the first TOP
+    bars: GroupBars  # how many do of all, and which runs would tell
+    why: str  # what it rests on
+
+
+def within(opened: Reopened, row: Mapping[str, Any]) -> Within | None:
+    """Where the plan with this row stands in its result; None where no error is known, or what is ranked by is no time."""
+    group = {name: row[name] for name in rank(opened.folder, top=1).per}
+    ranking = rank(opened.folder, where=" AND ".join(map(_is, group, group.values())) or None, per=[], top=TOP)
+    basis, by = basis_of(opened.provenance), ranking.by
+    if basis.spread is None or not ranking.error_bars.groups or by not in (*LONGER, *SHORTER) or not row.get(by):
+        return None
+    first = ranking.rows.slice(0, 1).to_pylist()[0]
+    columns = list(ranking.varying)
+    pair = pa.Table.from_pylist([{name: each[name] for name in columns} | {"plan": each["plan"]} for each in (first, row)])
+    cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], np.float64)
+    judged = judge(pair, columns, cost, basis)
+    ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
+    bars = ranking.error_bars.groups[0]
+    return Within(
+        group=group,
+        by=by,
+        best=bars.best,
+        behind=float(cost[1] / cost[0] - 1),
+        tie=bool(judged.tie[1]) or row["plan"] == bars.best,
+        low=float(judged.low[1]),
+        high=float(judged.high[1]),
+        tied=tuple(plan for plan, tie in ties if tie and plan != bars.best),
+        bars=bars,
+        why=ranking.error_bars.why,
+    )
+
+
+def _is(name: str, value: Any) -> str:
+    """The condition that a column has this value."""
+    text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+    return f"{quoted(name)} = {text}"
