@@ -21,6 +21,7 @@ from sweep.slices import FIRST_ROWS, MAX_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
 WARM_S: Final = 3.0
+TRIED_PLANS: Final = 1024
 
 
 @dataclass(kw_only=True)
@@ -119,6 +120,14 @@ def run_slices(
                 "If not, use --set store.writer=driver"
             )
     return progress
+
+
+def cpu_seconds(sweep: Sweep, plans: int) -> float:
+    """About how long one CPU simulates so many plans of a sweep whose engine is ready, from a few of them."""
+    positions = spread(sweep.space.count, TRIED_PLANS)
+    begun = time.process_time()
+    evaluate(sweep, positions)
+    return (time.process_time() - begun) * plans / len(positions)
 
 
 def _with_need(error: OSError, sweep: Sweep, left: int) -> OSError:

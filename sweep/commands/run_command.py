@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -27,9 +27,10 @@ from sweep.commands.shared import (
     results_folder,
     say_if_compiling,
 )
-from sweep.execution import Progress, dry_run, run_sweep
+from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.executors.inline import InlineExecutor
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder
 from sweep.preparation import Prepared
@@ -42,6 +43,9 @@ from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_rais
 from sweep.slices import LIMIT_S
 from sweep.spec import load_spec
 from sweep.store import Store
+
+SHORT_S: Final = 2.0
+"""A sweep of fewer CPU seconds runs in this process, unless `--workers` is given: workers need as long to start."""
 
 
 def command(
@@ -64,7 +68,7 @@ def command(
     introduce(loaded, prepared, console)
     folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
     if only_plan:
-        _dry_run(prepared, folder, _at_once(executor, workers), fresh, console, as_json=as_json)
+        _dry_run(prepared, folder, executor, workers, fresh, console, as_json=as_json)
         return
     check_persistent(out)
     Store(directory=folder).check(prepared.provenance, fresh=fresh)
@@ -73,21 +77,29 @@ def command(
         with sigterm_raises(), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
             if executor is Kind.ray:
                 console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
+            make_ready(prepared, console)
+            if _by_default(executor, workers) and cpu_seconds(prepared.sweep, prepared.sweep.space.count) < SHORT_S:
+                running = InlineExecutor()
             progress = _run(prepared, Store(directory=folder), running, fresh, console)
     except (KeyboardInterrupt, Terminated) as stop:
         console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
         raise typer.Exit(exit_code(stop)) from None
     if as_json and top != 0:
         sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
-    _conclude(progress, folder, running.workers, 0 if quiet or as_json else top, console)
+    count = 0 if isinstance(running, InlineExecutor) else running.workers
+    _conclude(progress, folder, count, 0 if quiet or as_json else top, console)
 
 
-def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, console: Console, *, as_json: bool) -> None:
+def _dry_run(
+    prepared: Prepared, folder: Folder, executor: Kind, given: int | None, fresh: bool, console: Console, *, as_json: bool
+) -> None:
     store, count = Store(directory=folder), prepared.sweep.space.count
     store.check_held(prepared.provenance, fresh=fresh)
     left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
     say_if_compiling(console)
     found = dry_run(prepared)
+    short_run = _by_default(executor, given) and count * found.seconds_per_plan < SHORT_S
+    workers = 0 if short_run else _at_once(executor, given)
     print_reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
     if left < count:
         console.print(
@@ -100,7 +112,7 @@ def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, cons
     simulated = left * found.seconds_per_plan / max(workers, 1)
     console.print(
         f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about {clock(seconds)} (h:min:s) "
-        f"with {workers} worker{'s' * (workers != 1)} on free CPUs, {clock(simulated)} of it to simulate, and "
+        f"{_with(workers)} on free CPUs, {clock(simulated)} of it to simulate, and "
         f"{short(size, 'B')} of results{_free(folder)}. Nothing was stored.",
         highlight=False,
         soft_wrap=True,
@@ -108,6 +120,14 @@ def _dry_run(prepared: Prepared, folder: Folder, workers: int, fresh: bool, cons
     if "" not in found.reasons:
         console.print("No plan can run." if found.probed == count else "None of these plans can run.")
         raise typer.Exit(EXIT_NO_PLAN)
+
+
+def _by_default(executor: Kind, workers: int | None) -> bool:
+    return executor is Kind.local and workers is None
+
+
+def _with(workers: int) -> str:
+    return f"with {workers} worker{'s' * (workers != 1)}" if workers else "in this process"
 
 
 def _at_once(executor: Kind, workers: int | None) -> int:
@@ -127,7 +147,6 @@ def _free(folder: Folder) -> str:
 
 
 def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
-    make_ready(prepared, console)
     with progress_display(console) as watch:
         return run_sweep(
             prepared, store, executor, fresh=fresh, watch=watch, log=lambda text: console.print(text, soft_wrap=True)
@@ -137,11 +156,8 @@ def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, cons
 def _conclude(progress: Progress, folder: Folder, workers: int, top: int | None, console: Console) -> None:
     resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
     if progress.done:
-        console.print(
-            f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s with "
-            f"{workers} worker{'s' * (workers != 1)}{resumed}",
-            highlight=False,
-        )
+        took = f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s"
+        console.print(f"{took} {_with(workers)}{resumed}", highlight=False)
     else:
         console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
     if top != 0:

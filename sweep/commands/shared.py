@@ -41,7 +41,11 @@ Executing = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=0, help="Worker processes; 0: none, run in this process. Default: all cores. A cluster sets its own."),
+    typer.Option(
+        min=0,
+        help="Worker processes; 0: none, run in this process. Default: all cores, but none to run less than 2 s of plans."
+        " A cluster sets its own.",
+    ),
 ]
 SliceLimit = Annotated[float, typer.Option(min=1, help="Seconds after which a slice of plans counts as hanging.")]
 SpecSets = Annotated[list[str] | None, typer.Option("--set", help="Override a key of the spec: axes.tp=[1,2].")]

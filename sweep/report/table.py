@@ -88,8 +88,8 @@ def _axis(table: pa.Table, name: str) -> Axis:
     order = sorted(range(len(values)), key=lambda k: (values[k] is None, values[k]))
     place = np.empty(len(values), np.int64)
     place[order] = np.arange(len(values))
-    codes = place[coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
-    used = np.unique(codes) if len(codes) else codes  # a dictionary may hold more than the rows use
+    codes = place[coded.indices.to_numpy(zero_copy_only=False)]
+    used = np.flatnonzero(np.bincount(codes, minlength=len(values)))  # a dictionary may hold more than the rows use
     if len(used) < len(values):
         again = np.full(len(values), -1, np.int64)
         again[used] = np.arange(len(used))

@@ -13,7 +13,8 @@ from sweep.show.tables import SHORT_COLUMN, cell, plain_table
 
 NOTHING: Final = 5e-5
 """A gain below this is none."""
-_HEADINGS: Final = ("constraint", "costs", "without", "plan")
+LEAST: Final = 16
+"""Characters of a constraint that are shown, however narrow the terminal."""
 
 
 def print_relaxed(found: Sequence[Relaxed], notes: Sequence[str], console: Console) -> None:
@@ -36,7 +37,11 @@ def _print_group(found: Sequence[Relaxed], console: Console) -> None:
     columns = [[_constraint(one) for one in found], [_cost(one) for one in found]]
     columns += [["" if one.without is None else cell(one.by, one.without[one.by]) for one in found]]
     columns += [["" if one.without is None else str(one.without["plan"]) for one in found]]
-    plain_table([*_HEADINGS[:2], SHORT_COLUMN.get(first.by, first.by), _HEADINGS[3]], columns, console, left=1)
+    headings = ["constraint", "costs", SHORT_COLUMN.get(first.by, first.by), "plan"]
+    if console.is_terminal:
+        others = sum(max(map(len, (head, *cells))) + 2 for head, cells in zip(headings[1:], columns[1:], strict=True))
+        columns[0] = [_shortened(text, max(console.width - others - 2, LEAST)) for text in columns[0]]
+    plain_table(headings, columns, console, left=1)
     for one in found:
         if one.better > NOTHING or (one.now is None and one.without is not None):
             console.print(f"{_constraint(one)}: {_told(one)}", soft_wrap=True, highlight=False)
@@ -44,6 +49,10 @@ def _print_group(found: Sequence[Relaxed], console: Console) -> None:
 
 def _constraint(one: Relaxed) -> str:
     return one.constraint if one.origin in (WHERE, DEVICE) else f"{one.origin} {one.constraint}"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
 def _cost(one: Relaxed) -> str:

@@ -149,6 +149,14 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "\x1b" not in told.stdout
     assert "\r" not in told.stdout
     assert f"Results: {tmp_path / 'out'}" in told.stdout
+    assert "plans/s with 1 worker" in told.stdout
+
+
+def test_a_short_sweep_runs_in_this_process_unless_workers_are_asked_for(write_spec: SpecWriter, tmp_path: Path) -> None:
+    spec = write_spec()
+    assert "in this process on free CPUs" in sweep("run", spec, "--out", tmp_path / "out", "--dry-run").stdout
+    assert "with 1 worker on free CPUs" in sweep("run", spec, "--out", tmp_path / "out", "--dry-run", "--workers", 1).stdout
+    assert "plans/s in this process" in sweep("run", spec, "--out", tmp_path / "out").stdout
 
 
 def test_failed_plans_are_still_told_when_there_is_nothing_to_do(write_spec: SpecWriter, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sim_core import SpecError
 from sweep.api import run
@@ -13,6 +15,7 @@ from sweep.conditions import conjuncts
 from sweep.ranking import rank
 from sweep.relaxing import COLUMNS, MEMORY, Relaxed, relax
 from sweep.reopening import reopened
+from sweep.show.relaxed import print_relaxed
 from tests.sweep.commands import sweep
 
 WHERE = ["tp * pp <= 8", "tp <= 4", "pp > 1 or micro_batch = 1"]
@@ -96,6 +99,17 @@ def test_the_command_says_it_in_words_and_rows(folder: Path) -> None:
     wrong = sweep("rank", folder, "--relax", "--top", "3")
     assert wrong.returncode == 1
     assert "--relax takes only" in wrong.stderr
+
+
+def test_a_long_constraint_is_shortened_to_the_terminal(folder: Path) -> None:
+    found = relax(reopened(folder), where=f"step < 1000{' + 0' * 40} and tp > 0")
+    for width in (80, 48):
+        out = io.StringIO()
+        print_relaxed(found, (), Console(file=out, width=width, force_terminal=True, color_system=None))
+        table = out.getvalue().split("\n\n")[1].splitlines()
+        assert len(table) == len(WHERE) + 5
+        assert all(len(line) <= width for line in table), table
+        assert any("\u2026" in line for line in table)
 
 
 def test_what_it_cannot_answer_is_refused(folder: Path, tmp_path: Path) -> None:
