@@ -4,14 +4,16 @@
 
 FOLDER holds `jobs.csv` (job, gpus, tp, pp, ep, layers, micro_batch, micro_batches, step_ms: the measured step) and a folder
 of rank traces for each job. Errors are relative to the measured step. A move simulates the plan of another job of the same
-model (equal layers, experts, sequence, batch) from all files of one job; its regret is how much longer the plan that the
-sweep would pick takes than the best one, both as measured. Exit code 1 if a bar of docs/traces.md is missed.
+model (equal layers, experts, sequence, batch; or another sequence and number of experts) from all files of one job; its regret
+is how much longer the plan that the sweep would pick takes than the best one, both as measured. Exit code 1 if a bar of
+docs/traces.md is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import random
 import sys
 from collections import defaultdict
@@ -57,6 +59,14 @@ class Recorded:
         return layout.layers, layout.experts, self.job.sequence, self.batch, layout.tp * layout.pp * layout.dp, self.name[:3]
 
     @property
+    def resized(self) -> tuple[object, ...]:
+        return self.job.sequence, self.job.layout.experts
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        return self.model[0], self.model[3], self.model[4]
+
+    @property
     def plan(self) -> tuple[int, int]:
         return self.job.layout.pp, self.job.layout.ep
 
@@ -71,12 +81,15 @@ def recorded_jobs(folder: Path) -> list[Recorded]:
     return found
 
 
-def simulated_s(job: Job, device: Hardware, like: Job | None = None, *, loaded: bool = False) -> float:
-    """The step of a job's traces, at its own plan or at that of the job `like`, or `loaded` as its experts were."""
+def simulated_s(job: Job, device: Hardware, like: Job | None = None, *, loaded: bool = False, resized: bool = False) -> float:
+    """The step of a job's traces, at its own plan or at that of the job `like`; `loaded` as its experts were, `resized` to its
+    sequence and experts."""
     workload = workload_from_job(job, sequence=None, measured_on=None, micro_batch=None)
     at = (like or job).layout
     names = ("tp", "pp", "vpp", "ep", "ga", "micro_batch")
     plan = {name: getattr(at, name) for name in names} | {"all_gpus": at.tp * at.pp * at.dp}
+    if resized and like:
+        plan |= {"sequence": like.sequence, "experts": at.experts or 0}
     if loaded and like and job.has_experts:
         of_like = workload_from_job(like, sequence=None, measured_on=None, micro_batch=None)
         plan["expert_imbalance"] = of_like.arrays.recorded_load
@@ -168,6 +181,19 @@ def moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]
             print(f"{source.name} {source.plan} picks {picked}: regret {regret:.2f}")
 
 
+def resizings(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]]) -> None:
+    """Moves to another sequence or number of experts, among jobs with experts that are otherwise alike."""
+    some = [job for job in jobs if job.job.has_experts]
+    for source, target in itertools.permutations(some, 2):
+        if source.resized == target.resized or source.alike != target.alike:
+            continue
+        for name, loaded in (("sequence and experts", False), ("sequence and experts, load known", True)):
+            found_s = tried(lambda: simulated_s(source.job, device, target.job, loaded=loaded, resized=True))  # noqa: B023
+            errors[name].append(100 * (found_s / target.step_s - 1))
+        errors["sequence and experts, naive"].append(100 * (source.step_s / target.step_s - 1))
+        print(f"{source.name} {source.resized} -> {target.name} {target.resized}  {errors[name][-1]:7.2f}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -181,6 +207,7 @@ def main() -> int:
     for job in jobs:
         own_plan(job, device, given.subsets, errors)
     moves(jobs, device, errors)
+    resizings(jobs, device, errors)
     missed = False
     for name, found in errors.items():
         sizes = np.abs(found)

@@ -13,10 +13,10 @@ from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
-from sim_core.costing.recorded import at_replayed, recorded_on, with_recorded
+from sim_core.costing.recorded import at_replayed, with_recorded
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
-from sim_core.hardware.table import HardwareTable, hardware_table
+from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim_core.costing.recorded import recorded_on
-from sim_core.hardware.table import HardwareTable, hardware_table
+from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.planning.building import plans
 from sim_core.planning.legality import REASONS
 from sim_core.simulator import simulate

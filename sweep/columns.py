@@ -38,6 +38,8 @@ _KIND: Final = {
     "dispatcher": _WORD,
     "overlap_shared_experts": pa.bool_(),
     "layers": pa.int64(),
+    "sequence": pa.int64(),
+    "experts": pa.int64(),
     "microbatch_group_size": pa.int64(),
     "post_validation": pa.bool_(),
     "gradient_precision": _WORD,

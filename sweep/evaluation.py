@@ -88,7 +88,8 @@ def _batch(
     samples = described["global_batch"].to_numpy().astype(np.float64)
     values[DEVICE_MEMORY] = sweep.hardware.columns.memory_bytes[plans.hardware]
     values["samples_per_s"] = samples / values["step_time_s"]
-    values["tokens_per_s"] = values["samples_per_s"] * (sweep.workload.sequence or np.nan)
+    tokens = np.where(plans.sequence > 0, plans.sequence, sweep.workload.sequence or np.nan)
+    values["tokens_per_s"] = values["samples_per_s"] * tokens
     values["gpu_s_per_sample"] = plans.all_gpus * values["step_time_s"] / samples
     values["tokens_per_s_per_gpu"] = values["tokens_per_s"] / plans.all_gpus
     flops = values["tokens_per_s_per_gpu"] * (sweep.flops_per_token or np.nan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,13 +89,14 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
     notes += _not_given(variants)
+    notes += dict.fromkeys(_of_moves(workload, space))
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
     if workload.records:
         notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
     if spec.budget:
         notes.append(spec.budget.note(variants))
-    saved = checkpoint_bytes(workload) if spec.failures and "layers" not in space.named else None
+    saved = checkpoint_bytes(workload) if spec.failures and not {"layers", "experts"} & space.named else None
     if spec.failures:
         notes.append(spec.failures.note(saved))
     if spec.stragglers:
@@ -171,6 +173,17 @@ def _plausibility(workload: Workload, variants: list[Hardware], space: Space) ->
         "missing": missing,
         "doubts": list(found.doubts),
     }
+
+
+def _of_moves(workload: Workload, space: Space) -> Iterator[str]:
+    """What is assumed of plans that differ from the recorded one, by the fields that the spec sets."""
+    own = {**workload.base._asdict(), "sequence": workload.sequence, "experts": workload.experts}
+    for name, text in () if workload.modelled else workload.moving_notes:
+        values = {space.held[name]} if name in space.held else set()
+        for axis in space.axes:
+            values |= set(axis.codes.get(name, np.zeros(0, np.int64)).tolist())
+        if values - {own[name], 0}:
+            yield text
 
 
 def _not_given(variants: list[Hardware]) -> list[str]:

@@ -54,6 +54,8 @@ UNUSUAL: Final = (
     "dispatcher",
     "overlap_shared_experts",
     "layers",
+    "sequence",
+    "experts",
     "microbatch_group_size",
     "post_validation",
     "gradient_precision",

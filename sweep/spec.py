@@ -62,6 +62,8 @@ NUMBERS: Final = (
     "microbatch_group_size",
     "bucket_bytes",
     "layers",
+    "sequence",
+    "experts",
     "straggler_stage",
     "dp_shard",
     "prefetch_layers",

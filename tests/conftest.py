@@ -32,7 +32,7 @@ PLAIN: dict[str, float] = {
     "precision": 0, "dispatcher": 0, "straggler_stage": 0, "gradient_precision": 0, "sharding": 0, "dp_shard": 0,
     "reshard_after_forward": 1, "prefetch_layers": 1, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
     "dp_overlap_ratio": 0.0, "tp_overlap_ratio": 0.0, "ep_overlap_ratio": 0.0, "pp_overlap_ratio": 1.0,
-    "expert_imbalance": 0.0,
+    "expert_imbalance": 0.0, "sequence": 0, "experts": 0,
 }  # fmt: skip
 
 

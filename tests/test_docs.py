@@ -145,36 +145,18 @@ def test_the_figures_of_the_fidelity_page_are_measured(gpt7b: Workload, llama: W
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "README.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "cluster/README.md",
-        "cluster/nightly/README.md",
-        "docs/architecture.md",
-        "docs/kernels.md",
-        "docs/models.md",
-        "docs/validation.md",
-        "docs/moving.md",
-        "docs/network.md",
-        "docs/aicb.md",
-        "docs/fidelity.md",
-        "docs/formats.md",
-        "docs/commands.md",
-        "docs/export.md",
-        "docs/tutorial.md",
-        "docs/results.md",
-        "docs/explain.md",
-        "docs/reliability.md",
-        "docs/performance.md",
-        "docs/cluster.md",
-        "docs/nightly.md",
-    ],
+    ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/*.md")))]
+    + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("cluster/**/*.md"))],
 )
 def test_links_of_the_documents_lead_somewhere(name: str) -> None:
     path = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (path.parent / target).exists(), f"{name}: {target}"
+
+
+def test_every_page_is_in_the_list_by_task() -> None:
+    listed = set(re.findall(r"\]\(([a-z_]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
+    assert listed == {path.name for path in ROOT.glob("docs/*.md")} - {"README.md"}
 
 
 def test_the_recipes_for_contributors_name_what_is_there() -> None:

@@ -26,6 +26,7 @@ from sim_core.costing.case import (
 )
 from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
+from sim_core.costing.launching import layer_scales
 from sim_core.costing.modelled import cost_model_blocks
 from sim_core.costing.ratios import add_core, fill_ratios
 from sim_core.distinct import distinct_rows
@@ -37,7 +38,7 @@ from sim_core.planning.columns import FILE, MODULES, NONE, SELECTIVE, Plans
 from sim_core.planning.keys import key_table
 from sim_core.planning.split import Split
 from sim_core.terms import CP_A2A, CP_RING
-from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales
+from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -61,7 +62,8 @@ def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, group
         return blocks
     if modelled:
         fill_ratios(arrays, modelled, hardware, plans, rows[first], blocks)
-    _cost_rows(arrays, hardware.columns, plans, groups, split, blocks, rows[first], modelled is not None)
+    scales = layer_scales(workload, hardware, plans, rows[first])
+    _cost_rows(arrays, hardware.columns, plans, groups, split, blocks, rows[first], scales, modelled is not None)
     if modelled and not arrays.pieces.attention_core.any():
         add_core(arrays, modelled, hardware, plans, rows[first], blocks)
     return blocks
@@ -73,7 +75,7 @@ def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     all_groups = np.array([TP, EP, CP_A2A, CP_RING])
     sent = pieces.comm_group[pieces.comm_kind != NO_COMM] if workload.from_file else all_groups
     columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    names = ("hardware", "overlap_tp", "overlap_ep", "overlap_shared_experts", "dispatcher")
+    names = ("hardware", "sequence", "experts", "overlap_tp", "overlap_ep", "overlap_shared_experts", "dispatcher")
     columns += [*key_table(plans, rows).T, *(getattr(plans, name)[rows] for name in names)]
     how = plans.checkpointing[rows]
     columns.append(np.where((how == FILE) | (how == SELECTIVE) | (how == MODULES), how, NONE))
@@ -92,22 +94,26 @@ def _cost_rows(
     split: Split,
     blocks: Blocks,
     first: Ints,
+    layer: Floats,
     by_model: bool,
 ) -> None:
     for i in first:
-        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i), by_model)
+        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i), layer, by_model)
 
 
 @inner_kernel
-def _cost(case: Case, by_model: bool) -> None:  # noqa: C901, PLR0915
+def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR0915
     """Fill the row of one key: sums over the pieces of each unit. `by_model`: the factors of compute are filled already.
+    `layer`: those of a layer's, forward and backward, by row (costing/launching.py); no rows: by the rule.
 
     A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
     gradient in the backward (Megatron-LM's asynchronous tensor-parallel all-reduce).
     """
     plan, pieces, blocks, row = case.plan, case.arrays.pieces, case.blocks, case.block
     base = case.arrays.base
-    rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, blocks.scale[row])
+    tokens, experts = times_base(plan.sequence, case.arrays.sequence), times_base(plan.experts, case.arrays.experts)
+    sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
+    rule_scales(*sizes, tokens, experts, EXPONENTS, blocks.scale[row])
     rules, load = case.arrays.compute_rule, case.arrays.expert_load
     if load.shape[0] > 0 and plan.expert_imbalance > 0:
         blocks.scale[row, EXPERT_LOAD] *= plan.expert_imbalance / case.arrays.recorded_load
@@ -120,6 +126,9 @@ def _cost(case: Case, by_model: bool) -> None:  # noqa: C901, PLR0915
         forward, backward = blocks.compute[row, unit, 0], blocks.compute[row, unit, 1]
         if rules.shape[0] > 0 and not by_model:
             forward = backward = compute_factor(blocks.scale[row, rules[p]], case.device, plan)
+            if layer.shape[0] > 0 and unit == case.arrays.layer_unit and rules[p] == COMPUTE:
+                forward = compute_factor(layer[row, 0], case.device, plan)
+                backward = compute_factor(layer[row, 1], case.device, plan)
         again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
         forward_s = pieces.compute_s[p, FORWARD] * forward
         weight_s = pieces.compute_s[p, WEIGHT_GRADIENT] * backward

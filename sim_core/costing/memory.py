@@ -41,6 +41,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
 
     shares = arrays.shares
     of_experts = recorded(EXPERT_PARAMETERS)
+    times = np.where((plans.experts > 0) & (arrays.experts > 0), plans.experts / (arrays.experts or 1.0), 1.0)
     dense = recorded(PARAMETERS) + recorded(ALL_PARAMETERS) * (1 - shares.experts)
     in_layers = dense * (1 - shares.ends - shares.head - shares.whole)
     padding = np.ones(len(plans.tp))
@@ -56,7 +57,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + embedding
         total: Floats = held * widths[0]
         of_tp = 1.0 if shares.whole_experts else by_tp
-        experts = of_experts * of_stage / of_tp / (plans.ep / base.ep)
+        experts = of_experts * times * of_stage / of_tp / (plans.ep / base.ep)
         return total + experts * widths[1]
 
     bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width

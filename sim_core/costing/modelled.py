@@ -63,7 +63,7 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
     base = workload.base
     for row, i in enumerate(first):
         ratios = (plans.micro_batch[i] / base.micro_batch / plans.cp[i], plans.tp[i] / base.tp, plans.ep[i] / base.ep)
-        rule_scales(*ratios, EXPONENTS, blocks.scale[row])
+        rule_scales(*ratios, 1.0, 1.0, EXPONENTS, blocks.scale[row])
 
 
 def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int) -> None:

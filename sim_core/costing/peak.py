@@ -41,7 +41,7 @@ from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
 from sim_core.terms import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.units import short
-from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales
+from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales, times_base
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
@@ -181,7 +181,8 @@ def _fill(
     base = arrays.base
     for k in range(len(rows)):
         plan = plan_at(plans, rows[k])
-        rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, EXPONENTS, scale)
+        sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
+        rule_scales(*sizes, 1.0, times_base(plan.experts, arrays.experts), EXPONENTS, scale)
         sharding = sharding_of(arrays, plan)
         placement, first = PLACEMENT[plan.schedule], in_flight.offset[in_flight.key[k]]
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]

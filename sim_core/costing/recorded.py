@@ -20,7 +20,7 @@ from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_plans, group_s
 from sim_core.hardware.description import Hardware
-from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table
+from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, hardware_table, recorded_on
 from sim_core.jit import kernel
 from sim_core.planning.building import plans
 from sim_core.planning.placement import crosses_nodes
@@ -38,11 +38,6 @@ NEAREST, FURTHEST = 0.5, 2.0
 """Bounds of the factor of compute: beyond them something else than compute differs, and it stays as it was recorded."""
 TRIALS: Final = 8
 """Secants of a step that is nearly linear in its compute: to 1e-12."""
-
-
-def recorded_on(hardware: HardwareTable) -> Hardware:
-    """The hardware of recorded times: as given, else the first of the sweep."""
-    return hardware.measured_on or hardware.variants[0]
 
 
 def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim_core.costing.parameters import stage_factor
 from sim_core.planning.columns import Plans
-from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales
+from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales, times_base
 from sim_core.workloads.summary import COLLECTIVE_NAMES
 from sim_core.workloads.workload import GROUP_NAMES, NO_COMM, Workload
 
@@ -20,7 +20,8 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
     pp, tp, ep, ga = (int(getattr(plans, name)[row]) for name in ("pp", "tp", "ep", "ga"))
     dp = int(plans.all_gpus[row]) // (tp * pp)
     scale = np.empty(N_RULES)
-    rule_scales(plans.micro_batch[row] / base.micro_batch, tp / base.tp, ep / base.ep, EXPONENTS, scale)
+    tokens, experts = times_base(plans.sequence[row], arrays.sequence), times_base(plans.experts[row], arrays.experts)
+    rule_scales(plans.micro_batch[row] / base.micro_batch, tp / base.tp, ep / base.ep, tokens, experts, EXPONENTS, scale)
     passes = arrays.unit_layers[:, -1] / pp
     for unit, here in ((arrays.first_unit, True), (arrays.last_unit, pp == 1)):
         if unit >= 0:

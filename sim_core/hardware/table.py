@@ -63,6 +63,11 @@ class HardwareTable:
         return len(self.variants)
 
 
+def recorded_on(hardware: HardwareTable) -> Hardware:
+    """The hardware of recorded times: as given, else the first of the sweep."""
+    return hardware.measured_on or hardware.variants[0]
+
+
 class Links(NamedTuple):
     """The network numbers of one hardware: bytes/s that large messages reach, seconds per hop, NCCL's switches and limits."""
 

@@ -72,6 +72,8 @@ DEFAULTS: Final[Mapping[str, Value]] = {
     "reshard_after_forward": True,
     "prefetch_layers": 1,
     "expert_imbalance": "recorded",
+    "sequence": 0,
+    "experts": 0,
     "straggler_stage": 0,
     "straggler_factor": 1.0,
     "device_speed": 1.0,
@@ -99,6 +101,7 @@ _SWITCH: Final = _Bounds(least=0, most=1)
 _FACTOR: Final = _Bounds(least=1e-9, most=1e9)
 _FROM_ZERO: Final = (
     "ga", "microbatch_group_size", "bucket_bytes", "checkpoint_layers", "straggler_stage", "dp_shard", "prefetch_layers",
+    "sequence", "experts",
 )  # fmt: skip
 _BOUNDS: Final[Mapping[str, _Bounds]] = {
     **{name: _Bounds(least=int(name not in _FROM_ZERO), most=most) for name, most in LARGEST.items()},

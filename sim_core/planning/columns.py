@@ -71,6 +71,8 @@ class Plans(NamedTuple):
     hardware: Ints  # row of the HardwareTable
     fidelity: Ints  # index into FIDELITIES
     layers: Ints  # layers of the model
+    sequence: Ints  # tokens; 0: as in the workload
+    experts: Ints  # of a layer; 0: as in the workload
     straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
     gradient_precision: Ints  # index into PRECISIONS
     sharding: Ints  # index into terms.SHARDINGS
@@ -129,6 +131,8 @@ class Plan(NamedTuple):
     hardware: int
     fidelity: int
     layers: int
+    sequence: int
+    experts: int
     straggler_stage: int
     gradient_precision: int
     sharding: int
@@ -176,6 +180,8 @@ def plan_at(plans: Plans, i: int) -> Plan:
         hardware=plans.hardware[i],
         fidelity=plans.fidelity[i],
         layers=plans.layers[i],
+        sequence=plans.sequence[i],
+        experts=plans.experts[i],
         straggler_stage=plans.straggler_stage[i],
         gradient_precision=plans.gradient_precision[i],
         sharding=plans.sharding[i],

@@ -61,7 +61,7 @@ def loads_unknown(workload: Workload, plans: Plans) -> Bools:
     if not set_here.any():
         return set_here
     costed = len(workload.arrays.expert_load) > 0 if workload.from_file else workload.has_experts
-    experts = workload.experts or 0
+    experts = _experts(workload, plans)
     unfit = (plans.expert_imbalance < 0) & ((experts == 0) | (experts % plans.ep != 0))
     unknown: Bools = set_here & (unfit | (not costed))
     return unknown
@@ -73,9 +73,15 @@ def with_loads(workload: Workload, plans: Plans) -> Plans:
     if not given.any():
         return plans
     found = np.where(given > 0, np.clip(given, 1.0, plans.ep), 0.0)
+    experts = _experts(workload, plans)
     for k in np.flatnonzero((given < 0) & ~loads_unknown(workload, plans)):
-        found[k] = zipf_load(float(-given[k]), workload.experts or 1, int(plans.ep[k]))
+        found[k] = zipf_load(float(-given[k]), int(experts[k]), int(plans.ep[k]))
     return plans._replace(expert_imbalance=found)
+
+
+def _experts(workload: Workload, plans: Plans) -> npt.NDArray[np.int64]:
+    """Experts of a layer, 0 where unknown, [n]."""
+    return np.where(plans.experts > 0, plans.experts, workload.experts or 0)
 
 
 @cache

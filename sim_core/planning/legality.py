@@ -113,6 +113,8 @@ REASONS: Final = (
     "recompute_modules_unfit",
     "precision_not_recorded",
     "expert_load_unknown",
+    "sequence_not_movable",
+    "experts_not_movable",
     "precision_not_in_stack",
     "precision_not_on_device",
     "sizes_unfit_precision",
@@ -195,6 +197,10 @@ EXPLANATIONS: Final = {
     "Megatron refuses: shared_experts with overlap_shared_experts, moe with overlap_ep, layernorm or moe_act with fp8_delayed",
     "precision_not_recorded": "a recorded workload's times hold for the precision in which they were taken (a model has any)",
     "expert_load_unknown": "expert_imbalance: no experts, no recorded times by tokens, or ep does not divide their number",
+    "sequence_not_movable": "another sequence than the workload's: only a trace has others, without a model, whose messages "
+    "and dense gradients tell the sizes of a layer (a model has one sequence: workload.sequence)",
+    "experts_not_movable": "another number of experts than the workload's: only a trace has others, without a model, whose "
+    "own number is known",
     "precision_not_in_stack": "this stack has no linear layers in 8 or 4 bits",
     "precision_not_on_device": "the device has no tensor cores of this precision",
     "sizes_unfit_precision": "hidden size, heads, MLP (over tp) or tokens are no multiple of 16 (fp8), or of 32 (mxfp8, nvfp4)",
@@ -246,6 +252,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
         **_unfit_modules(workload, plans),
         "precision_not_recorded": (plans.precision > 0) & workload.from_file,
         "expert_load_unknown": loads_unknown(workload, plans),
+        "sequence_not_movable": _unmovable(workload, plans.sequence, workload.sequence, workload.arrays.sequence),
+        "experts_not_movable": _unmovable(workload, plans.experts, workload.experts, workload.arrays.experts),
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
@@ -268,7 +276,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "pp_message_unknown": (event | (plans.pp_overlap_ratio < 1)) & (plans.pp > 1) & (not workload.arrays.p2p_bytes > 0),
         "no_experts": (plans.ep > 1) & (not workload.has_experts),
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
-        "ep_exceeds_experts": plans.ep > (workload.experts or MAX_GPUS),
+        "ep_exceeds_experts": plans.ep > np.where(plans.experts > 0, plans.experts, workload.experts or MAX_GPUS),
         "gradients_unknown": _without_gradients(workload, plans, sharing, around),
         "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
@@ -281,6 +289,14 @@ def check(workload: Workload, plans: Plans) -> Ints:
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _unmovable(workload: Workload, asked: Ints, own: int | None, recorded: float) -> npt.NDArray[np.bool_]:
+    """Plans with another number than the workload's, which cannot be moved to it."""
+    unmovable: npt.NDArray[np.bool_] = (
+        (asked > 0) & (asked != (own or -1)) & (workload.modelled is not None or not recorded > 0)
+    )
+    return unmovable
 
 
 def _group_fits(plans: Plans, group: Ints) -> npt.NDArray[np.bool_]:
@@ -301,7 +317,7 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
     """Plans that the model of a workload cannot run with, by reason."""
     modelled = workload.modelled
     if modelled is None or workload.sequence is None:
-        return {}
+        return {"experts_not_divisible_by_ep": plans.experts % plans.ep != 0}
     keys = keys_of(modelled, key_table(plans, np.arange(len(plans.tp))))
     codes = refusals(modelled.model, keys, workload.sequence)
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)

@@ -195,7 +195,9 @@ def simai_one(
     device = device_at(hardware, row)
     gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
     nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.nic_bandwidth[row] / 1e9
-    rule_scales(plan.micro_batch / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, EXPONENTS, scale)
+    rule_scales(
+        plan.micro_batch / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, 1.0, 1.0, EXPONENTS, scale
+    )
     factor_ns = compute_factor(1e9 * scale[COMPUTE], device, plan)
     micro_batches = plan.ga * arrays.micro_batches / arrays.base.ga
     layers = arrays.unit_layers.shape[1] - 1

@@ -55,7 +55,9 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
     unchanged = own and (plan.checkpointing in (NONE, FILE))
     keeps_ids = unchanged and plan.checkpointing == FILE
     scale = np.empty(moving.N_RULES)
-    moving.rule_scales(plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, moving.EXPONENTS, scale)
+    moving.rule_scales(
+        plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, 1.0, 1.0, moving.EXPONENTS, scale
+    )
     sent = workload.arrays.p2p_bytes * scale[workload.arrays.p2p_rule]
     header = Header(
         policy=text.header.policy,

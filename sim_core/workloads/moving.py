@@ -1,8 +1,9 @@
 """The rule table: how a quantity that was recorded under one plan changes under another (docs/moving.md).
 
-A recorded quantity is multiplied by (micro_batch/base)^a * (tp/base)^b * (ep/base)^c. Quantities of the model's
-weights also depend on what the stage holds (costing/parameters.py). Everything else that a plan changes (group sizes,
-placement, layers of a stage, number of micro-batches) follows from the plan, not from a rule.
+A recorded quantity is multiplied by (micro_batch/base)^a * (tp/base)^b * (ep/base)^c * (sequence/base)^d * (experts/base)^e.
+Quantities of the model's weights also depend on what the stage holds (costing/parameters.py), compute of a trace's layers on
+what launching takes (costing/launching.py). Everything else that a plan changes (group sizes, placement, layers of a stage,
+number of micro-batches) follows from the plan, not from a rule.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Rule(NamedTuple):
     micro_batch: int
     tp: int
     ep: int
+    sequence: int
+    experts: int
     by_layers: bool
     why: str
 
@@ -44,6 +47,8 @@ RULES: Final = (
         micro_batch=0,
         tp=0,
         ep=0,
+        sequence=0,
+        experts=0,
         by_layers=False,
         why="sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)",
     ),
@@ -52,6 +57,8 @@ RULES: Final = (
         micro_batch=1,
         tp=-1,
         ep=0,
+        sequence=1,
+        experts=0,
         by_layers=False,
         why="a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is constant",
     ),
@@ -60,6 +67,8 @@ RULES: Final = (
         micro_batch=1,
         tp=0,
         ep=0,
+        sequence=1,
+        experts=0,
         by_layers=False,
         why="TP collectives carry the whole sequence x hidden tensor at any tp",
     ),
@@ -68,6 +77,8 @@ RULES: Final = (
         micro_batch=1,
         tp=-1,
         ep=0,
+        sequence=1,
+        experts=0,
         by_layers=False,
         why="expert traffic; sends under sequence parallelism: a rank has 1/tp of them",
     ),
@@ -76,6 +87,8 @@ RULES: Final = (
         micro_batch=0,
         tp=-1,
         ep=0,
+        sequence=0,
+        experts=0,
         by_layers=True,
         why="weights, gradients and optimizer work of a rank: 1/tp of the layers of its stage",
     ),
@@ -84,6 +97,8 @@ RULES: Final = (
         micro_batch=0,
         tp=-1,
         ep=-1,
+        sequence=0,
+        experts=1,
         by_layers=True,
         why="the same for experts; a rank holds 1/ep of them",
     ),
@@ -92,6 +107,8 @@ RULES: Final = (
         micro_batch=0,
         tp=-1,
         ep=0,
+        sequence=0,
+        experts=0,
         by_layers=False,
         why="a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary",
     ),
@@ -100,6 +117,8 @@ RULES: Final = (
         micro_batch=0,
         tp=-1,
         ep=0,
+        sequence=0,
+        experts=0,
         by_layers=True,
         why="one message with the dense parameters and those of the experts, each part by its own rule",
     ),
@@ -108,6 +127,8 @@ RULES: Final = (
         micro_batch=1,
         tp=-1,
         ep=0,
+        sequence=1,
+        experts=0,
         by_layers=False,
         why="work and traffic of the rank with the most tokens: x its load at the plan's ep over that at the recorded ep",
     ),
@@ -116,6 +137,8 @@ RULES: Final = (
         micro_batch=0,
         tp=-1,
         ep=-1,
+        sequence=0,
+        experts=1,
         by_layers=False,
         why="experts' weights and gradients that a pass reads and writes: a rank holds 1/ep of them",
     ),
@@ -123,15 +146,21 @@ RULES: Final = (
 
 PADDING: Final = 128
 """A vocabulary is padded to a multiple of this x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
-EXPONENTS: Final = np.array([(r.micro_batch, r.tp, r.ep) for r in RULES], dtype=np.int64)
+EXPONENTS: Final = np.array([(r.micro_batch, r.tp, r.ep, r.sequence, r.experts) for r in RULES], dtype=np.int64)
 BY_LAYERS: Final = np.array([r.by_layers for r in RULES], dtype=np.bool_)
 
 
 @kernel
 def rule_scales(
-    micro_batch: float, tp: float, ep: float, exponents: npt.NDArray[np.int64], out: npt.NDArray[np.float64]
+    micro_batch: float,
+    tp: float,
+    ep: float,
+    sequence: float,
+    experts: float,
+    exponents: npt.NDArray[np.int64],
+    out: npt.NDArray[np.float64],
 ) -> None:
-    """Fill `out[rule]` with the factors for ratios plan/base of micro-batch, tp and ep; a ratio of 1 gives exactly 1."""
+    """Fill `out[rule]` with the factors for ratios plan/base; ratios of 1 give exactly 1."""
     for rule in range(exponents.shape[0]):
         scale = 1.0
         if exponents[rule, 0] == 1:
@@ -140,7 +169,17 @@ def rule_scales(
             scale /= tp
         if exponents[rule, 2] == -1:
             scale /= ep
+        if exponents[rule, 3] == 1:
+            scale *= sequence
+        if exponents[rule, 4] == 1:
+            scale *= experts
         out[rule] = scale
+
+
+@kernel
+def times_base(value: int, base: float) -> float:
+    """The ratio of a plan's number to the recorded one; 1 where the plan keeps it (0), or nobody recorded it."""
+    return value / base if value > 0 and base > 0 else 1.0
 
 
 @kernel

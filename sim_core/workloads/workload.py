@@ -147,6 +147,14 @@ class RecordedMessages(NamedTuple):
     stage: Ints  # [n]
 
 
+class RecordedLayer(NamedTuple):
+    """What is known of a recorded layer's sizes: what its kernels take is costed by these (costing/launching.py)."""
+
+    hidden: int
+    parameters: float  # dense ones of a rank
+    dtype: str
+
+
 class Arrays(NamedTuple):
     """The columns of a workload, for the compiled code."""
 
@@ -170,6 +178,8 @@ class Arrays(NamedTuple):
     recorded_messages: bool = False  # seconds of messages are recorded, with what they waited for each other
     recorded_load: float = 1.0  # tokens of the fullest rank over the mean, as recorded
     expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
+    sequence: float = 0.0  # tokens, of a recording that can be moved to other sequences; else 0
+    experts: float = 0.0  # of a layer, of a recording that can be moved to other numbers of them; else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +249,8 @@ class Workload:
     recorded_step_s: float | None = None  # of the recorded plan, as measured
     replayed_s: float | None = None  # the step of a trace replayed, which the recorded plan takes in a simulation
     recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
+    layer: RecordedLayer | None = None  # of a trace, where its sizes are known
+    moving_notes: tuple[tuple[str, str], ...] = ()  # what is assumed where a plan column differs from the recorded plan
     expert_weights: tuple[float, float] = (0.0, 0.0)  # bytes that a layer's experts read and write, forward and backward
     modelled: Modelled | None = None  # costed from numbers, or a recording moved by them
     memory_of: Workload | None = None  # the model's, whose state and activations count where this is a recording
@@ -256,7 +268,7 @@ class Workload:
         """Hash of everything that a result depends on: all fields but those that only explain, with all bytes of arrays."""
         digest = hashlib.sha256()
         for each in fields(self):
-            if each.name not in ("names", "notes", "checks", "implied", "records"):
+            if each.name not in ("names", "notes", "moving_notes", "checks", "implied", "records"):
                 for part in _parts(each.name, getattr(self, each.name)):
                     digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()

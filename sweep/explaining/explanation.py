@@ -57,7 +57,9 @@ def explain(opened: Reopened, number: int) -> Explanation:
     return Explanation(
         plan=number,
         row=row,
-        told=tuple(_told(row, shape, sweep.hardware.variants[int(plans.hardware[0])], sweep.workload.sequence)),
+        told=tuple(
+            _told(row, shape, sweep.hardware.variants[int(plans.hardware[0])], row.get("sequence") or sweep.workload.sequence)
+        ),
         reason=f"{reason}: {EXPLANATIONS[reason]}" if reason else "",
         shape=shape,
         bottleneck=bottleneck(row, shape, around) if runs and shape is not None else None,

@@ -20,7 +20,7 @@ SCHEDULES_OF_ONE: Final = ("1f1b", "zb-h1", "zb-h2")
 SCHEDULES_OF_TWO: Final = ("1f1b", "interleaved-zb", "zb-v", "v-half", "dualpipev")
 SCHEDULES_OF_MORE: Final = ("1f1b", "looped-bfs", "interleaved-zb")
 """Schedules that are worth a look, by the number of chunks of a stage."""
-ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision")
+ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
 """Changes of the job or its machine, not of the plan alone."""
 
 
@@ -74,6 +74,8 @@ def _changes(opened: Reopened, number: int, row: Mapping[str, Any]) -> Iterator[
     for name, size in (("tp", "tp"), ("ep", "ep"), ("pp", "pp"), ("grad", "dp"), ("param", "dp")):
         if int(row[size]) > 1:
             yield f"overlap_{name}", {f"overlap_{name}": not row[f"overlap_{name}"]}
+    if int(row["ep"]) > 1 and (len(workload.arrays.expert_load) or not workload.from_file):
+        yield from _others("expert_imbalance", ("recorded", "balanced", "zipf:1"), fields)
     if not workload.from_file:
         if int(row["dp"]) > 1:
             yield from _others("sharding", ("none", "optimizer", "gradients", "parameters"), fields)
@@ -93,7 +95,7 @@ def _of_sizes(workload: Workload, row: Mapping[str, Any], cp: int) -> Iterator[t
     sizes = {"tp": int(row["tp"]), "cp": cp, "pp": pp, "ep": int(row["ep"]), "micro_batch": int(row["micro_batch"])}
     if workload.from_file:
         del sizes["cp"]  # no file tells what context parallelism changes
-    if workload.arrays.shares.experts == 0:
+    if not workload.has_experts:
         del sizes["ep"]
     for name, size in sizes.items():
         for value in _both_ways(size):

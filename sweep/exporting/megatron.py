@@ -187,7 +187,9 @@ def megatron_text(plan: Launched) -> str:
         f"# torchrun --nproc-per-node {min(per_node, world)} --nnodes {-(-world // per_node)} pretrain_gpt.py "
         f'"${{{ARRAY}[@]}}" ...',
         "# Yours to add: data, tokenizer (NullTokenizer here stands for the size of the vocabulary), learning rate, "
-        "checkpoints, iterations.",
+        "checkpoints, iterations;",
+        "# and what costs no time but belongs to the model: --rotary-base (Megatron's default is 10000), --norm-epsilon, "
+        "initialisation.",
         *(f"# Without a flag: {line}" for line in not_said(plan)),
     ]
     fsdp, grouped = "--use-megatron-fsdp" in flags, plan.number_of("tp") > 1 or plan.number_of("cp") > 1

@@ -27,6 +27,8 @@ FREEDOM: Final = 3.0
 """Degrees of freedom of the t distribution of differences: a few pairs are far off."""
 MOVED_MEAN, MOVED_WORST, MOVED_DOUBLINGS = 0.028, 0.087, 2.0
 """Of 24 moves of recorded jobs to another pp or ep, one cluster (docs/traces.md): mean and greatest error, usual distance."""
+RESIZED_MEAN, RESIZED_WORST = 0.044, 0.123
+"""Of 30 moves of these jobs to another sequence and number of experts, with the load as recorded (docs/traces.md)."""
 MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
@@ -123,9 +125,13 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
         told = f"{spread.runs} measured runs of {kind} in {spread.sets} sets"
         return Basis(spread=spread, differences=found.differences[name], why=told)
     if provenance.get("start"):
-        bound = float(np.log1p(MOVED_WORST))
-        deviation = MOVED_MEAN * MEAN_TO_SD
-        spread = Spread(low=-bound, middle=0.0, high=bound, between=0.0, within=deviation, runs=24, sets=1)
-        told = "the greatest error of 24 moves of recorded jobs, all of one cluster"
+        spec = provenance["spec"]
+        named = {name for key in (*spec.get("axes", ()), *spec.get("fixed", ())) for name in key.split(",")}
+        resized = bool({"sequence", "experts", "micro_batch"} & named)
+        mean, worst, runs = (RESIZED_MEAN, RESIZED_WORST, 30) if resized else (MOVED_MEAN, MOVED_WORST, 24)
+        bound = float(np.log1p(worst))
+        spread = Spread(low=-bound, middle=0.0, high=bound, between=0.0, within=mean * MEAN_TO_SD, runs=runs, sets=1)
+        moves = "to another sequence and number of experts" if resized else "to another pp or ep"
+        told = f"the greatest error of {runs} moves of recorded jobs {moves}, all of one cluster"
         return Basis(spread=spread, differences=found.differences[TRACE], why=told)
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")

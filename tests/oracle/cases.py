@@ -35,11 +35,11 @@ from sim_core.workloads.workload import (
 from tests.conftest import make_plans
 from tests.oracle.pipeline import DEEPSPEED, LOOPED_BFS, ONE_F_ONE_B
 from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, INTERLEAVED_ZB
-from tests.oracle.step import ALL_PARAMETERS, BLOCK, EVERY, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
+from tests.oracle.step import ALL_PARAMETERS, BLOCK, COMPUTE, EVERY, EXPERT_LOAD, EXPERT_PARAMETERS, PARAMETERS, SELECTIVE, Plan
 
 Ints = npt.NDArray[np.int64]
 
-FIXED, ACTIVATION, SHARDED_ACTIVATION, VOCABULARY = 0, 2, 3, 6
+FIXED, ACTIVATION, SHARDED_ACTIVATION, VOCABULARY, EXPERT_WEIGHTS = 0, 2, 3, 6, 9
 NODES = (2, 4, 7, 8)
 EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS, LISTED = range(6)
 MAX_RANKS = 400
@@ -88,7 +88,7 @@ def pieces_of(rng: np.random.Generator, units: int, experts: bool, layered: bool
     sizes = np.zeros((n, 3))
     choices = [(k, TP, ACTIVATION) for k in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)]
     choices += [(SEND_RECEIVE, TP, SHARDED_ACTIVATION), (ALL_REDUCE, DP, VOCABULARY)]
-    choices += 3 * [(ALL_TO_ALL, EP, SHARDED_ACTIVATION), (ALL_GATHER, DP_EP, FIXED)] if experts else []
+    choices += 2 * [(ALL_TO_ALL, EP, SHARDED_ACTIVATION), (ALL_TO_ALL, EP, EXPERT_LOAD), (ALL_GATHER, DP_EP, FIXED)] * experts
     for k in range(n):
         for phase in range(3):
             if rng.random() < 0.6 or (k == 0 and phase == 0):  # plans with tp > 1 need a message on TP
@@ -223,7 +223,7 @@ def random_workload(rng: np.random.Generator) -> Workload:
     unit_of_layer = [*range(kinds), *rng.integers(0, kinds, layers - kinds).tolist()]
     tp, pp, ep = pick(rng, 1, 2, 4), pick(rng, 1, 2, 4), pick(rng, 1, 2) if experts else 1
     base = BasePlan(tp=tp, pp=pp, vpp=1, ep=ep, all_gpus=tp * pp * 8, ga=pick(rng, 1, 4), micro_batch=pick(rng, 1, 2))
-    return workload_of(
+    made = workload_of(
         pieces_of(rng, units, experts is not None and rng.random() < 0.7, layered),
         step_of(rng, experts is not None, layered),
         [int(u) for u in rng.permutation(unit_of_layer)],
@@ -239,6 +239,17 @@ def random_workload(rng: np.random.Generator) -> Workload:
         state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
         shares=(random_shares(rng) if flip(rng) else Shares())._replace(whole_experts=layers % 2 == 0),
     )
+    return moved_by_tokens(rng, made) if flip(rng) else made
+
+
+def moved_by_tokens(rng: np.random.Generator, made: Workload) -> Workload:
+    """The same as a trace, which may have another sequence, number of experts and load."""
+    rules = [COMPUTE, COMPUTE, *([EXPERT_LOAD, EXPERT_WEIGHTS] if made.experts else [])]
+    arrays = made.arrays._replace(compute_rule=rng.choice(rules, len(made.arrays.pieces.unit)), sequence=1024.0)
+    if made.experts:
+        table = rng.uniform(0.5, 2.0, made.experts + 1)
+        arrays = arrays._replace(experts=float(made.experts), expert_load=table, recorded_load=float(rng.uniform(1, 3)))
+    return replace(made, arrays=arrays)
 
 
 def random_shares(rng: np.random.Generator) -> Shares:
@@ -314,7 +325,11 @@ def legal(workload: Workload, plan: Plan) -> bool:
         not listed or (len(plan.virtual_layers), sum(plan.virtual_layers)) == (chunks, plan.layers),
         plan.tp == 1 or workload.has_tp_messages,
         plan.pp == 1 or workload.arrays.p2p_bytes > 0,
-        plan.ep == 1 or (workload.has_experts and plan.ep <= (workload.experts or plan.ep)),
+        plan.ep == 1 or (workload.has_experts and plan.ep <= (plan.experts or workload.experts or plan.ep)),
+        plan.experts % plan.ep == 0 and (not plan.experts or arrays.experts > 0),
+        not plan.sequence or arrays.sequence > 0,
+        not plan.expert_imbalance or len(arrays.expert_load) > 0,
+        plan.expert_imbalance >= 0 or plan.ep in (1, plan.experts or workload.experts),  # drawn orders are not the oracle's
         plan.ep == 1 or workload.has_ep_messages,
         plan.dp == 1 or dense,
         around == plan.ep or of_experts or not workload.has_experts,
@@ -398,6 +413,9 @@ def random_plans(rng: np.random.Generator, workload: Workload, machines: int) ->
             gradient_precision=pick(rng, 0, 0, 1, 2),
             straggler_factor=pick(rng, 1, 1, 2) * 0.75 + 0.25,
             device_speed=pick(rng, 2, 2, 3) / 2,
+            expert_imbalance=pick(rng, 0, 0, 4, 5, -2) / 4 if len(workload.arrays.expert_load) else 0.0,
+            sequence=pick(rng, 0, 512, 4096) if workload.arrays.sequence else 0,
+            experts=pick(rng, 0, 8, 24) if workload.arrays.experts else 0,
         )
         if legal(workload, plan):
             yield plan
@@ -427,6 +445,9 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "gradient_precision": (0, 1, 2),
     "straggler_factor": (1.0, 1.5),
     "device_speed": (1.0, 1.5),
+    "expert_imbalance": (0.0, 1.0, 1.75, -1.0),
+    "sequence": (0, 512, 2048),
+    "experts": (0, 8, 24),
 }
 """Values that a twin may have instead."""
 

@@ -33,8 +33,11 @@ from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = range(6)
 FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
 
-RULES = ((0, 0, 0), (1, 1, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 1, 0), (0, 1, 0), (1, 1, 0), (0, 1, 1))
-"""docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep."""
+RULES = (
+    *((0, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 0, 0, 1, 0), (1, 1, 0, 1, 0), (0, 1, 0, 0, 0), (0, 1, 1, 0, 1)),
+    *((0, 1, 0, 0, 0), (0, 1, 0, 0, 0), (1, 1, 0, 1, 0), (0, 1, 1, 0, 1)),
+)
+"""docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep, x sequence, x experts."""
 COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS, EXPERT_LOAD = 1, 4, 5, 7, 8
 PART = {TP: "tp", EP: "ep", DP: "dp", DP_EP: "dp", EMBEDDING: "dp"}
 GATHERED_WIDTH = 2
@@ -71,6 +74,9 @@ class Plan:
     gradient_precision: int
     straggler_factor: float
     device_speed: float
+    expert_imbalance: float = 0.0
+    sequence: int = 0
+    experts: int = 0
     virtual_layers: tuple[int, ...] = ()
 
     @property
@@ -153,12 +159,29 @@ class Oracle:
     def moved(self, rule: int) -> float:
         """Factor of a rule that is not shared out by layers."""
         base, plan = self.workload.base, self.plan
-        by_micro_batch, by_tp, by_ep = RULES[rule]
+        by_micro_batch, by_tp, by_ep, by_sequence, by_experts = RULES[rule]
         factor = plan.micro_batch / base.micro_batch if by_micro_batch else 1.0
-        load = self.workload.arrays.expert_load
+        arrays = self.workload.arrays
+        if by_sequence and plan.sequence:
+            factor *= plan.sequence / arrays.sequence
+        if by_experts and plan.experts:
+            factor *= plan.experts / arrays.experts
+        load = arrays.expert_load
         if rule == EXPERT_LOAD and len(load):
-            factor *= float(load[min(plan.ep, len(load) - 1)])
+            factor *= self.fullest / arrays.recorded_load if plan.expert_imbalance else float(load[min(plan.ep, len(load) - 1)])
         return factor / (plan.tp / base.tp if by_tp else 1) / (plan.ep / base.ep if by_ep else 1)
+
+    @property
+    def fullest(self) -> float:
+        """Tokens of the fullest rank over the mean: as the plan says; with an exponent where each rank has one expert."""
+        plan = self.plan
+        if plan.expert_imbalance > 0:
+            return min(plan.expert_imbalance, plan.ep)
+        experts = plan.experts or self.workload.experts or 1
+        if plan.ep == 1:
+            return 1.0
+        shares = [math.pow(k + 1, plan.expert_imbalance) for k in range(experts)]
+        return plan.ep * shares[0] / sum(shares)
 
     def of_stage(self, rule: int, layers: int, end: bool) -> float:
         """Factor from the recorded rank to a stage of `layers` layers, which may be the first or the last.
@@ -221,7 +244,7 @@ class Oracle:
             again = 1.0 if pieces.attention_core[k] else 0.0
         compute_again = again * forward
         if plan.checkpointing == FILE:
-            compute_again = float(pieces.rerun_s[k]) * self.slower * self.moved(COMPUTE)
+            compute_again = float(pieces.rerun_s[k]) * self.slower * self.moved(rule)
         parts: dict[str, float] = defaultdict(float)
         again_parts: dict[str, float] = defaultdict(float)
         stalled = [0.0, 0.0, 0.0]

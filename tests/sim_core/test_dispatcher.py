@@ -122,6 +122,20 @@ def test_a_plan_over_nodes_gains_by_one_copy_per_node() -> None:
     assert found["step_time_s"][1] < found["step_time_s"][0]
 
 
+def test_the_fullest_rank_receives_more_and_a_capacity_drops_it() -> None:
+    """Twice the tokens take twice the seconds on slow NICs; a capacity of 1.25 cuts them there."""
+    slow, routed = table(nic_bandwidth="8 Gb/s"), {"count": 8, "topk": 2, "ffn": 14336}
+    seconds = []
+    for capacity in (None, 1.25):
+        experts = routed | ({"capacity_factor": capacity} if capacity else {})
+        model = read_model("mixtral-8x7b", {"sequence": 4096, "experts": experts})
+        work = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+        grid = plans(work, ep=8, tp=8, all_gpus=64, micro_batch=64, ga=1, expert_imbalance=[1.0, 2.0])
+        seconds.append(simulate(work, slow, grid).named()["ep_total_s"])
+    assert seconds[0][1] / seconds[0][0] == pytest.approx(2, rel=0.02)
+    assert seconds[1][1] / seconds[1][0] == pytest.approx(1.25, rel=0.02)
+
+
 @pytest.mark.parametrize(("nodes", "here"), [(2, 8), (4, 4), (8, 1), (1, 8), (3, 2)])
 def test_two_stages_by_counting(nodes: int, here: int) -> None:
     """Every chunk from rank to rank by its route: between nodes to the same place, then inside the node. Bytes of each link."""

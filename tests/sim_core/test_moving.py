@@ -52,7 +52,7 @@ def test_llama_on_its_own_plan_reproduces_the_file_to_the_nanosecond(llama: Work
 def test_bytes_of_the_own_plan_are_the_file_s(gpt7b: Workload) -> None:
     arrays = gpt7b.arrays
     scale = np.empty(N_RULES)
-    rule_scales(1.0, 1.0, 1.0, EXPONENTS, scale)
+    rule_scales(1.0, 1.0, 1.0, 1.0, 1.0, EXPONENTS, scale)
     assert scale.tolist() == [1.0] * N_RULES
     rows = [line.split() for line in GPT7B.read_text().splitlines()[2:]]
     step_bytes = sorted(int(row[c]) for row in rows[:7] for c in (4, 7, 10) if int(row[c]))
@@ -104,6 +104,6 @@ def test_the_rule_table_of_the_docs_is_the_one_of_the_code() -> None:
         return {0: "", 1: "x", -1: "1/x"}[exponent]
 
     for rule in RULES:
-        cells = [f"`{rule.name}`", power(rule.micro_batch), power(rule.tp), power(rule.ep), "yes" if rule.by_layers else ""]
-        row = "| " + " | ".join([*cells, rule.why]) + " |"
+        powers = [power(e) for e in (rule.micro_batch, rule.tp, rule.ep, rule.sequence, rule.experts)]
+        row = "| " + " | ".join([f"`{rule.name}`", *powers, "yes" if rule.by_layers else "", rule.why]) + " |"
         assert row in text, f"docs/moving.md lacks the row: {row}"

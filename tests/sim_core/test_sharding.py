@@ -172,6 +172,30 @@ def test_every_micro_batch_gathers_and_scatters_again() -> None:
     assert gathered / scattered == pytest.approx((2 * 2 * layers + 2 * 2 * 128256 * 4096) / (4 * 8.03e9), rel=0.15)
 
 
+@pytest.mark.parametrize("ep", [1, 2])
+def test_experts_are_gathered_and_scattered_with_the_rest(ep: int) -> None:
+    """Mixtral's 46.7 G parameters on slow NICs: 4 bytes scattered, 2 gathered twice, by the 8 NICs of a node; with ep 2 half
+    of the experts, by half of the ranks.
+    """
+    model = read_model("mixtral-8x7b", {"sequence": 4096})
+    of = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    slow = {"memory": "1e6 GB", "nic_bandwidth": "8 Gb/s", "nic_efficiency": 1, "fabric_efficiency": 1}
+    on = hardware_table([read_hardware("H100-SXM").with_values(slow)], None)
+    sent = []
+    for sharding in ("gradients", "parameters"):
+        grid = plans(of, tp=1, pp=1, ep=ep, all_gpus=64, micro_batch=1, ga=[1, 2], sharding=sharding)
+        sent.append(float(np.diff(simulate(of, on, grid).named()["dp_total_s"])[0]))
+    scattered_s = 4 * parameters(model).total / 8e9
+    assert sent[0] == pytest.approx(scattered_s, rel=0.05)
+    assert sent[1] == pytest.approx(2 * scattered_s, rel=0.05)
+
+
+def test_without_overlap_nothing_is_gathered_ahead() -> None:
+    plan: dict[str, Any] = {"all_gpus": 64, "ga": 2, "sharding": "parameters", "prefetch_layers": [1, 4]}
+    ahead, none = (run(work(), overlap_param=overlap, **plan).named()["step_time_s"] for overlap in (True, False))
+    assert none[0] == none[1] > ahead[0]
+
+
 def test_parameters_that_stay_are_gathered_once_a_micro_batch() -> None:
     found = run(work(), all_gpus=64, sharding="parameters", reshard_after_forward=[True, False])
     named = found.named()

@@ -162,3 +162,35 @@ def test_timestamps_in_another_unit_are_refused(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SimError, match=r":1: timestamps: found operations fill 0\.1% of the time .*, expected milliseconds"):
         read_traces(str(path))
+
+
+def twice(path: Path, name: str) -> None:
+    """Write the last line of an operation twice."""
+    lines = path.read_text().splitlines()
+    at = [k for k, line in enumerate(lines) if f":{name}(" in line][-1]
+    path.write_text("\n".join([*lines[: at + 1], *lines[at:]]) + "\n")
+
+
+@pytest.mark.parametrize("name", ["forward_step", "send_forward", "backward_step", "dp_allreduce", "optimizer_step"])
+def test_an_operation_that_is_recorded_twice_counts_once(name: str, tmp_path: Path) -> None:
+    folder = make_job(replace(SPEC, dp=2)).write(tmp_path)
+    step_s = replay(read_traces(str(folder))).step_s
+    twice(folder / file_name(replace(SPEC, dp=2), 0), name)
+    job = read_traces(str(folder))
+    assert replay(job).step_s == step_s
+    assert re.search(rf"rank0.*\.txt:\d+: {name} is recorded on line \d+, too: skipped", job.warnings[0])
+
+
+def test_files_of_equal_jobs_are_told_apart_by_their_clocks(tmp_path: Path) -> None:
+    """One file of a job that ran 94 s later; by its name, and where it has none, by the clock of its host."""
+    spec = replace(SPEC, pp=4, hosts=1)
+    folder = make_job(spec).write(tmp_path / "clock")
+    assert not read_traces(str(folder)).warnings
+    (folder / file_name(spec, 2)).write_text(make_job(spec).rank_text(2, start_ms=93_700.0))
+    (warning,) = read_traces(str(folder)).warnings
+    assert re.search(r"rank2_.*:1: begins 93.7 s from .*rank1_.*, but ranks 1 and 3 run at the same time", warning)
+    folder = make_job(spec).write(tmp_path / "name")
+    old = folder / file_name(spec, 3)
+    old.rename(folder / re.sub(r"_2025\d+", "_20250818090400", old.name))
+    (warning,) = read_traces(str(folder)).warnings
+    assert re.search(r"rank3_20250818090400.*:1: named 0:01:37 .* later than .*rank0_20250818090223", warning)

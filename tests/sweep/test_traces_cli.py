@@ -117,3 +117,20 @@ def test_a_trace_without_a_backward_is_no_step(tmp_path: Path) -> None:
 def test_a_suffix_that_is_no_format_is_refused(command: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, list(command))
     assert "expected .txt, ." in str(result.exception)
+
+
+def test_another_sequence_is_an_axis_and_says_what_is_assumed(told: Callable[..., str], tmp_path: Path) -> None:
+    """From rank 0 of the example: tokens per second count the plan's own tokens; a model has one sequence."""
+    spec = tmp_path / "s.yaml"
+    axes = "axes: {sequence: [1024, 4096], experts: [8, 16]}"
+    text = f"name: s\nworkload: {{path: {MOE}, layers: 8}}\nhardware: {{preset: A800-80G-SXM, memory: 1 TB}}\n{axes}\n"
+    spec.write_text(text)
+    out = tmp_path / "out"
+    printed = " ".join(told("run", spec, "--out", out, "--workers", "0").split())
+    assert "the longer of launching its kernels" in printed
+    assert "experts: ranks get the tokens they got with 8" in printed
+    assert "30 moves of recorded jobs to another sequence" in printed
+    rows = json.loads(told("rank", out, "--json", "--columns", "all"))
+    assert {(row["sequence"], row["experts"]) for row in rows} == {(1024, 8), (1024, 16), (4096, 8), (4096, 16)}
+    for row in rows:
+        assert row["tokens_per_s"] == pytest.approx(row["samples_per_s"] * row["sequence"])

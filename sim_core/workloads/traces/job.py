@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sim_core.errors import FormatError
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, check_facts, job_of_name, layout_of
-from sim_core.workloads.traces.steps import one_step
+from sim_core.workloads.traces.steps import one_step, without_repeats
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -77,6 +77,7 @@ class Rank:
     index: int
     operations: tuple[Operation, ...]
     beside: Mapping[str, float]  # bytes of gradients that were reduced during the backward, by group
+    began_s: float = np.nan  # its first start by its host's clock; NaN: unknown
 
     @property
     def span_s(self) -> float:
@@ -160,7 +161,7 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
             raise FormatError(name, int(text.line[0]), "all durations are 0", expected="the milliseconds of operations")
         warnings += text.warnings
         if _is_new(text, files, warnings):
-            files.append(text)
+            files.append(without_repeats(text, warnings))
     files = one_step(files, facts.get("step"), warnings)
     stages = [_stage_of(file) for file in files]
     layout = layout_of(files, stages, facts)
@@ -182,6 +183,7 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
             index=index,
             operations=_operations(file, warnings),
             beside=_beside(file),
+            began_s=float(np.min(file.end_s - file.duration_s)) if (file.end_s > 0).all() else np.nan,
         )
         for (stage, index), file in sorted(placed.items())
     )

@@ -43,6 +43,28 @@ def one_step(files: Sequence[TraceText], wanted: int | None, warnings: list[str]
     return [_rows(file, np.flatnonzero(step == taken)) for file, step in zip(files, steps, strict=True)]
 
 
+def without_repeats(file: TraceText, warnings: list[str]) -> TraceText:
+    """The file without operations that it holds twice: nothing ends twice at one time after as long."""
+    first: dict[tuple[object, ...], int] = {}
+    kept = []
+    for row, name in enumerate(file.name):
+        stamp = float(file.end_s[row]), float(file.duration_s[row])
+        key = (
+            name,
+            int(file.micro_batch[row]),
+            stamp,
+            file.group[row],
+            file.shape[row],
+            tuple((file.extra[row] or {}).items()),
+        )
+        twin = first.setdefault(key, row) if min(stamp) > 0 else row
+        if twin == row:
+            kept.append(row)
+        else:
+            warnings.append(f"{file.path}:{file.line[row]}: {name} is recorded on line {file.line[twin]}, too: skipped")
+    return file if len(kept) == len(file.name) else _rows(file, np.array(kept, np.int64))
+
+
 def _step_of_rows(file: TraceText) -> Ints:
     """The step of each row: the first operation after an optimizer begins another."""
     stamped = bool((file.end_s > 0).all())

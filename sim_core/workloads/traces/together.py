@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from datetime import datetime
+
+import numpy as np
 
 from sim_core.errors import FormatError
 from sim_core.units import short
@@ -12,6 +17,9 @@ from sim_core.workloads.traces.stage import BLOCKS
 
 SHARED = ("dp_allreduce", *EXPERT_REDUCTIONS)
 """Reductions whose members hold the same parameters."""
+APART_S = 60.0
+"""Ranks of a job end, and name their files, nearly at once: within 1 s in 16 recorded jobs."""
+_STAMP = re.compile(r"_(\d{14})(?=\.|$)")
 
 
 def check_together(job: Job) -> None:
@@ -36,3 +44,36 @@ def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]
             if min(first_op.bytes, operation.bytes) > 0 and first_op.bytes != operation.bytes:
                 found, expected = short(operation.bytes, "B"), short(first_op.bytes, "B")
                 yield job.ranks[other], one, operation.line, f"size of {operation.name}", found, expected
+
+
+def clock_warnings(job: Job) -> Iterator[str]:
+    """Doubts whether files of equal sizes are of one job: by the times in their names; by the clock of a host, which has
+    consecutive ranks."""
+    named = [(stamp, rank) for rank in job.ranks if (stamp := _named_at(rank)) is not None]
+    if named:
+        (first, one), (last, other) = (pick(named, key=lambda pair: pair[0]) for pick in (min, max))
+        if (last - first).total_seconds() > APART_S:
+            yield f"{other.path}:1: named {last - first} (h:min:s) later than {one.path}: the files of two jobs?"
+            return
+    ranks = [rank for rank in job.ranks if np.isfinite(rank.began_s)]
+    for before, rank, after in zip(ranks, ranks[1:], ranks[2:], strict=False):
+        if _together(before, after) and not _together(before, rank):
+            apart = short(abs(rank.began_s - before.began_s), "s")
+            yield (
+                f"{rank.path}:1: begins {apart} from {before.path}, but ranks {before.rank} and {after.rank} run at the same "
+                "time: the files of two jobs?"
+            )
+            return
+
+
+def _named_at(rank: Rank) -> datetime | None:
+    """The time at the end of a file's name; None where there is none."""
+    found = _STAMP.search(os.path.basename(rank.path))
+    try:
+        return datetime.strptime(found[1], "%Y%m%d%H%M%S") if found else None
+    except ValueError:
+        return None
+
+
+def _together(one: Rank, other: Rank) -> bool:
+    return one.began_s < other.began_s + other.span_s and other.began_s < one.began_s + one.span_s

@@ -21,6 +21,7 @@ from sim_core.workloads.traces.means import play_stages
 from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting, meetings
 from sim_core.workloads.traces.once import Message, gradients_known, once_per_step
 from sim_core.workloads.traces.ranks import settle
+from sim_core.workloads.traces.sizes import layer_of, moving_notes
 from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, Phases, Stages
 from sim_core.workloads.traces.stages import call_costs
 from sim_core.workloads.workload import (
@@ -68,6 +69,8 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
     once = once_per_step(job, stages, together, notes)
     _note_what_is_left_out(job, notes)
     sharded = _is_sequence_parallel(job)
+    tokens = sequence or job.sequence * (layout.tp if sharded else 1)
+    sizes = layer_of(job, once, layers / layout.pp)
     units = int(pieces.unit.max()) + 1
     messages = [o.bytes for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0]
     base = BasePlan(
@@ -96,6 +99,8 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         compute_rule=rules,
         recorded_load=1.0 if load is None else load.imbalance,
         expert_load=NO_LOAD if load is None else load.table,
+        sequence=float(tokens) if sizes else 0.0,
+        experts=float(layout.experts or 0) if job.has_experts else 0.0,
     )
     return Workload(
         kind="trace",
@@ -103,13 +108,15 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         layers=layers,
         names=names,
         arrays=arrays,
-        sequence=sequence or job.sequence * (layout.tp if sharded else 1) or None,
+        sequence=tokens or None,
         measured_on=measured_on,
         has_experts=job.has_experts,
         experts=layout.experts,
         recorded_step_s=job.span_s if job.span_s > 0 else None,
         replayed_s=_replayed_s(job, stages, met),
         recorded=_recorded(stages, comms, once.messages, median(messages) if messages else 0.0),
+        layer=sizes,
+        moving_notes=tuple(moving_notes(sizes, layout.experts if job.has_experts else None)),
         expert_weights=(0.0, 0.0) if load is None else load.weight_bytes,
         gradients_known=gradients_known(once.step),
         recorded_fields={**RECORDED, "overlap_grad": any(rank.beside for rank in job.ranks)},
