@@ -27,7 +27,7 @@ from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.last import slow_last_backwards
 from sim_core.step.lower import lower
-from sim_core.step.nics import share_sends
+from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import finish_step, gather_parameters
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import shard_blocks
@@ -170,6 +170,7 @@ def _begin(case: Case, scratch: Scratch) -> None:
     program, low, out = scratch.program, scratch.low, scratch.sums
     out[:] = 0.0
     lower(case, low, program)
+    count_carried(case, low)
     shard_blocks(case, low, program, scratch.layers, out)
     share_sends(case, low, program, out)
     gather_parameters(case, low, program, scratch.buckets, scratch.once, out)

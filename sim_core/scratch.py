@@ -87,7 +87,9 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
 
 def _widened(columns: Any) -> Any:
     """The same arrays with one more axis."""
-    return type(columns)(*(np.repeat(column[None], LANES, axis=0) for column in columns))
+    return type(columns)(
+        *(np.repeat(column[None], LANES, axis=0) if isinstance(column, np.ndarray) else column for column in columns)
+    )
 
 
 @inner_kernel
@@ -104,6 +106,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             extra_s=low.extra_s[lane],
             nic_s=low.nic_s[lane],
             carried_s=low.carried_s[lane],
+            longer=low.longer,  # only the timeline of a plan alone reads it
             send_nic_s=low.send_nic_s[lane],
         ),
         layers=kept.layers,

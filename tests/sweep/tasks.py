@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sweep.slice_file import Slice
 from sweep.slices import SliceTask
+from tests.waiting import until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,26 @@ class KilledOnce(SliceTask):
                 continue
             os.kill(os.getpid(), signal.SIGKILL)
         return super().encode(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KilledWhileStoring(SliceTask):
+    """Kills its process, once, while it stores one slice and computes the next."""
+
+    marks: Path
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        if part.start and not (self.marks / "next").exists():
+            (self.marks / "next").touch()
+            threading.Event().wait()
+        return super().encode(part)
+
+    def store(self, part: Slice, data: pa.Buffer) -> None:
+        if not (self.marks / "killed").exists():
+            until(lambda: (self.marks / "next").exists())
+            (self.marks / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().store(part, data)
 
 
 @dataclass(frozen=True, kw_only=True)

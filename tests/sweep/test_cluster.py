@@ -23,7 +23,7 @@ from ray.job_submission import JobSubmissionClient
 from cluster.demo import DemoCluster, demo_cluster, free_ports
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_execution import BIG_AXES, call, children, command
+from tests.sweep.test_execution import BIG_AXES, call, children, command, there
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -124,11 +124,6 @@ def started(spec: Path, out: Path, nodes: Nodes, writer: str) -> Run:
             env={**os.environ, **QUIET, "RAY_ADDRESS": nodes.cluster.address}, stdout=file, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
     return Run(process=process, log=log)
-
-
-def there(out: Path) -> int:
-    """Rows that are stored."""
-    return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
 
 
 def disturb(spec: Path, out: Path, undisturbed: pa.Table, nodes: Nodes, rounds: int, seed: int) -> int:

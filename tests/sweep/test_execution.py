@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,13 +41,18 @@ def call(*arguments: object, expect: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def started(spec: Path, out: Path, *more: object) -> subprocess.Popen[str]:
-    """A run in the background, of which at least one slice has been stored."""
+def there(out: Path) -> int:
+    """Rows that are stored."""
+    return sum(part.rows for part in Store(directory=out).slices()) if out.exists() else 0
+
+
+def started(spec: Path, out: Path, moment: int = 1) -> subprocess.Popen[str]:
+    """A run in the background; `moment` rows are stored, or it has ended before."""
     process = subprocess.Popen(
-        command("run", spec, "--out", out, "--workers", 2, "--top", 0, *more),
+        command("run", spec, "--out", out, "--workers", 2, "--top", 0),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    until(lambda: list(out.glob("part-*.parquet")), process)
+    until(lambda: there(out) >= moment, process)
     return process
 
 
@@ -104,37 +110,47 @@ def ends_with_its_driver(workers: list[int]) -> None:
     until(lambda: not any(map(is_worker, workers)))
 
 
-def disturb(spec: Path, out: Path, undisturbed: pa.Table, rounds: int, seed: int) -> None:
-    """Kill a worker or the driver, resume, `rounds` times; then finish and compare."""
+def disturb(spec: Path, out: Path, undisturbed: pa.Table, kills: int, seed: int) -> None:
+    """Kill a worker or the driver once a random number of rows has been added, resume, `kills` times; then compare."""
     rng = random.Random(seed)
-    for _ in range(rounds):
-        process = started(spec, out)
+    killed = 0
+    for _ in range(3 * kills):  # a run may end before its moment
+        if killed == kills:
+            break
+        held = Store(directory=out).slices() if out.exists() else []
+        if sum(part.rows for part in held) == undisturbed.num_rows:
+            for part in rng.sample(held, len(held) - 1):
+                (out / part.file_name).unlink()
+        before = there(out)
+        moment = before + 1 + rng.randrange(max(int(0.6 * (undisturbed.num_rows - before)), 1))
+        process = started(spec, out, moment)
+        workers = workers_of(process.pid)
         if rng.random() < 0.5:
-            victims = workers_of(process.pid)
-            if victims:
-                os.kill(rng.choice(victims), signal.SIGKILL)
+            if workers:
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(rng.choice(workers), signal.SIGKILL)
+                    killed += 1
             assert process.wait(timeout=PATIENCE_S) == 0, "a killed worker is no reason to fail"
-            assert Store(directory=out).missing(undisturbed.num_rows) == []
-            for path in rng.sample(Store(directory=out).files(), 3):
-                path.unlink()
+            assert rows(out).equals(undisturbed)
         else:
-            workers = workers_of(process.pid)
-            os.kill(process.pid, signal.SIGKILL)
+            killed += process.poll() is None
+            process.kill()
             process.wait()
             ends_with_its_driver(workers)
+    assert killed == kills
     call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
 
 
 def test_kill_9_of_workers_and_driver(spec: Path, tmp_path: Path, undisturbed: pa.Table) -> None:
-    disturb(spec, tmp_path / "out", undisturbed, rounds=3, seed=1)
+    disturb(spec, tmp_path / "out", undisturbed, kills=3, seed=1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_kill_9_of_workers_and_driver_many_times(spec: Path, tmp_path: Path, undisturbed: pa.Table, seed: int) -> None:
-    """200 kills in all; each test resumes one result ten times."""
-    disturb(spec, tmp_path / "out", undisturbed, rounds=10, seed=seed)
+    """200 kills in all, ten of each result."""
+    disturb(spec, tmp_path / "out", undisturbed, kills=10, seed=seed)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

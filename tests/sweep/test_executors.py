@@ -29,7 +29,17 @@ from sweep.slice_file import Slice
 from sweep.slices import SliceQueue, SliceTask
 from sweep.spec import load_spec
 from tests.sweep.conftest import MODEL, SpecWriter, rows, spec_in
-from tests.sweep.tasks import DiskFull, Greedy, Hanging, KilledOnce, Poisoned, Raising, StoppedOnce, Writable
+from tests.sweep.tasks import (
+    DiskFull,
+    Greedy,
+    Hanging,
+    KilledOnce,
+    KilledWhileStoring,
+    Poisoned,
+    Raising,
+    StoppedOnce,
+    Writable,
+)
 
 
 def execute(
@@ -184,6 +194,14 @@ class TestLosses:
         (tmp_path / "marks").mkdir()
         table = execute(make(), prepared, tmp_path / "out", KilledOnce, marks=tmp_path / "marks", times=times)
         assert table.equals(undisturbed)
+
+
+def test_a_worker_killed_while_it_stores_and_computes_loses_neither_slice(
+    prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
+) -> None:
+    table = execute(LocalExecutor(1), prepared, tmp_path / "out", KilledWhileStoring, marks=tmp_path)
+    assert (tmp_path / "killed").exists()
+    assert table.equals(undisturbed)
 
 
 def legal_after(table: pa.Table, position: int) -> int:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import subprocess
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +15,10 @@ import pytest
 
 from cluster.demo import ROOT, DemoCluster, demo_cluster
 from sweep.executors import ClusterLost
-from sweep.executors.head import Head
+from sweep.executors.head import HEAD_S, Head
 from tests.sweep.conftest import rows, spec_in
-from tests.sweep.test_cluster import QUIET, Run, there
-from tests.sweep.test_execution import BIG_AXES, call, children, command
+from tests.sweep.test_cluster import QUIET, Run
+from tests.sweep.test_execution import BIG_AXES, call, children, command, there
 from tests.waiting import until
 
 PROCESSES = ("gcs", "raylet", "agent")
@@ -119,6 +121,11 @@ def test_a_head_may_be_silent_for_a_while_a_raylet_may_not() -> None:
         with socket.create_server(("127.0.0.1", int(addresses[0].rpartition(":")[2]))):
             head.check()
             assert vars(head)["silent_since"] is None
+        for seconds, patient in ((0.1 * HEAD_S, True), (1.1 * HEAD_S, False)):
+            waiting = Head(gcs=addresses[0], raylet=addresses[1], silent_since=time.monotonic() - seconds)
+            with nullcontext() if patient else pytest.raises(ClusterLost, match=f"no answer from the head at {addresses[0]}"):
+                waiting.check()
+        with socket.create_server(("127.0.0.1", int(addresses[0].rpartition(":")[2]))):
             raylet.close()
             with pytest.raises(ClusterLost, match=f"Ray is lost: no answer from the raylet of this node at {addresses[1]}"):
                 head.check()

@@ -204,6 +204,22 @@ class TestStore:
         faults.refused = 0.0
         assert rows(out).equals(undisturbed)
 
+    def test_a_store_that_takes_all_slices_but_one(
+        self, spec: Path, undisturbed: pa.Table, store: tuple[str, Faults], executor: str
+    ) -> None:
+        out, faults = store
+        faults.refused, faults.codes, faults.only = 1.0, (503,), "/part-000000000000-"
+        done = run(spec, out, executor)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        found = re.search(r"the store did not take ([0-9,]+) plans \(.*\); run the same command to add them", done.stderr)
+        assert found is not None, done.stderr
+        faults.refused = 0.0
+        kept = undisturbed.num_rows - int(found[1].replace(",", ""))
+        assert 0 < there(out) == kept
+        done = run(spec, out, executor)
+        assert (done.returncode, f"({kept:,} were already there)" in done.stdout) == (0, True), done.stderr
+        assert rows(out).equals(undisturbed)
+
     def test_a_store_that_refuses(self, spec: Path, store: tuple[str, Faults], executor: str) -> None:
         out, faults = store
         faults.refused, faults.codes, faults.only = 1.0, (403,), "/part-"

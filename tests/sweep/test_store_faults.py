@@ -141,6 +141,17 @@ def test_a_full_disk_says_what_is_left(small: Path, tmp_path: Path, monkeypatch:
     assert "(300 were already there)" in sweep("run", small, "--workers", 0, "--out", tmp_path / "out", "--top", 0).stdout
 
 
+def test_a_file_that_does_not_fit_is_named_with_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sweep.folder.os.fsync", full)
+    told = rf"No space left on device: the file needs 3 kB, [0-9.]+ .?B are free: '{tmp_path}/part-x'"
+    with pytest.raises(OSError, match=told):
+        folder_at(tmp_path).write_bytes("part-x", bytes(3000))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_dry_run_says_how_much_will_be_stored(small: Path, tmp_path: Path) -> None:
     told = re.search(r"and ([0-9.]+) (k?)B of results", sweep("run", small, "--dry-run").stdout)
     assert told is not None
