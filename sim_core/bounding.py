@@ -21,7 +21,7 @@ from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.last import slow_last_backwards
 from sim_core.step.lower import lower
-from sim_core.step.nics import share_sends
+from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import finish_step, gather_parameters
 from sim_core.step.sharding import shard_blocks
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
@@ -173,6 +173,7 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
     plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
     lower(case, scratch.low, program)
+    count_carried(case, scratch.low)
     shard_blocks(case, scratch.low, program, scratch.layers, unused)
     share_sends(case, scratch.low, program, unused)
     gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)

@@ -51,7 +51,7 @@ from sim_core.step.buckets import Buckets, allocate_buckets
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.last import slow_last_backwards
 from sim_core.step.lower import Lowered, allocate_lowered, lower
-from sim_core.step.nics import share_sends
+from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import Once, allocate_once, finish_step, gather_parameters
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks
@@ -322,6 +322,7 @@ def _simulate_one(case: Case, scratch: Scratch, out: Floats) -> bool:
     plan, program, times, low = case.plan, scratch.program, scratch.times, scratch.low
     pp, ga = plan.pp, plan.ga
     lower(case, low, program)
+    count_carried(case, low)
     shard_blocks(case, low, program, scratch.layers, out)
     share_sends(case, low, program, out)
     gather_parameters(case, low, program, scratch.buckets, scratch.once, out)

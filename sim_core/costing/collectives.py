@@ -201,14 +201,16 @@ def all_to_all_s(size: float, at: Placement, links: Links) -> float:
 
     One message to each remote node and one to each neighbour: NCCL gathers those to a node on one GPU first (PXN,
     NVIDIA technical blog "Doubling all2all Performance with NCCL 2.12", 2022). The slowest rank is one with the fewest
-    neighbours, for the network, or one with the most, for NVLink: the cost is convex in their number.
+    neighbours, for the network, or one with the most, for NVLink: the cost is convex in their number. Without PXN one message
+    goes to each remote rank.
     """
     slowest = 0.0
     for here in (at.fewest, at.most):
         inside_s = size * (here - 1) / at.ranks / links.nvlink_bandwidth
         outside_s = size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
-        outside_s = max(outside_s, size * leaving_s(at, links) / at.ranks)
-        hops_s = (here - 1) * links.nvlink_latency + (at.nodes - 1) * links.nic_latency
+        outside_s = max(outside_s, size * leaving_s(at, links, True) / at.ranks)
+        hops_s = (here - 1) * links.nvlink_latency
+        hops_s += (at.nodes - 1 if links.pxn else at.ranks - here) * links.nic_latency
         if crosses_sockets(at, links):
             far = max(here - links.gpus_per_socket / at.stride, 0.0)
             inside_s = max(inside_s, links.gpus_per_socket * size * far / at.ranks / links.socket_bandwidth)
@@ -229,7 +231,7 @@ def dispatch_s(size: float, routing: Routing, at: Placement, links: Links) -> fl
     for here in (at.fewest, at.most):
         inside_s = to_ranks * size * (here - 1) / here / links.nvlink_bandwidth
         outside_s = to_nodes * size * (at.ranks - here) / at.ranks / nic_bandwidth(at, links)
-        outside_s = max(outside_s, to_nodes * size * leaving_s(at, links) / at.ranks)
+        outside_s = max(outside_s, to_nodes * size * leaving_s(at, links, False) / at.ranks)
         slowest = max(slowest, max(inside_s, outside_s))
     hops_s = links.nvlink_latency + (links.nic_latency if at.nodes > 1 else 0.0)
     return RING_BASE_S[SIMPLE] + hops_s + slowest

@@ -45,17 +45,26 @@ def ring_bandwidth(at: Placement, links: Links) -> float:
 
 
 @inner_kernel
-def leaving_s(at: Placement, links: Links) -> float:
-    """Seconds a byte, times the ranks outside its leaf or pod, of what each rank sends to every other."""
+def off_rail(links: Links) -> bool:
+    """Whether a message to another place of a node leaves its leaf: NIC k is on leaf k, and NVLink does not hand over first."""
+    return bool(links.rails and not links.pxn)
+
+
+@inner_kernel
+def leaving_s(at: Placement, links: Links, direct: bool) -> float:
+    """Seconds a byte, times the ranks outside its leaf or pod, of what a rank sends to all others; `direct`: by its own NIC."""
     slowest = 0.0
     if at.per_leaf > 0:
         slowest = max(slowest, links.leaf_oversubscription * (at.ranks - at.per_leaf))
     if at.per_pod > 0:
         slowest = max(slowest, links.pod_oversubscription * (at.ranks - at.per_pod))
+    if direct and at.nodes > 1 and off_rail(links):
+        on_leaf = at.per_leaf // at.most if at.per_leaf > 0 else at.nodes  # one rank of each node
+        slowest = max(slowest, links.leaf_oversubscription * (at.ranks - at.fewest - (on_leaf - 1)))
     return slowest / nic_bandwidth(at, links)
 
 
-@inner_kernel
+@outer_kernel
 def crowded_send(stage: int, pp: int, all_gpus: int, device: Device) -> float:
     """`crowding` of the sends from the ranks of a stage to those of the next (of the last: to the first)."""
     crowded, stage_gpus = 1.0, all_gpus // pp
@@ -63,6 +72,8 @@ def crowded_send(stage: int, pp: int, all_gpus: int, device: Device) -> float:
         crowded = max(crowded, device.links.leaf_oversubscription * min(stage_gpus / device.gpus_per_leaf, 1.0))
     if device.gpus_per_pod > 0 and _leaves(stage, pp, all_gpus, device.gpus_per_pod):
         crowded = max(crowded, device.links.pod_oversubscription * min(stage_gpus / device.gpus_per_pod, 1.0))
+    if off_rail(device.links) and stage_gpus % device.gpus_per_node != 0:
+        crowded = max(crowded, device.links.leaf_oversubscription)
     return crowded
 
 

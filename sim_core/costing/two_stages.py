@@ -22,7 +22,7 @@ def two_stage_s(size: float, at: Placement, links: Links) -> float:
         seconds = 0.0
         if at.nodes > 1:
             outside = size * (at.ranks - here) / at.ranks
-            outside_s = max(outside / nic_bandwidth(at, links), size * leaving_s(at, links) / at.ranks)
+            outside_s = max(outside / nic_bandwidth(at, links), size * leaving_s(at, links, False) / at.ranks)
             seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * links.nic_latency + outside_s
         if here > 1:
             inside_s = size * (here - 1) / here / links.nvlink_bandwidth

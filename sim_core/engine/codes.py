@@ -102,3 +102,15 @@ def virtual_of(placement: int, stage: int, chunk: int, pp: int) -> int:
         return chunk * pp + stage
     mirrored = pp - 1 - stage
     return mirrored if placement == BOTH_WAYS else chunk * pp + mirrored
+
+
+@inner_kernel
+def neighbour_stage(placement: int, stage: int, chunk: int, step: int, pp: int, chunks: int) -> int:
+    """The stage with the virtual stage after (`step` 1) or before (-1) that of a chunk, maybe the same; -1: the model ends."""
+    following = virtual_of(placement, stage, chunk, pp) + step
+    if following < 0 or following >= (pp if placement == BOTH_WAYS else pp * chunks):
+        return -1
+    if placement == LOOP:
+        return int((stage + step) % pp)
+    there = stage + (step if chunk % 2 == 0 else -step)
+    return there if 0 <= there < pp else stage  # a V turns round within its first and last stage

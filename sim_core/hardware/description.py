@@ -114,9 +114,10 @@ class Fabric(_Model):
     fabric_efficiency: Plain = _default(1, "1, all NICs of a node reach what one alone does")
     nodes_per_leaf: Plain = _default(0, "0, no leaves: every node reaches every other alike")
     leaf_oversubscription: Plain = _default(1, "1, as much bandwidth leaves a leaf as its NICs have")
+    rails: Switch = _default(0, "off: all NICs of a node on one leaf switch")
     nodes_per_pod: Plain = _default(0, "0, no pods")
     pod_oversubscription: Plain = _default(1, "1, as much bandwidth leaves a pod as its NICs have")
-    shared_nics: Switch = _default(0, "off: each message has NICs of its own")
+    shared_nics: Switch = _default(1, "on: groups that send at the same time share the NICs of their node")
 
 
 NOT_GIVEN: Final = "not given, taken "
@@ -131,6 +132,7 @@ class Nccl(_Model):
     """What NCCL may use on this hardware, and the figures of its tuning model that depend on GPU and host."""
 
     ll128: Switch = _taken(1, "on: NCCL enables it on Volta and later with NVLink")
+    pxn: Switch = _taken(1, "on: NCCL 2.12 and later")
     pat: Switch = _taken(1, "on: NCCL 2.23 and later")
     nvls: Switch = _taken(0, "off: NVLink switches that reduce come with Hopper")
     nvls_tree: Switch = _taken(0, "off, as nvls")
@@ -256,6 +258,8 @@ def _check_levels(hardware: Hardware, where: str) -> None:
             raise SpecError(f"{where}: nodes_per_{level}: found {nodes:g}, expected a whole number up to {MAX_NODES}")
         if not 1 <= over <= MAX_OVERSUBSCRIPTION:
             raise SpecError(f"{where}: {level}_oversubscription: found {over:g}, expected 1 to {MAX_OVERSUBSCRIPTION}")
+        if level == "leaf" and hardware.value("rails") and not nodes:
+            raise SpecError(f"{where}: rails: found true, expected nodes_per_leaf with it")
         if over > 1 and not nodes:
             raise SpecError(f"{where}: {level}_oversubscription: found {over:g}, expected nodes_per_{level} with it")
     leaf, pod = hardware.value("nodes_per_leaf"), hardware.value("nodes_per_pod")

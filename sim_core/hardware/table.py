@@ -47,6 +47,8 @@ class HardwareColumns(NamedTuple):
     leaf_oversubscription: Floats
     gpus_per_pod: Ints  # 0: no pods
     pod_oversubscription: Floats
+    rails: Bools  # whether NIC k of every node is on leaf switch k
+    pxn: Bools
     shared_nics: Bools  # whether groups that send at the same time share their NICs
     step_overhead: Floats  # seconds of a step besides its work
 
@@ -92,6 +94,8 @@ class Links(NamedTuple):
     leaf_oversubscription: float = 1.0
     pod_oversubscription: float = 1.0
     shared_nics: bool = False
+    rails: bool = False
+    pxn: bool = True
 
 
 class Device(NamedTuple):
@@ -136,6 +140,8 @@ def device_at(table: HardwareColumns, row: int) -> Device:
             leaf_oversubscription=table.leaf_oversubscription[row],
             pod_oversubscription=table.pod_oversubscription[row],
             shared_nics=table.shared_nics[row],
+            rails=table.rails[row],
+            pxn=table.pxn[row],
         ),
         gpus_per_leaf=table.gpus_per_leaf[row],
         gpus_per_pod=table.gpus_per_pod[row],
@@ -183,6 +189,8 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         gpus_per_pod=(column("nodes_per_pod") * gpus).astype(np.int64),
         pod_oversubscription=column("pod_oversubscription"),
         shared_nics=column("shared_nics") == 1,
+        rails=column("rails") == 1,
+        pxn=column("pxn") == 1,
         step_overhead=column("step_overhead"),
     )
     return HardwareTable(columns, tuple(variants), measured_on)

@@ -180,6 +180,7 @@ def reduce_gradients(
             last_s = end_s[(last_third * cells + cell) * rounds + rounds - 1]
             late_s = 0.0 if last_third == 2 else program.late_s[cell]
             last_s -= late_s
+            out[DP_TOTAL] += late_s / pp
             apart = last_third == 2 and end_s[(cells + cell) * rounds + rounds - 1] < last_s
             tail_s = duration_s[WEIGHT, cell] if apart else duration_s[UP, cell]
             if layered:
@@ -203,6 +204,7 @@ def reduce_gradients(
         out[DP_TOTAL] += stage_s / pp
         reduced_s[stage] = max(stream_s, free_s[stage])
         reduced_s[stage] += max(stage_s - reduced_s[stage] + free_s[stage], 0.0) * case.arrays.framework.dp_contention
+        low.longer.full_s[stage] = max(low.carried_s[stage] - reduced_s[stage], 0.0)
         reduced_s[stage] = max(reduced_s[stage], low.carried_s[stage])
         out[DP_EXPOSED] += (reduced_s[stage] - free_s[stage]) / pp
         barrier_s = max(barrier_s, reduced_s[stage])

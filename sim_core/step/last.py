@@ -26,8 +26,8 @@ def slow_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buc
     if not shares_nics(case) or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
         return
     for stage in range(pp):
-        sent_s = sends_of(low, UP, stage, pp) if pp > 1 and (stage > 0 or chunks > 1) else 0.0
         for chunk in range(chunks):
+            sent_s = sends_of(low, plan, UP, stage, chunk)
             cell = stage * chunks + chunk
             block_s, all_s = program.duration_s[UP, cell], low.nic_s[UP, cell, ALL] + sent_s
             if all_s <= 0 or block_s <= 0:

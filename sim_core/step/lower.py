@@ -19,7 +19,7 @@ from sim_core.costing.case import (
 from sim_core.costing.collectives import send_s
 from sim_core.costing.fabric import crowded_send
 from sim_core.costing.groups import N_GROUPS
-from sim_core.engine.codes import LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
+from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.split_events import set_links
 from sim_core.jit import inner_kernel
@@ -35,6 +35,16 @@ JITTER_FROM: Final = 8
 """GPUs up to which no rank waits for a slower one."""
 
 
+class Longer(NamedTuple):
+    """Seconds by which sharing NICs makes blocks and messages longer."""
+
+    blocks_s: Floats  # [4, cells] a block, beside its pipeline message, by rows of `duration_s`
+    sends_s: Floats  # [2, stages] a pipeline message into a stage, by direction
+    layers_s: Floats  # [2, cells] a block and its sharded layers' messages
+    gather_s: Floats  # [cells] the gather of parameters beside the first forward
+    full_s: Floats  # [stages] the reduction of gradients, until the NICs have sent all that they carry
+
+
 class Lowered(NamedTuple):
     """Passes of one micro-batch, summed over all stages."""
 
@@ -43,6 +53,7 @@ class Lowered(NamedTuple):
     extra_s: Floats  # [3] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S and RECOMPUTE_S
     nic_s: Floats  # [2, cells, 2] of NICs that a block's own messages need, by direction; and of those that nothing hides
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
+    longer: Longer
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
 
 
@@ -55,6 +66,13 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
         extra_s=np.empty(3),
         nic_s=np.zeros((2, cells, 2)),
         carried_s=np.zeros(stages),
+        longer=Longer(
+            blocks_s=np.zeros((4, cells)),
+            sends_s=np.zeros((2, stages)),
+            layers_s=np.zeros((2, cells)),
+            gather_s=np.zeros(cells),
+            full_s=np.zeros(stages),
+        ),
         send_nic_s=np.zeros(stages),
     )
 
@@ -64,7 +82,6 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
     """Fill `low`, and the durations and messages of `program`; the schedule fills its order."""
     _cost_sends(case, low, program)
     _fill_blocks(case, low, program)
-    _count_carried(case, low)
     schedule = case.plan.schedule
     if SPLITS[schedule]:
         chunks = chunks_of(schedule, case.plan.vpp)
@@ -158,22 +175,6 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
             all_again[unit] += redone * share
         duration_s[DOWN, cell] = forward_s
         duration_s[UP, cell] = backward_s
-
-
-@inner_kernel
-def _count_carried(case: Case, low: Lowered) -> None:
-    """What the NICs of each stage carry in the pipeline: messages of blocks, and sends from all but the ends of the model."""
-    plan, nic_s = case.plan, low.nic_s
-    pp, chunks, rounds = plan.pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
-    for stage in range(pp):
-        before = stage - 1 if stage > 0 else pp - 1
-        carried_s = low.send_nic_s[stage] * (chunks if stage < pp - 1 else chunks - 1)
-        carried_s += low.send_nic_s[before] * (chunks if stage > 0 else chunks - 1)
-        if PLACEMENT[plan.schedule] != LOOP:
-            carried_s = min(low.send_nic_s[stage], low.send_nic_s[before]) * 2 * (chunks - 1)
-        for cell in range(stage * chunks, (stage + 1) * chunks):
-            carried_s += nic_s[DOWN, cell, 0] + nic_s[UP, cell, 0]
-        low.carried_s[stage] = carried_s * rounds
 
 
 @inner_kernel

@@ -10,15 +10,15 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import shared_s
-from sim_core.costing.groups import between_nodes
-from sim_core.engine.codes import DEEPSPEED, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of
+from sim_core.costing.groups import Groups, between_nodes
+from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
 from sim_core.engine.events import DOWN, PAIR, UP, Program
 from sim_core.engine.split_events import set_links
-from sim_core.jit import inner_kernel
-from sim_core.metrics import CP_TOTAL, EP_TOTAL, TP_TOTAL
+from sim_core.jit import inner_kernel, outer_kernel
+from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.lower import Lowered
-from sim_core.terms import CP_A2A, CP_RING, EP
+from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,56 +34,93 @@ def in_background(plan: Plan) -> bool:
 
 
 @inner_kernel
-def sends_of(low: Lowered, way: int, stage: int, pp: int) -> float:
-    """Seconds of NICs for the message that a block of a stage sends on."""
-    return float(low.send_nic_s[stage] if way == DOWN else low.send_nic_s[stage - 1 if stage > 0 else pp - 1])
+def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
+    """The link that the message of a block leaves by: k is between stages k and k + 1 (the last: to the first); -1: none."""
+    placement, pp = PLACEMENT[plan.schedule], plan.pp
+    there = neighbour_stage(placement, stage, chunk, 1 if way == DOWN else -1, pp, chunks_of(plan.schedule, plan.vpp))
+    if there < 0 or there == stage:
+        return -1
+    if placement != LOOP:
+        return min(stage, there)
+    return stage if way == DOWN else there
+
+
+@inner_kernel
+def sends_of(low: Lowered, plan: Plan, way: int, stage: int, chunk: int) -> float:
+    """Seconds of NICs for the message that a block sends on."""
+    link = link_of(plan, way, stage, chunk)
+    return float(low.send_nic_s[link]) if link >= 0 else 0.0
+
+
+@inner_kernel
+def count_carried(case: Case, low: Lowered) -> None:
+    """What the NICs of each stage carry in the pipeline: messages of its blocks, and those that they send on."""
+    plan = case.plan
+    chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    for stage in range(plan.pp):
+        carried_s = 0.0
+        for chunk in range(chunks):
+            for way in (DOWN, UP):
+                carried_s += low.nic_s[way, stage * chunks + chunk, ALL]
+                carried_s += sends_of(low, plan, way, stage, chunk)
+        low.carried_s[stage] = carried_s * rounds
 
 
 @inner_kernel
 def share_sends(case: Case, low: Lowered, program: Program, out: Floats) -> None:
-    """Lengthen blocks and pipeline messages that are under way at the same time, one message beside each block."""
+    """Lengthen blocks and pipeline messages that are under way at the same time, one message beside each block that sends."""
     plan = case.plan
-    pp, chunks = plan.pp, chunks_of(plan.schedule, plan.vpp)
+    pp, chunks, placement = plan.pp, chunks_of(plan.schedule, plan.vpp), PLACEMENT[plan.schedule]
+    longer_s, later_s = low.longer.blocks_s, low.longer.sends_s
+    longer_s[:] = 0.0
+    later_s[:] = 0.0
     if pp == 1 or not shares_nics(case) or not in_background(plan):
         return
-    rounds, part = rounds_of(plan.schedule, plan.ga), _owner(case)
+    rounds, part = rounds_of(plan.schedule, plan.ga), owner_of(plan, case.groups, case.group)
     nic_s, duration_s, message_s = low.nic_s, program.duration_s, program.message_s
-    changed = False
     for stage in range(pp):
-        for way in (DOWN, UP):
-            sent_s = sends_of(low, way, stage, pp)
-            slower_s = 0.0
-            for chunk in range(chunks):
-                cell = stage * chunks + chunk
-                block_s, all_s = duration_s[way, cell], nic_s[way, cell, ALL]
+        for chunk in range(chunks):
+            cell = stage * chunks + chunk
+            for way in (DOWN, UP):
+                sent_s, block_s, all_s = sends_of(low, plan, way, stage, chunk), duration_s[way, cell], nic_s[way, cell, ALL]
                 if sent_s <= 0 or all_s <= 0:
                     continue
                 more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, sent_s)
-                duration_s[way, cell] += more_s
-                slower_s += sent_s * min(all_s / block_s, 1.0) / chunks
+                longer_s[way, cell] = more_s
                 out[part] += more_s * rounds / pp
                 out[part + EXPOSED] += more_s * rounds / pp
-                changed = True
-            if way == DOWN:
-                message_s[DOWN, (stage + 1) % pp] += slower_s
-            else:
-                message_s[UP, stage - 1 if stage > 0 else pp - 1] += slower_s
-    if not changed or not SPLITS[plan.schedule]:
-        return
-    set_links(PLACEMENT[plan.schedule], pp, chunks, program)
-    for stage in range(pp if PAIRS[plan.schedule] else 0):
-        for chunk in range(2):
-            cell, beside = stage * 2 + chunk, stage * 2 + 1 - chunk
-            busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, beside, ALL]
-            busy_s += sends_of(low, DOWN, stage, pp) + sends_of(low, UP, stage, pp)
-            duration_s[PAIR, cell] = max(duration_s[PAIR, cell], busy_s)
+                link = link_of(plan, way, stage, chunk)
+                senders = chunks - 1 if placement == LOOP and link == pp - 1 else chunks
+                later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
+    for way in (DOWN, UP):
+        for cell in range(pp * chunks):
+            duration_s[way, cell] += longer_s[way, cell]
+        for stage in range(pp):
+            message_s[way, stage] += later_s[way, stage]
+    if SPLITS[plan.schedule]:
+        set_links(placement, pp, chunks, program)
+    if PAIRS[plan.schedule]:
+        _fill_pairs(plan, low, program)
 
 
 @inner_kernel
-def _owner(case: Case) -> int:
-    """The part of a step that the messages of blocks between nodes belong to."""
-    if PAIRS[case.plan.schedule] or between_nodes(case.groups, case.group, EP):
+def _fill_pairs(plan: Plan, low: Lowered, program: Program) -> None:
+    """A forward beside a backward of the stage's other chunk takes as long as the NICs need for both."""
+    nic_s, duration_s, longer_s = low.nic_s, program.duration_s, low.longer.blocks_s
+    for stage in range(plan.pp):
+        for chunk in range(2):
+            cell, other = stage * 2 + chunk, 1 - chunk
+            busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, stage * 2 + other, ALL]
+            busy_s += sends_of(low, plan, DOWN, stage, chunk) + sends_of(low, plan, UP, stage, other)
+            longer_s[PAIR, cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
+            duration_s[PAIR, cell] += longer_s[PAIR, cell]
+
+
+@outer_kernel
+def owner_of(plan: Plan, groups: Groups, row: int) -> int:
+    """The total of the messages between nodes in blocks, a metric; `row` of `groups` is the plan's."""
+    if PAIRS[plan.schedule] or between_nodes(groups, row, EP):
         return EP_TOTAL
-    if between_nodes(case.groups, case.group, CP_RING) or between_nodes(case.groups, case.group, CP_A2A):
+    if between_nodes(groups, row, CP_RING) or between_nodes(groups, row, CP_A2A):
         return CP_TOTAL
-    return TP_TOTAL
+    return TP_TOTAL if between_nodes(groups, row, TP) else DP_TOTAL

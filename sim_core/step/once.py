@@ -73,7 +73,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
     overlapped = case.plan.overlap_param == 1
     gate_start_s, gate_end_s, duration_s = program.gate_start_s, program.gate_end_s, program.duration_s
     costed, total_s, first_s, most = buckets.costed, buckets.total_s, buckets.first_s, buckets.most
-    after_s = once.after_s
+    after_s, longer_s = once.after_s, low.longer.gather_s
     costed[:] = False
     for stage in range(pp):
         arrived_s, gathered_s = 0.0, 0.0
@@ -86,6 +86,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
                 cost_buckets(case, GATHER_PARAMETERS, row, buckets)
             gate_start_s[cell] = 0.0
             gate_end_s[cell] = 0.0
+            longer_s[cell] = 0.0
             if overlapped and total_s[size] > 0:
                 gate_start_s[cell] = arrived_s + first_s[size]
                 gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
@@ -93,6 +94,8 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
                 beside_s = arrived_s + total_s[size] - max(gate_start_s[cell], virtual * block_s)
                 beside_s = min(max(beside_s, 0.0), block_s) * buckets.nic_s[size] / total_s[size]
                 late_s = shared_s(block_s, low.nic_s[DOWN, cell, 1], low.nic_s[DOWN, cell, 0], beside_s)
+                longer_s[cell] = late_s
+                out[DP_TOTAL] += late_s / pp
                 gate_start_s[cell] += late_s
                 gate_end_s[cell] += late_s
                 arrived_s += late_s

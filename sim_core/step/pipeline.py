@@ -91,6 +91,8 @@ def timed_blocks(
     end = times.end_s[((backward + (part == WEIGHTS)) * pp * chunks + cell) * rounds + micro_batch]
     seconds = program.duration_s[backward, cell] - np.where(part == INPUT, program.duration_s[WEIGHT, cell], 0.0)
     seconds = np.where(part == WEIGHTS, program.duration_s[WEIGHT, cell], seconds)
+    ending = (backward == 1) & (part == WHOLE) & (micro_batch == rounds - 1)
+    seconds = seconds + np.where(ending, program.late_s[cell], 0.0)
     of_pair = program.duration_s[PAIR, stage * chunks + ((forward >> CHUNK_SHIFT) & CHUNK_MASK)]
     start = end - np.where(second | (parts == PAIRED), of_pair, seconds)
     return stage, chunk, micro_batch, backward, part, start, end

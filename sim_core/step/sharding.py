@@ -109,6 +109,7 @@ def backward_s(layers: Layers, count: int, ahead: int, waits: bool) -> float:
 @inner_kernel
 def shard_blocks(case: Case, low: Lowered, program: Program, layers: Layers, out: Floats) -> None:
     """Add to the blocks of `program` what they wait for gathers and scatters, and what these slow the compute beside them."""
+    low.longer.layers_s[:] = 0.0
     alone = shard_ranks(case, SHARD) == 1 and shard_ranks(case, EXPERT_SHARD) == 1
     if case.sharding < GRADIENTS_SHARDED or alone:
         return
@@ -122,17 +123,19 @@ def shard_blocks(case: Case, low: Lowered, program: Program, layers: Layers, out
         for way in (DOWN, UP):
             compute_s, sent_s = _fill(case, virtual, way, count, layers)
             end_s = forward_s(layers, count, ahead) if way == DOWN else backward_s(layers, count, ahead, plan.overlap_grad == 0)
-            waited_s = max(end_s - compute_s, 0.0)
+            waited_s, longer_s = max(end_s - compute_s, 0.0), 0.0
             if of_nics > 0:
                 all_s = low.nic_s[way, cell, ALL]
-                if pp > 1 and in_background(plan):
-                    all_s += sends_of(low, way, virtual % pp, pp)
+                if in_background(plan):
+                    all_s += sends_of(low, plan, way, virtual % pp, virtual // pp)
                 hidden_s = min(max(sent_s - waited_s, 0.0), compute_s)
-                waited_s += shared_s(compute_s, low.nic_s[way, cell, OPEN], all_s, hidden_s * of_nics)
+                longer_s = shared_s(compute_s, low.nic_s[way, cell, OPEN], all_s, hidden_s * of_nics)
+                low.longer.layers_s[way, cell] = longer_s
                 low.carried_s[virtual % pp] += sent_s * of_nics * plan.ga
+                waited_s += longer_s
             waited_s += contention * max(sent_s - waited_s, 0.0)
             program.duration_s[way, cell] += waited_s
-            out[DP_TOTAL] += sent_s * plan.ga / pp
+            out[DP_TOTAL] += (sent_s + longer_s) * plan.ga / pp
             out[DP_EXPOSED] += waited_s * plan.ga / pp
 
 

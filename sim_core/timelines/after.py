@@ -43,13 +43,19 @@ class Ends(NamedTuple):
 
     free_s: Floats  # of the pipeline
     reduced_s: Floats  # of its gradients
+    full_s: Floats  # seconds of that because its NICs were full
     after_s: Floats  # seconds of the work after the barrier
 
 
 def ends_of(ran: Ran) -> Ends:
     """The ends of a run."""
     pp, scratch = int(ran.plans.pp[0]), ran.scratch
-    return Ends(scratch.times.free_s[:pp].copy(), scratch.reduced_s[:pp].copy(), scratch.once.after_s[:pp].copy())
+    return Ends(
+        scratch.times.free_s[:pp].copy(),
+        scratch.reduced_s[:pp].copy(),
+        scratch.low.longer.full_s[:pp].copy(),
+        scratch.once.after_s[:pp].copy(),
+    )
 
 
 def after_spans(ran: Ran, ends: Ends, first_s: Floats) -> list[Spans]:
@@ -62,7 +68,7 @@ def after_spans(ran: Ran, ends: Ends, first_s: Floats) -> list[Spans]:
     step_s = float(ran.metrics[STEP_TIME])
     barrier_s = ends.reduced_s if plan.post_validation == 1 else np.full(plan.pp, ends.reduced_s.max())
     found = [
-        _row(stage, GRADIENT_WAIT, DP_PART, ends.free_s, ends.reduced_s),
+        _row(stage, GRADIENT_WAIT, DP_PART, ends.free_s, ends.reduced_s)._replace(shared_s=ends.full_s),
         _row(stage, STAGE_WAIT, BUBBLE_PART, ends.reduced_s, barrier_s),
     ]
     now_s = barrier_s

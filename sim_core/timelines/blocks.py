@@ -10,13 +10,14 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import WEIGHT_COMPUTE, WEIGHT_GRADIENTS
 from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, UP, WEIGHT
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, PARTS, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran, tables_of
 from sim_core.step.lower import JITTER_FROM
+from sim_core.step.nics import owner_of
 from sim_core.step.pipeline import timed_blocks
 from sim_core.terms import NO_COMM, WEIGHT_GRADIENT
 from sim_core.timelines.spans import (
@@ -77,10 +78,16 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     """Spans of all blocks."""
     plan = plan_at(ran.plans, 0)
     forward, backward, weight = _cells(ran, hardware, plan)
+    longer, late_s = ran.scratch.low.longer, ran.scratch.program.late_s
     cell = blocks.stage * chunks_of(plan.schedule, plan.vpp) + blocks.chunk
     second = blocks.second
     parts = np.where((blocks.backward == 0)[:, None], forward[cell], backward[cell])
     kind = np.where(blocks.backward == 0, FORWARD, BACKWARD)
+    shared_s = (longer.blocks_s[:2] + longer.layers_s)[blocks.backward, cell]
+    shared_s[(blocks.part == WEIGHTS) & (blocks.backward == 1)] = 0.0
+    last = (blocks.backward == 1) & (blocks.micro_batch == blocks.micro_batch.max()) & (late_s[cell] > 0)
+    shared_s[last] += late_s[cell[last]]  # beside its gradients, for which it waits
+    parts[last, DP_PART] += late_s[cell[last]]
     for part, seconds, name in ((INPUT, backward - weight, INPUT_GRADIENT), (WEIGHTS, weight, WEIGHT_BLOCK)):
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name
@@ -91,6 +98,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
         left = np.where(both > 0, 1 - hidden / np.where(both > 0, both, 1.0), 1.0)
         parts[rows - 1, EP_PART] *= left
         parts[rows, EP_PART] *= left
+        shared_s[rows - 1], shared_s[rows] = longer.blocks_s[PAIR, cell[rows - 1]], 0.0
     return spans(
         len(kind),
         stage=blocks.stage,
@@ -101,19 +109,21 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
         start_s=blocks.start_s,
         end_s=blocks.end_s,
         parts=parts,
+        shared_s=shared_s,
     )
 
 
 def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Floats, Floats]:
     """Seconds by part of a forward, of a whole backward and of the weight gradient in it, [cells, PARTS] each."""
-    arrays, split, table = ran.workload.arrays, ran.tables.split, ran.tables.blocks
+    arrays, split, table, groups = ran.workload.arrays, ran.tables.split, ran.tables.blocks, ran.tables.groups
     plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
     whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
     once = whole.again[whole.key[0]]  # every forward run again once: what of the collectives is in the forward
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
     chunks, first = chunks_of(plan.schedule, plan.vpp), split.offset[split.key[0]]
     forward, backward, weight = (np.zeros((plan.pp * chunks, len(PARTS))) for _ in range(3))
-    duration_s = ran.scratch.program.duration_s
+    duration_s, blocks_s = ran.scratch.program.duration_s, ran.scratch.low.longer.blocks_s
+    owner = _EXPOSED.get(owner_of(plan, groups, int(groups.key[0])) + EXPOSED, DP_PART)
     in_weights = _group_of_weights(arrays)
     for cell in range(plan.pp * chunks):
         stage, chunk = divmod(cell, chunks)
@@ -126,6 +136,8 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
         for metric, part in _EXPOSED.items():
             forward[cell, part] = passes @ once[:, metric]
             backward[cell, part] = passes @ (work[:, metric] - once[:, metric]) + redone @ again[:, metric]
+        for way, of_block in ((DOWN, forward), (UP, backward)):
+            of_block[cell, owner] += blocks_s[way, cell]
         # what is left of a block are gathers and scatters of sharded layers
         forward[cell, DP_PART] = duration_s[DOWN, cell] - forward[cell].sum()
         backward[cell, DP_PART] = duration_s[UP, cell] - backward[cell].sum()

@@ -72,7 +72,7 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     found = []
     for stage in range(plan.pp):
         stream_s = 0.0 if plan.overlap_grad == 1 else float(ran.scratch.times.free_s[stage])
-        ready_s, seconds, chunk = _buckets_of(ran, plan, blocks, stage)
+        ready_s, seconds, chunk, longer_s = _buckets_of(ran, plan, blocks, stage)
         if plan.overlap_grad == 0:
             ready_s = np.full_like(ready_s, stream_s)
         start_s = np.empty_like(ready_s)
@@ -80,12 +80,15 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
             start_s[k] = max(stream_s, ready_s[k])
             stream_s = start_s[k] + seconds[k]
         columns: Columns = {"stage": stage, "stream": GRADIENTS, "kind": REDUCE, "chunk": chunk}
-        found.append(spans(len(ready_s), **columns, start_s=start_s, end_s=start_s + seconds))
+        found.append(spans(len(ready_s), **columns, start_s=start_s, end_s=start_s + seconds, shared_s=longer_s))
     return found
 
 
-def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints]:
-    """When each bucket of a stage is ready, its seconds and its chunk, in the order in which they are sent."""
+def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
+    """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending.
+
+    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends.
+    """
     split, buckets, duration_s = ran.tables.split, ran.scratch.buckets, ran.scratch.program.duration_s
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
     mine = (blocks.stage == stage) & (blocks.backward == 1)
@@ -95,20 +98,25 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         end_s = float(blocks.end_s[of_chunk].max())
         apart = SPLITS[plan.schedule] and bool((blocks.part[of_chunk & (blocks.end_s == end_s)] == WEIGHTS).any())
         lasts.append((end_s, float(duration_s[WEIGHT if apart else UP, stage * chunks + chunk]), chunk))
-    found: list[tuple[Floats, Floats, Ints]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
+    found: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
         size = int(split.size[first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)])
-        ready, seconds = [], []
+        late_s = float(ran.scratch.program.late_s[stage * chunks + chunk])
+        done, seconds = [], []
         for number, bucket_s in zip(buckets.number[size], buckets.bucket_s[size], strict=True):
             if bucket_s > 0:
-                ready.append(end_s - tail_s + (np.arange(int(number)) + 1) / number * tail_s)
+                done.append((np.arange(int(number)) + 1) / number)
                 seconds.append(np.full(int(number), bucket_s))
-        if ready:
-            order = np.argsort(np.concatenate(ready), kind="stable")
+        if done:
+            order = np.argsort(np.concatenate(done), kind="stable")
             of_chunk = np.full(len(order), chunk, np.int64)
-            found.append((np.concatenate(ready)[order], np.concatenate(seconds)[order], of_chunk))
-    ready_s, seconds_of, chunk_of = (np.concatenate(column) for column in zip(*found, strict=True))
-    return ready_s, seconds_of, chunk_of
+            part = np.concatenate(done)[order]
+            ready_s = end_s - late_s - tail_s + part * tail_s
+            shifted_s = late_s * (part - part[0]) / max(1 - part[0], 1e-300)
+            longer_s = np.append(np.diff(shifted_s), 0.0)
+            found.append((ready_s + shifted_s, np.concatenate(seconds)[order] + longer_s, of_chunk, longer_s))
+    ready_of, seconds_of, chunk_of, longer_of = (np.concatenate(column) for column in zip(*found, strict=True))
+    return ready_of, seconds_of, chunk_of, longer_of
 
 
 def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
@@ -122,10 +130,11 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     found = []
     for stage in range(plan.pp):
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
-        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]])
+        longer_s = scratch.low.longer.gather_s[stage * chunks : (stage + 1) * chunks]
+        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]] + longer_s)
         start_s = np.concatenate(([0.0], end_s[:-1]))
         columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER, "chunk": np.arange(chunks)}
-        found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s))
+        found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s, shared_s=longer_s.copy()))
     return found
 
 
@@ -143,7 +152,8 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
             if count == 0:
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
-            for kind, stream, start_s, end_s in _sent(scratch.layers, count, way, plan):
+            longer_s = float(scratch.low.longer.layers_s[way, stage * plan.vpp + chunk])
+            for kind, stream, start_s, end_s, shared_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
                 columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
@@ -154,8 +164,25 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                         micro_batch=np.repeat(micro_batch, len(start_s)),
                         start_s=(begin_s + start_s).ravel(),
                         end_s=(begin_s + end_s).ravel(),
+                        shared_s=np.tile(shared_s, len(micro_batch)),
                     )
                 )
+    return found
+
+
+def _longer(sent: list[tuple[int, int, Floats, Floats]], longer_s: float) -> list[tuple[int, int, Floats, Floats, Floats]]:
+    """The messages of a block, each longer by its part of `longer_s`; those after it begin later by as much."""
+    if not sent:
+        return []
+    begin_s, seconds = (
+        np.concatenate(each) for each in zip(*((start, stop - start) for _, _, start, stop in sent), strict=True)
+    )
+    part = longer_s / max(float(seconds.sum()), 1e-300)
+    found = []
+    for kind, stream, start_s, stop_s in sent:
+        later_s = part * np.array([seconds[begin_s < at].sum() for at in start_s])
+        shared_s = part * (stop_s - start_s)
+        found.append((kind, stream, start_s + later_s, stop_s + later_s + shared_s, shared_s))
     return found
 
 

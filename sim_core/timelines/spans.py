@@ -56,18 +56,20 @@ class Spans(NamedTuple):
     start_s: Floats
     end_s: Floats
     parts: Floats  # [n, PARTS] seconds by part of the step; 0 for what runs behind the blocks
+    shared_s: Floats  # of them, what is there because messages share NICs
 
 
 _WHOLE: Final = ("stage", "stream", "kind", "chunk", "micro_batch")
+_SECONDS: Final = ("start_s", "end_s", "shared_s")
 
 
 def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     """Spans from columns and scalars; without `parts` they are behind the blocks."""
-    defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS)))}
+    defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS))), "shared_s": np.zeros(rows)}
     given = defaults | columns
     stage, stream, kind, chunk, micro_batch = (np.broadcast_to(np.asarray(given[name], np.int64), rows) for name in _WHOLE)
-    start_s, end_s = (np.broadcast_to(np.asarray(given[name], np.float64), rows) for name in ("start_s", "end_s"))
-    return Spans(stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(given["parts"], np.float64))
+    start_s, end_s, shared_s = (np.broadcast_to(np.asarray(given[name], np.float64), rows) for name in _SECONDS)
+    return Spans(stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(given["parts"], np.float64), shared_s)
 
 
 def of_part(part: int, seconds: Floats) -> Floats:

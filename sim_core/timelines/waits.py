@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import DEEPSPEED, SPLITS, WEIGHTS, chunks_of
+from sim_core.engine.codes import DEEPSPEED, PLACEMENT, SPLITS, WEIGHTS, chunks_of
 from sim_core.engine.events import DOWN, UP
+from sim_core.engine.split_events import set_links
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.timelines.blocks import Timed
@@ -84,17 +85,19 @@ def _waits(stage: Ints, kind: int, part: int, start_s: Floats, end_s: Floats) ->
     return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=of_part(part, seconds))
 
 
-def _sources(ran: Ran, plan: Plan) -> tuple[Ints, Floats]:
-    """The cell that sends to each cell, by direction, -1: none; and the cost of its message, [2, cells] each."""
+def _sources(ran: Ran, plan: Plan, message_s: Floats) -> tuple[Ints, Floats]:
+    """The cell that sends to each cell, by direction, -1: none; and `message_s` of stages, of each cell, [2, cells]."""
     chunks, program = chunks_of(plan.schedule, plan.vpp), ran.scratch.program
     cells = plan.pp * chunks
     if SPLITS[plan.schedule]:
+        program = program._replace(message_s=message_s, source=program.source.copy(), into_s=program.into_s.copy())
+        set_links(int(PLACEMENT[plan.schedule]), plan.pp, chunks, program)
         return program.source[:, :cells], program.into_s[:, :cells]
     stage, chunk = np.divmod(np.arange(cells), chunks)
     down = np.where(stage > 0, (stage - 1) * chunks + chunk, np.where(chunk > 0, (plan.pp - 1) * chunks + chunk - 1, -1))
     last = stage == plan.pp - 1
     up = np.where(~last, (stage + 1) * chunks + chunk, np.where(chunk < chunks - 1, chunk + 1, -1))
-    return np.stack((down, up)), program.message_s[:, stage]
+    return np.stack((down, up)), message_s[:, stage]
 
 
 def _messages(ran: Ran, plan: Plan, blocks: Timed) -> tuple[Floats, Floats]:
@@ -106,7 +109,7 @@ def _messages(ran: Ran, plan: Plan, blocks: Timed) -> tuple[Floats, Floats]:
     cell = blocks.stage * chunks + blocks.chunk
     sends = blocks.part != WEIGHTS
     end_s[blocks.backward[sends], cell[sends], blocks.micro_batch[sends]] = blocks.end_s[sends]
-    source, into_s = _sources(ran, plan)
+    source, into_s = _sources(ran, plan, ran.scratch.program.message_s)
     sender = source[blocks.backward, cell]
     none = (sender < 0) | ~sends
     cost = np.where(none, np.nan, into_s[blocks.backward, cell])
@@ -149,8 +152,9 @@ def _background(ran: Ran, plan: Plan, blocks: Timed, cost_s: Floats, sent_s: Flo
     """Messages behind the blocks, on the stage that sends them."""
     chunks = chunks_of(plan.schedule, plan.vpp)
     rows = np.flatnonzero(cost_s > 0)
-    source, _ = _sources(ran, plan)
-    sender = source[blocks.backward[rows], blocks.stage[rows] * chunks + blocks.chunk[rows]]
+    source, longer_s = _sources(ran, plan, ran.scratch.low.longer.sends_s)
+    receiver = blocks.backward[rows], blocks.stage[rows] * chunks + blocks.chunk[rows]
+    sender = source[receiver]
     return spans(
         len(rows),
         stage=sender // chunks,
@@ -160,4 +164,5 @@ def _background(ran: Ran, plan: Plan, blocks: Timed, cost_s: Floats, sent_s: Flo
         micro_batch=blocks.micro_batch[rows],
         start_s=sent_s[rows],
         end_s=sent_s[rows] + cost_s[rows],
+        shared_s=longer_s[receiver],
     )

@@ -64,6 +64,8 @@ def _span(spans: Spans, row: int, parts: Sequence[str]) -> dict[str, Any]:
     args: dict[str, Any] = {name: value for name, value in (("chunk", chunk), ("micro_batch", micro_batch)) if value >= 0}
     own = spans.parts[row]
     args |= {f"{parts[part]}_ms": round(float(own[part]) * 1e3, 6) for part in np.flatnonzero(own).tolist()}
+    if spans.shared_s[row] > 0:
+        args["shared_nics_ms"] = round(float(spans.shared_s[row]) * 1e3, 6)
     name = kind if micro_batch < 0 else f"{_SHORT.get(kind, kind)} {micro_batch}"
     event = _slice(
         int(spans.stage[row]), int(spans.stream[row]), name, float(spans.start_s[row]), float(spans.end_s[row]), args

@@ -16,6 +16,7 @@ ABLATIONS: Final[Mapping[str, Change]] = {
     "gradient accumulation": Change({}, {"accumulation_bytes": 0.0}),
     "messages inside nodes": Change({"nvlink_bandwidth": _FAST, "nvlink_latency": "0 s"}, {}),
     "messages between nodes": Change({"nic_bandwidth": _FAST, "nic_latency": "0 s"}, {}),
+    "sharing of NICs": Change({"shared_nics": False}, {}),
     "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
     "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
     "launches": Change({}, {"launch_forward": 0.0, "launch_backward": 0.0, "step": 0.0}),

@@ -273,7 +273,7 @@ class Machines:
 
 def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5e11) -> Machines:
     """Machines that differ in everything, memory too; NVLink is the faster network on all."""
-    variants = []
+    variants: list[Hardware] = []
     for _ in range(3):
         values = {
             "gpus_per_node": int(rng.choice(NODES)),
@@ -288,6 +288,7 @@ def random_machines(rng: np.random.Generator, dtype: str, most_memory: float = 5
             "nvls_efficiency": round(float(rng.uniform(0.5, 1)), 3),
             **{f"ll_bandwidth_{nodes}": f"{size(rng, 1e10, 1e11)} B/s" for nodes in ("one_node", "two_nodes", "more_nodes")},
             "net_overhead": f"{rng.uniform(0, 2):.3f} us",
+            "shared_nics": len(variants) < 2,
             "memory": f"{size(rng, 2e9, most_memory)} B",
             "peak_flops_bf16": f"{size(rng, 1e14, 2e15)} FLOP/s",
             "peak_flops_fp32": f"{size(rng, 1e13, 2e14)} FLOP/s",

@@ -53,7 +53,8 @@ class Stage:
 @dataclass(frozen=True)
 class Pipeline:
     """A pipeline to run, all in seconds. `duration[way][stage][chunk]`; `into[way][stage]`, the message into a stage;
-    `gate[stage][chunk]`, the earliest start and end of the first forward."""
+    `gate[stage][chunk]`, the earliest start and end of the first forward;
+    `late[stage][chunk]`, what the last backward takes more."""
 
     schedule: int
     pp: int
@@ -62,6 +63,7 @@ class Pipeline:
     duration: list[list[list[float]]]
     into: list[list[float]]
     gate: list[list[tuple[float, float]]]
+    late: list[list[float]]
     background: bool
     group: int = 0
 
@@ -172,4 +174,7 @@ class Pipeline:
                 gated = max(max(through, starts) + duration, ends)
                 stage.gated += gated - done
                 done = gated
+            if block.way == BACKWARD and block.micro_batch == self.ga - 1:
+                stage.gated += self.late[block.stage][block.chunk]
+                done += self.late[block.stage][block.chunk]
             end[block] = stage.end = done

@@ -200,11 +200,12 @@ class SplitPipeline:
     pair: list[list[float]]
     into: list[list[float]]
     gate: list[list[tuple[float, float]]]
+    late: list[list[float]]
 
     @staticmethod
     def places(schedule: int, pp: int, chunks: int) -> SplitPipeline:
         """One that only knows where its virtual stages are."""
-        return SplitPipeline(schedule, pp, chunks, 0, [], [], [], [], [])
+        return SplitPipeline(schedule, pp, chunks, 0, [], [], [], [], [], [])
 
     def sender(self, block: Block) -> Block | None:
         """The block whose end a block waits for, on another stage or its own."""
@@ -296,8 +297,11 @@ class SplitPipeline:
 
     def cost(self, sender: int, block: Block) -> float:
         """Seconds of a message from another stage, over the link between the two."""
+        link = self.link(sender, block)
+        return self.into[FORWARD][link] if block.way == FORWARD else self.into[BACKWARD][link - 1]
+
+    def link(self, sender: int, block: Block) -> int:
+        """The stage below the link between two others; 0: that of the last and the first."""
         ring = {sender, block.stage} == {0, self.pp - 1} and self.pp > 2
         here = self.pp == 2 and self.schedule not in (DUALPIPE, *IN_A_V) and (sender > block.stage) == (block.way == FORWARD)
-        if ring or here:
-            return self.into[FORWARD][0]
-        return self.into[FORWARD][max(sender, block.stage)]
+        return 0 if ring or here else max(sender, block.stage)

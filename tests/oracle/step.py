@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+
+import numpy as np
 
 from sim_core import Hardware, Workload
 from sim_core.workloads.workload import (
@@ -24,9 +27,11 @@ from sim_core.workloads.workload import (
     NO_COMM,
     ONCE_ON_FIRST_STAGE,
     REDUCE_GRADIENTS,
+    SEND_RECEIVE,
     TP,
 )
 from tests.oracle.groups import Grid, Placement, placement
+from tests.oracle.nics import Busy, Shared, bytes_out, longer, share, slow_last_backwards
 from tests.oracle.pipeline import BACKWARD, FORWARD, WEIGHTS, Block, Pipeline, Stage
 from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
 
@@ -113,9 +118,12 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Seconds of one collective (kind, bytes, ranks on each node) and one send (bytes, between nodes) on a machine."""
+    """Seconds of one collective (kind, bytes, ranks on each node) and one send (bytes, between nodes) on a machine; and bytes/s
+    of each GPU while so many of its node send. `shared`: messages that are sent at the same time share NICs."""
 
     gpus_per_node: int
+    shared: bool
+    nic: Callable[[int], float]
     collective: Callable[[int, float, Placement], float]
     send: Callable[[float, bool], float]
 
@@ -133,6 +141,7 @@ class Pass:
     weights: float
     compute_weights: float
     experts: tuple[float, float]
+    busy: tuple[Busy, Busy, Busy]
     parts: dict[str, float]
     again_parts: dict[str, float]
 
@@ -220,6 +229,16 @@ class Oracle:
         """Seconds of a collective, until the slowest of the groups ends."""
         return max(self.network.collective(kind, size, where) for where in self.placements[group])
 
+    def nic_seconds(self, kind: int, group: int, size: float) -> float:
+        """Seconds of NICs for a collective, of the group that needs them longest."""
+        if not self.network.shared:
+            return 0.0
+        found = []
+        for where in self.placements[group]:
+            sending = self.network.gpus_per_node if kind == SEND_RECEIVE else min(where[-1], self.network.gpus_per_node)
+            found.append(bytes_out(kind, size, where) / self.network.nic(sending))
+        return min(max(found), self.seconds(kind, group, size))
+
     # blocks
 
     @cached_property
@@ -249,6 +268,7 @@ class Oracle:
         again_parts: dict[str, float] = defaultdict(float)
         stalled = [0.0, 0.0, 0.0]
         experts = [0.0, 0.0]
+        busy = Busy(), Busy(), Busy()
         if plan.splits and plan.schedule < DUALPIPE:
             beside = (forward, 0.0, 0.0)  # the weight gradient runs at another time
         for phase in (FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE):
@@ -259,6 +279,10 @@ class Oracle:
             total = self.seconds(kind, group, size)
             hides = {TP: plan.overlap_tp, EP: plan.overlap_ep}.get(group, 0)
             stalled[phase] = max(total - beside[phase], 0.0) if hides else total
+            of_nics = self.nic_seconds(kind, group, size)
+            sent = Busy(of_nics, of_nics * stalled[phase] / total if total else 0.0)
+            busy[int(phase != FORWARD_PHASE)].add(sent)
+            busy[2].add(sent, again if phase == FORWARD_PHASE else 0.0)
             if group == EP:
                 experts[int(phase != FORWARD_PHASE)] += stalled[phase]
             for sums, times in ((parts, 1.0), (again_parts, again if phase == FORWARD_PHASE else 0.0)):
@@ -274,6 +298,7 @@ class Oracle:
             weights=of_weights + stalled[WEIGHT_PHASE],
             compute_weights=of_weights,
             experts=(experts[0], experts[1]),
+            busy=busy,
             parts=parts,
             again_parts=again_parts,
         )
@@ -328,6 +353,21 @@ class Oracle:
             whole[name] += value / plan.copies
         return found
 
+    def gradients_of(self, stage: int, chunk: int) -> list[list[tuple[float, float]]]:
+        """(seconds, of them NICs) of each bucket; those of operators as if they were equally large."""
+        arrays = self.workload.arrays
+        if not arrays.layered_gradients:
+            return self.buckets_and_nics(REDUCE_GRADIENTS, stage, chunk)
+        scale = self.moved(PARAMETERS) * self.gradient_width / arrays.gradient_width
+        held = sum(
+            float(arrays.pieces.gradient_bytes[k]) * scale
+            for unit, _ in self.units(stage, chunk)
+            for k in np.flatnonzero(arrays.pieces.unit == unit)
+        )
+        count = max(math.ceil(held / (self.plan.bucket_bytes or DDP_BUCKET)), 1)
+        sent = self.seconds(ALL_REDUCE, DP, held / count), self.nic_seconds(ALL_REDUCE, DP, held / count)
+        return [[sent] * count]
+
     def split(self, duration: list[list[list[float]]]) -> tuple[list[list[float]], list[list[float]]]:
         """[stage][chunk]: weight gradients of layers; and a forward beside a backward of the other chunk, where all-to-alls of
         experts hide behind the other's compute."""
@@ -351,8 +391,8 @@ class Oracle:
                 pair[stage][chunk] = max(one + other - sent, sent, one, other)
         return weights, pair
 
-    def sends(self) -> list[list[float]]:
-        """[way][stage], seconds of a message into a stage: that of the slowest pair of ranks."""
+    def sends(self, *, of_nics: bool = False) -> list[list[float]]:
+        """[way][stage], seconds of a message into a stage, or of NICs for it: that of the slowest pair of ranks."""
         plan, node, arrays = self.plan, self.network.gpus_per_node, self.workload.arrays
         into = [[0.0] * plan.pp for _ in (FORWARD, BACKWARD)]
         if plan.pp > 1:
@@ -360,6 +400,8 @@ class Oracle:
             for stage in range(plan.pp):
                 pairs = {sender // node != receiver // node for sender, receiver in self.grid.sends(stage)}
                 cost = max(self.network.send(size, between) for between in pairs)
+                if of_nics:
+                    cost = max(size / self.network.nic(node) if between else 0.0 for between in pairs)
                 into[FORWARD][(stage + 1) % plan.pp] = cost
                 into[BACKWARD][stage] = cost
         return into
@@ -372,7 +414,11 @@ class Oracle:
         return (self.workload.arrays.gradient_width, 4.0, 2.0)[self.plan.gradient_precision]
 
     def buckets(self, role: int, stage: int, chunk: int) -> list[list[float]]:
-        """Seconds of the buckets of each message of a role, for a chunk: equal buckets, none above the limit."""
+        """Seconds of the buckets of each message of a role, for a chunk."""
+        return [[seconds for seconds, _ in kind] for kind in self.buckets_and_nics(role, stage, chunk)]
+
+    def buckets_and_nics(self, role: int, stage: int, chunk: int) -> list[list[tuple[float, float]]]:
+        """(seconds, of them NICs) of the buckets of each message of a role: equal buckets, none above the limit."""
         step, layers = self.workload.arrays.step, len(self.held[stage][chunk])
         end = self.plan.in_model(stage, chunk) in (0, self.plan.pp * self.plan.vpp - 1)
         limit = float(self.plan.bucket_bytes)
@@ -387,10 +433,13 @@ class Oracle:
                 if role == REDUCE_GRADIENTS:
                     size *= self.gradient_width / self.workload.arrays.gradient_width
                 count = max(math.ceil(size / limit), 1)
-                found.append([self.seconds(int(step.comm_kind[k]), int(step.comm_group[k]), size / count)] * count)
+                kind, group = int(step.comm_kind[k]), int(step.comm_group[k])
+                found.append([(self.seconds(kind, group, size / count), self.nic_seconds(kind, group, size / count))] * count)
         return found
 
-    def gathers(self, forward: list[list[float]], out: dict[str, float]) -> tuple[list[list[tuple[float, float]]], list[float]]:
+    def gathers(
+        self, forward: list[list[float]], shared: Shared, out: dict[str, float]
+    ) -> tuple[list[list[tuple[float, float]]], list[float]]:
         """Gates of the first forwards, and each stage's seconds after the optimizer.
 
         A chunk's forward runs in as many parts as its kind of parameters with the most buckets has; the buckets of both kinds
@@ -398,9 +447,11 @@ class Oracle:
         """
         gates, after = [], []
         for stage in range(self.plan.pp):
-            begun, row = 0.0, []
+            begun, sent, row = 0.0, 0.0, []
             for chunk in range(self.plan.chunks):
-                kinds = [kind for kind in self.buckets(GATHER_PARAMETERS, stage, chunk) if kind[0] > 0]
+                both = [kind for kind in self.buckets_and_nics(GATHER_PARAMETERS, stage, chunk) if kind[0][0] > 0]
+                kinds = [[seconds for seconds, _ in kind] for kind in both]
+                of_nics = sum(seconds for kind in both for _, seconds in kind)
                 whole, gate = sum(map(sum, kinds)), (0.0, 0.0)
                 if self.plan.overlap_param and kinds:
                     first, parts = sum(kind[0] for kind in kinds), max(map(len, kinds))
@@ -408,12 +459,19 @@ class Oracle:
                     done = 0.0
                     for arrival in arrivals:
                         done = max(done, arrival) + forward[stage][chunk] / parts
-                    gate = (arrivals[0], done)
+                    alone = forward[stage][chunk]
+                    beside = min(max(begun + whole - max(arrivals[0], self.plan.in_model(stage, chunk) * alone), 0.0), alone)
+                    late = longer(alone, shared.blocks[FORWARD][stage][chunk], beside * of_nics / whole)
+                    gate = (arrivals[0] + late, done + late)
+                    begun += late
+                    out["dp_total_s"] += late
+                    shared.gathered[stage] += of_nics
                 row.append(gate)
                 begun += whole
+                sent += whole
             gates.append(row)
             after.append(0.0 if self.plan.overlap_param else begun)
-            out["dp_total_s"] += begun
+            out["dp_total_s"] += sent
             out["dp_exposed_s"] += after[-1]
         return gates, after
 
@@ -450,13 +508,22 @@ class Oracle:
         return [*found, (now, self.seconds(ALL_REDUCE, DP, filled))] if filled else found
 
     def reductions(
-        self, lines: Pipeline | SplitPipeline, ends: list[float], block_end: dict[Block, float], out: dict[str, float]
+        self,
+        lines: Pipeline | SplitPipeline,
+        shared: Shared,
+        ends: list[float],
+        block_end: dict[Block, float],
+        out: dict[str, float],
     ) -> list[float]:
         """When each stage's gradients are reduced: one stream a stage, beside the backward or after it."""
         found = []
         for stage in range(self.plan.pp):
             stream = 0.0 if self.plan.overlap_grad else ends[stage]
-            last = [self.last_gradients(lines, stage, chunk, block_end) for chunk in range(self.plan.chunks)]
+            last = [
+                self.last_gradients(lines, stage, chunk, block_end, shared.late[stage][chunk])
+                for chunk in range(self.plan.chunks)
+            ]
+            carried = shared.carried(stage, self.plan.ga // self.plan.copies)
             chunks = list(reversed(range(self.plan.chunks)))
             if self.plan.copies == 2:
                 chunks.sort(key=lambda chunk: sum(last[chunk]))
@@ -465,25 +532,29 @@ class Oracle:
                 for ready, cost in sorted(self.chunk_gradients(stage, chunk, begin, duration)):
                     stream = (max(stream, ready) if self.plan.overlap_grad else stream) + cost
                     out["dp_total_s"] += cost
+                stream += shared.late[stage][chunk]
+                out["dp_total_s"] += shared.late[stage][chunk]
+                if not self.workload.arrays.layered_gradients:
+                    carried += sum(bucket[1] for kind in self.gradients_of(stage, chunk) for bucket in kind)
                 if self.plan.copies == 2:
                     exchange = self.exchange(stage, chunk)
                     out["dp_total_s"] += exchange
                     stream += exchange
-            found.append(max(stream, ends[stage]))
+            found.append(max(stream, ends[stage], carried))
             out["dp_exposed_s"] += found[-1] - ends[stage]
         return found
 
     def last_gradients(
-        self, lines: Pipeline | SplitPipeline, stage: int, chunk: int, block_end: dict[Block, float]
+        self, lines: Pipeline | SplitPipeline, stage: int, chunk: int, block_end: dict[Block, float], late: float
     ) -> tuple[float, float]:
-        """(begin, seconds) of the block of a chunk that ends its gradients."""
+        """(begin, seconds) of the block of a chunk that ends its gradients, without what sharing adds to it."""
         duration = lines.duration[BACKWARD][stage][chunk]
         last = Block(stage, BACKWARD, chunk, self.plan.ga // self.plan.copies - 1)
         if isinstance(lines, SplitPipeline):
             apart = last._replace(way=WEIGHTS)
             duration = duration if last in block_end else lines.weights[stage][chunk]
             return block_end[apart] - duration, duration
-        return block_end[last] - duration, duration
+        return block_end[last] - late - duration, duration
 
     def exchange(self, stage: int, chunk: int) -> float:
         """Seconds in which a rank and its mirror, which hold the same layers, add up their parts of the reduced gradients."""
@@ -527,17 +598,14 @@ class Oracle:
 
     # the step
 
-    def metrics(self) -> dict[str, float]:
-        """The columns of a result: means over the stages, in seconds."""
+    def pipeline(self, duration: list[list[list[float]]]) -> Pipeline | SplitPipeline:
+        """The pipeline of the plan, with nothing beside its blocks yet."""
         plan = self.plan
-        once: dict[str, float] = defaultdict(float)
-        each: dict[str, float] = defaultdict(float)
-        duration = self.durations(each)
-        gates, after = self.gathers(duration[FORWARD], once)
-        lines: Pipeline | SplitPipeline
+        gate = [[(0.0, 0.0)] * plan.chunks for _ in range(plan.pp)]
+        late = [[0.0] * plan.chunks for _ in range(plan.pp)]
         if plan.splits:
             weights, pair = self.split(duration)
-            lines = SplitPipeline(
+            return SplitPipeline(
                 schedule=plan.schedule,
                 pp=plan.pp,
                 chunks=plan.chunks,
@@ -546,23 +614,37 @@ class Oracle:
                 weights=weights,
                 pair=pair,
                 into=self.sends(),
-                gate=gates,
+                gate=gate,
+                late=late,
             )
-            stages, block_end, _ = lines.run()
-        else:
-            lines = Pipeline(
-                schedule=plan.schedule,
-                pp=plan.pp,
-                vpp=plan.vpp,
-                ga=plan.ga,
-                duration=duration,
-                into=self.sends(),
-                gate=gates,
-                background=bool(plan.overlap_pp),
-                group=plan.microbatch_group_size,
-            )
-            stages, block_end = lines.run()
-        reduced = self.reductions(lines, [stage.end for stage in stages], block_end, once)
+        return Pipeline(
+            schedule=plan.schedule,
+            pp=plan.pp,
+            vpp=plan.vpp,
+            ga=plan.ga,
+            duration=duration,
+            into=self.sends(),
+            gate=gate,
+            late=late,
+            background=bool(plan.overlap_pp),
+            group=plan.microbatch_group_size,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """The columns of a result: means over the stages, in seconds."""
+        plan = self.plan
+        once: dict[str, float] = defaultdict(float)
+        each: dict[str, float] = defaultdict(float)
+        duration = self.durations(each)
+        lines = self.pipeline(duration)
+        shared = share(self, lines, once)
+        gates, after = self.gathers(lines.duration[FORWARD], shared, once)
+        slow_last_backwards(self, lines, shared)
+        for stage, chunk in product(range(plan.pp), range(plan.chunks)):
+            lines.gate[stage][chunk] = gates[stage][chunk]
+            lines.late[stage][chunk] = shared.late[stage][chunk]
+        stages, block_end = lines.run()[:2]
+        reduced = self.reductions(lines, shared, [stage.end for stage in stages], block_end, once)
         last = [after[stage] + self.once_a_step(stage, once) for stage in range(plan.pp)]
         for stage, spent in enumerate(stages):
             once["pp_total_s"] += spent.in_messages
@@ -597,7 +679,7 @@ class Oracle:
         for stage in range(len(stages)):
             first = Block(stage, FORWARD, int(self.plan.copies == 2 and stage >= self.plan.pp // 2), 0)
             source = lines.sender(first) if isinstance(lines, SplitPipeline) else lines.neighbour(first, -1)
-            cost = self.sends()[FORWARD][stage] if source else 0.0
+            cost = lines.into[FORWARD][stage] if source else 0.0
             if source and isinstance(lines, SplitPipeline):
                 cost = lines.cost(source.stage, first)
             begun.append(block_end[source] + cost if source else 0.0)

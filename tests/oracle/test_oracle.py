@@ -63,7 +63,13 @@ def network(hardware: Hardware) -> Network:
     def send(size: float, between_nodes: bool) -> float:
         return float(send_s(size, between_nodes, links))
 
-    return Network(gpus_per_node=int(device.gpus_per_node), collective=collective, send=send)
+    def nic(sending: int) -> float:
+        gpus, full = hardware.value("gpus_per_node"), hardware.value("fabric_efficiency")
+        alone = hardware.value("nic_bandwidth") * hardware.value("nic_efficiency") * hardware.value("nics_per_node") / gpus
+        return alone * (1 - (1 - full) * (sending - 1) / max(gpus - 1, 1))
+
+    shared = hardware.value("shared_nics") == 1
+    return Network(gpus_per_node=int(device.gpus_per_node), shared=shared, nic=nic, collective=collective, send=send)
 
 
 @cache

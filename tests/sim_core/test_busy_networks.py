@@ -19,6 +19,7 @@ from sim_core import (
     read_model,
     read_stack,
     simulate,
+    trace,
     workload_from_model,
 )
 from sim_core.costing.fabric import shared_s
@@ -26,6 +27,7 @@ from sim_core.models.flops import sequence_of
 from sim_core.models.stack import Stack
 
 Floats = npt.NDArray[np.float64]
+WEIGHT_PART = 2
 PARAMETERS_MODEL = {"layers": 4, "sequence": 2048, "vocabulary": 1024}
 
 
@@ -171,3 +173,22 @@ def test_a_saturated_network_is_busy_all_the_time() -> None:
     carried = alone["ep_total_s"][0] + alone["dp_total_s"][0]
     assert alone["step_time_s"][0] < 0.99 * carried
     assert shared["step_time_s"][0] == pytest.approx(carried, rel=0.02)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
+def test_blocks_that_send_nothing_share_nothing(schedule: str) -> None:
+    """The last virtual stage sends no activations, the first no gradients, a V's turn stays on its stage; all others do."""
+    vpp = 2 if schedule == "zb-v" else 1
+    given: dict[str, Any] = {"cp": 16, "pp": 2, "vpp": vpp, "all_gpus": 32, "ga": 4, "schedule": schedule}
+    given |= {"overlap_pp": 1, "overlap_grad": 0}
+    workload = work(DENSE)
+    lasting: list[dict[tuple[int, int, int], float]] = []
+    for on in (False, True):
+        events = trace(workload, network(shared=on, nic_bandwidth="50 Gb/s"), plans(workload, **given))
+        blocks = zip(events.stage.tolist(), events.chunk.tolist(), events.backward.tolist(), strict=True)
+        seconds = (events.end_s - events.start_s).tolist()
+        lasting.append({b: s for b, s, part in zip(blocks, seconds, events.part, strict=True) if part < WEIGHT_PART})
+    alone, shared = lasting
+    slowed = {block for block, seconds in shared.items() if seconds > alone[block] + 1e-6}
+    quiet = {"1f1b": {(1, 0, 0), (0, 0, 1)}, "zb-v": {(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)}}[schedule]
+    assert slowed == alone.keys() - quiet

@@ -20,7 +20,7 @@ from sim_core import (
     workload_from_model,
 )
 from sim_core.costing.collectives import collective_s
-from sim_core.costing.fabric import crowding
+from sim_core.costing.fabric import crowded_send, crowding
 from sim_core.costing.groups import group_plans, placement_at
 from sim_core.hardware.table import HardwareTable, device_at
 from sim_core.planning.placement import Placement
@@ -91,6 +91,49 @@ def test_an_all_to_all_waits_for_what_leaves_its_leaf() -> None:
     assert collective_s(ALL_TO_ALL, size, at._replace(per_leaf=16), links) == pytest.approx(2 * size * 48 / 64 / nic, rel=1e-3)
 
 
+def most_off_leaf(nodes: int, per_unit: int, *, pxn: bool) -> float:
+    """Messages that leave a leaf by the switch of a place, over its NICs, while each GPU sends one to each other; the fullest.
+
+    The GPU of the sender's node that sends is itself, or with PXN the one at the receiver's place.
+    """
+    leaving: dict[tuple[int, int], int] = {}
+    ranks = [divmod(rank, GPUS) for rank in range(nodes * GPUS)]
+    for (node, place), (other, there) in itertools.product(ranks, ranks):
+        by = there if pxn else place
+        if node != other and (node // per_unit, by) != (other // per_unit, there):
+            leaving[node // per_unit, by] = leaving.get((node // per_unit, by), 0) + 1
+    return max(leaving.values(), default=0) / per_unit
+
+
+@pytest.mark.parametrize("pxn", [True, False])
+@pytest.mark.parametrize(("nodes", "per_unit"), [(8, 4), (8, 8), (16, 4)])
+def test_rails_keep_equal_places_on_one_leaf(nodes: int, per_unit: int, pxn: bool) -> None:
+    """Of an all-to-all over all GPUs, with links that leave as slow as to count alone."""
+    columns = table(nodes_per_leaf=per_unit, leaf_oversubscription=50, rails=True, pxn=pxn, fabric_efficiency=1).columns
+    ranks = nodes * GPUS
+    plan = make_plans(tp=1, ep=ranks, all_gpus=ranks)
+    groups, links = group_plans(columns, plan, np.zeros(1, np.int64)), device_at(columns, 0).links
+    at = placement_at(groups, 0, EP, int(groups.first[0, EP]))
+    size = 1e12
+    counted_s = 50 * most_off_leaf(nodes, per_unit, pxn=pxn) * size / ranks / links.nic_bandwidth
+    inside_s = size * (ranks - GPUS) / ranks / links.nic_bandwidth
+    assert collective_s(ALL_TO_ALL, size, at, links) == pytest.approx(max(counted_s, inside_s), rel=1e-3)
+    if per_unit == nodes:
+        assert (counted_s == 0) == pxn, "inside a unit PXN keeps all off the spine"
+
+
+@pytest.mark.parametrize(("pp", "stage"), [(4, 6), (3, 8)])
+def test_a_send_to_another_place_leaves_its_leaf_without_pxn(pp: int, stage: int) -> None:
+    """Stages of 6 GPUs on nodes of 4 send two places on; stages of 8 to the same place."""
+    seconds = []
+    for pxn in (True, False):
+        device = device_at(table(nodes_per_leaf=8, leaf_oversubscription=3, rails=True, pxn=pxn).columns, 0)
+        places = {rank % GPUS - (rank + stage) % GPUS for rank in range(stage)}
+        assert (places == {0}) == (stage % GPUS == 0)
+        seconds.append(crowded_send(0, pp, pp * stage, device))
+    assert seconds == [1.0, 3.0 if stage == 6 else 1.0]
+
+
 @pytest.mark.parametrize("kind", [ALL_REDUCE, ALL_GATHER, SEND_RECEIVE])
 def test_one_rank_in_each_leaf_has_its_part_of_the_links(kind: int) -> None:
     links = device_at(table(nodes_per_leaf=4, leaf_oversubscription=7, fabric_efficiency=1, pat=False).columns, 0).links
@@ -105,7 +148,8 @@ PLANS: dict[str, Any] = {"tp": [4, 4, 1], "pp": [1, 4, 1], "all_gpus": 64, "ga":
 
 
 def step_s(**values: object) -> np.ndarray[Any, Any]:
-    found = simulate(MODEL, table(**values), plans(MODEL, **PLANS))
+    """Seconds of the step, of sends and of gradients, each message with NICs of its own: of how levels cost alone."""
+    found = simulate(MODEL, table(shared_nics=False, **values), plans(MODEL, **PLANS))
     assert not found.reason.any()
     return np.stack([found.metrics[METRICS.index(name)] for name in ("step_time_s", "pp_total_s", "dp_total_s")])
 
@@ -129,6 +173,7 @@ def test_a_whole_step_on_leaves_and_pods() -> None:
         ({"nodes_per_leaf": 4, "leaf_oversubscription": 0.5}, "leaf_oversubscription: found 0.5, expected 1 to 1000"),
         ({"nodes_per_leaf": 2.5}, "nodes_per_leaf: found 2.5, expected a whole number up to 16777216"),
         ({"nodes_per_leaf": 8, "nodes_per_pod": 4}, "nodes_per_pod: found 4, expected at least the 8 of a leaf"),
+        ({"rails": True}, "rails: found true, expected nodes_per_leaf with it"),
         ({"shared_nics": 2}, "fabric.shared_nics: found '2', expected true or false"),
     ],
 )

@@ -80,7 +80,8 @@ def test_zero_is_refused_where_it_would_divide(key: str) -> None:
 
 @pytest.mark.parametrize("key", [key for key in HARDWARE_KEYS if key not in NUMBERS])
 def test_a_switch_is_true_or_false(key: str) -> None:
-    assert [parse_hardware(document(**{key: value}), "here").value(key) for value in (True, False)] == [1, 0]
+    leaves = {"nodes_per_leaf": 4}  # rails are of leaves
+    assert [parse_hardware(document(**{**leaves, key: value}), "here").value(key) for value in (True, False)] == [1, 0]
     for value in (2, "often", 0.5):
         with pytest.raises(SpecError, match=f"here: {HARDWARE_KEYS[key][0]}.{key}: found '{value}', expected true or false"):
             parse_hardware(document(**{key: value}), "here")

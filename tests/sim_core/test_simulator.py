@@ -130,8 +130,8 @@ def buckets(kind: int, size: float, bucket: float, table: HardwareTable, dp: int
 @pytest.mark.parametrize("nic", [1e9, 10e9, 100e9])
 @pytest.mark.parametrize(("pp", "vpp", "ga"), [(1, 1, 1), (4, 1, 4), (4, 3, 8)])
 def test_gradients_flow_bucket_by_bucket(gpt7b: Workload, bucket: int, nic: float, pp: int, vpp: int, ga: int) -> None:
-    """The closed form of the stream against a loop over its buckets, on the block times of the trace."""
-    network = read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s"})
+    """The closed form of the stream against a loop over its buckets, on the block times of the trace; nothing shares NICs."""
+    network = read_hardware("H100-SXM").with_values({"nic_bandwidth": f"{nic} B/s", "shared_nics": False})
     table = hardware_table([network], None)
     plan = {"tp": 4, "pp": pp, "vpp": vpp, "ga": ga, "overlap_grad": 1, "bucket_bytes": bucket}
     events = trace(gpt7b, table, make_plans(**plan))

@@ -13,7 +13,9 @@ from sim_core import (
     HardwareTable,
     Timeline,
     Workload,
+    hardware_table,
     plans,
+    read_hardware,
     read_model,
     read_stack,
     timeline,
@@ -139,3 +141,47 @@ def test_a_message_begins_when_its_block_ends(dense: Workload, h100: HardwareTab
     for row in np.flatnonzero(down):
         key = (int(found.stage[row]), int(found.chunk[row]), int(found.micro_batch[row]))
         assert found.start_s[row] == pytest.approx(ends[key], rel=1e-12)
+
+
+SHARING: dict[str, dict[str, Any]] = {
+    "gradients and sends": {"pp": 2, "ep": 16, "tp": 1, "ga": 4, "overlap_pp": True},
+    "blocking sends": {"pp": 2, "ep": 16, "tp": 1, "ga": 4, "overlap_pp": False},
+    "interleaved": {"pp": 4, "vpp": 4, "ep": 16, "tp": 1, "ga": 4},
+    "zero bubble": {"pp": 4, "ep": 16, "tp": 1, "schedule": "zb-h1"},
+    "a v": {"pp": 4, "vpp": 2, "ep": 16, "tp": 1, "schedule": "zb-v"},
+    "pairs": {"pp": 2, "ep": 16, "tp": 1, "ga": 8, "schedule": "dualpipe"},
+    "sharded layers": {"pp": 1, "ep": 16, "tp": 1, "ga": 2, "sharding": "gradients", "overlap_grad": True},
+}
+
+
+@pytest.mark.parametrize("case", SHARING)
+def test_what_shares_nics_shows_by_how_much(case: str) -> None:
+    """Of each block and message; buckets and gathers with it are the row's total; the last bucket ends in time."""
+    model = read_model("qwen3-30b-a3b", {"sequence": 4096, "layers": 16})
+    experts = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    sizes = SIZES | {"all_gpus": 64 * SHARING[case]["pp"], "checkpointing": "full", "bucket_bytes": 2**24} | SHARING[case]
+    plan = plans(experts, **sizes)
+    slow = read_hardware("H100-SXM").with_values({"nic_bandwidth": "100 Gb/s", "memory": "100 TB"})
+    alone, found = (
+        timeline(experts, hardware_table([slow.with_values({"shared_nics": on})], None), plan) for on in (False, True)
+    )
+    assert not alone.spans.shared_s.any()
+    _adds_up(found)
+    spans, result = found.spans, found.result()
+    assert (spans.shared_s <= (spans.end_s - spans.start_s) * (1 + 1e-9)).all()
+    longer = {STREAMS[stream] for stream in spans.stream[spans.shared_s > 0]}
+    assert longer >= {"compute"} | ({"sends"} if sizes["pp"] > 1 and sizes.get("overlap_pp") is not False else set())
+    of_dp = np.isin(spans.stream, (STREAMS.index("gradients"), STREAMS.index("parameters")))
+    if sizes.get("schedule") == "dualpipe":
+        return  # the sum over its two copies is not among the spans
+    assert (spans.end_s - spans.start_s)[of_dp].sum() / found.stages == pytest.approx(result["dp_total_s"], rel=1e-9)
+    if "schedule" not in sizes:
+        assert "gradients" in longer
+        for stage in range(found.stages):
+            mine = spans.stage == stage
+            buckets = mine & (spans.stream == STREAMS.index("gradients"))
+            ended_s = max(
+                spans.end_s[mine & (spans.kind == SPAN_KINDS.index(kind))].max(initial=0.0)
+                for kind in ("backward", "wait for gradients")
+            )
+            assert spans.end_s[buckets].max() <= ended_s * (1 + 1e-9)

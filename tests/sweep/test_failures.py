@@ -108,3 +108,16 @@ def test_one_plan_tells_its_goodput() -> None:
     assert told.returncode == 0, told.stderr
     assert "goodput 100.0% with failures and a checkpoint every " in told.stdout
     assert "note: failures: 1.97e-05 a GPU-hour (Llama 3's rate)" in told.stdout
+
+
+def test_the_optimum_is_daly_s_equation_37() -> None:
+    """By hand, where its last term tells, with failures as long apart as a checkpoint: sqrt(2) (1 + 1/sqrt(18) + 1/18) - 1."""
+    assert best_interval_s(np.array([1000.0]), np.array([1000.0]))[0] == pytest.approx(826.114, rel=1e-6)
+
+
+def test_a_restart_reads_the_checkpoint() -> None:
+    """100 GPUs that fail once in 100 hours each: every hour. 36 TB at 1 GB/s each are written, and read again, in 360 s."""
+    given = {"per_gpu_hour": 0.01, "write_bandwidth_per_gpu": "1 GB/s", "restart": "60 s", "interval": "1800 s"}
+    found = with_failures(Failures.model_validate(given), 36e12, np.array([100]), np.array([1e6]))
+    wall_s = 3600 * math.exp((60 + 360) / 3600) * (math.exp((1800 + 360) / 3600) - 1)
+    assert found["goodput"][0] == pytest.approx(1800 / wall_s, rel=1e-12)
