@@ -132,3 +132,8 @@ def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch) 
     found = doctest.testfile(str(ROOT / "docs" / "notebook.md"), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert found.attempted > 5
     assert found.failed == 0
+
+
+def test_a_bucket_may_hold_all_gradients_of_a_large_model(gpt7b: Workload) -> None:
+    """3.1 billion parameters of 4 bytes."""
+    assert plans(gpt7b, bucket_bytes=12_400_000_000).bucket_bytes.tolist() == [12_400_000_000]
