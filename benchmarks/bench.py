@@ -1,10 +1,15 @@
-"""The measured claims (`make bench`): medians of several rounds, printed with what they are held against.
+"""The measured claims (`make bench`): medians of several rounds, beside what they are held against and what was recorded.
+
+    python benchmarks/bench.py [GROUP ...] [--record]
 
 Every figure is taken on this machine, in this state of the code. Nothing here is asserted: speed is a measurement.
+`--record` keeps the figures in benchmarks/recorded.json, with the machine; docs/performance.md says what they mean.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import statistics
@@ -16,12 +21,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core.engine.events import allocate, run
+from sim_core.engine.lanes import allocate_lanes, put, run_lanes
 from sim_core.engine.schedule import fill_order
+from sim_core.engine.sequence import DURATION, RECEIVED, WRITTEN, allocate_sequence, fill_sequence
+from sim_core.vectors import LANES
 from sim_core.workloads.readers.trace_text import read_trace_text
 from sweep.columns import describe_rows
 from sweep.evaluation import evaluate
@@ -32,13 +43,29 @@ from sweep.slice_file import Slice, encoded
 from sweep.slices import MAX_ROWS, SliceQueue, SliceTask
 from sweep.spec import load_spec
 
-Rows = Iterator[tuple[str, str, str]]
+Floats = npt.NDArray[np.float64]
+Rows32 = npt.NDArray[np.int32]
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "gpt7b.yaml"
 TRACE = ROOT / "examples" / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 SPACES = ROOT / "benchmarks" / "spaces"
 SPACE_ROWS = 65_536
+BARS = {"gpt175b": ">= 40,000", "gpt7b": ">= 60,000", "llama405b": ">= 25,000", "deep": ">= 850"}
 ROUNDS = 5
+RECORDED = ROOT / "benchmarks" / "recorded.json"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement: what, the median, its unit, the bar that it is held against."""
+
+    what: str
+    value: float
+    unit: str
+    bar: str = ""
+
+
+Rows = Iterator[Figure]
 
 
 def median_s(action: Callable[[], object]) -> float:
@@ -52,57 +79,83 @@ def median_s(action: Callable[[], object]) -> float:
     return statistics.median(seconds)
 
 
-def engine_rate(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) -> float:
-    """Block events per second of the engine alone: the order is filled and run, durations are given."""
-    blocks = 2 * pp * vpp * ga
-    program, times = allocate(blocks, pp, pp * vpp)
+def engine_rates(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) -> tuple[float, float, float]:
+    """Block events per second of the engine alone: one plan at a time; LANES at once; the bare recurrence of one plan.
+
+    The order of blocks, and their sequence, are found for every plan, or every LANES plans.
+    """
+    blocks, cells = 2 * pp * vpp * ga, pp * vpp
+    program, times = allocate(blocks, pp, cells)
     program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
     program.message_s[:] = 0.1
+    sequence, lanes = allocate_sequence(blocks, pp), allocate_lanes(blocks, pp, cells)
     repeat = max(1, 2_000_000 // blocks)
 
-    def go() -> None:
+    def alone() -> None:
         for _ in range(repeat):
             fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
             run(program, pp, vpp, ga, overlapped, times)
 
-    return repeat * blocks / median_s(go)
+    def together() -> None:
+        for _ in range(repeat // LANES + 1):
+            fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
+            turns = fill_sequence(program.order, pp, vpp, ga, overlapped, sequence)
+            for lane in range(LANES):
+                put(program, pp, cells, lane, lanes)
+            run_lanes(sequence, turns, pp, cells, overlapped, lanes)
+
+    def bare() -> None:
+        for _ in range(repeat):
+            recurrence(sequence.event, blocks, program.duration_s[:2].reshape(-1), 0.1, lanes.slot_s[:, 0].copy())
+
+    by_one, by_lanes = blocks * repeat / median_s(alone), blocks * LANES * (repeat // LANES + 1) / median_s(together)
+    return by_one, by_lanes, blocks * repeat / median_s(bare)
 
 
-def engine_rows() -> list[tuple[str, str, str]]:
+@numba.njit(error_model="numpy")
+def recurrence(event: Rows32, blocks: int, duration_s: Floats, cost_s: float, slot_s: Floats) -> float:
+    """What no engine for one plan can leave out: read an end, take the larger, add a duration, write. It sums no waiting."""
+    free_s = 0.0
+    for at in range(blocks):
+        start_s = max(free_s, slot_s[event[at, RECEIVED]] + cost_s)
+        free_s = start_s + duration_s[event[at, DURATION]]
+        slot_s[event[at, WRITTEN]] = free_s
+    return free_s
+
+
+def engine_rows() -> Rows:
     """The engine on each schedule."""
-    cases = (
+    cases: tuple[tuple[str, int, int, int, int, bool], ...] = (
         ("1F1B, pp 8, 64 micro-batches", 1, 8, 1, 64, True),
         ("1F1B, pp 8, 64 micro-batches, blocking sends", 1, 8, 1, 64, False),
         ("interleaved, pp 8 x vpp 3, 64 micro-batches", 1, 8, 3, 64, True),
         ("GPipe, pp 8, 64 micro-batches", 0, 8, 1, 64, True),
         ("1F1B, pp 32, 256 micro-batches", 1, 32, 1, 256, True),
+        ("interleaved, pp 64 x vpp 4, 512 micro-batches", 1, 64, 4, 512, True),
     )
-    return [
-        (f"engine: {name}", f"{engine_rate(schedule, pp, vpp, ga, overlapped) / 1e6:.0f} M block events/s", ">= 30 M")
-        for name, schedule, pp, vpp, ga, overlapped in cases
-    ]
+    for name, schedule, pp, vpp, ga, overlapped in cases:
+        by_one, by_lanes, bare = engine_rates(schedule, pp, vpp, ga, overlapped)
+        yield Figure(f"engine: {name}", by_one / 1e6, "M block events/s", ">= 30 M")
+        yield Figure(f"  {LANES} plans of one order at once", by_lanes / 1e6, "M block events/s", ">= 270 M")
+        yield Figure("  the bare recurrence of one plan", bare / 1e6, "M block events/s")
 
 
-def worker_rows() -> list[tuple[str, str, str]]:
+def worker_rows() -> Rows:
     """Plans per second of one worker, from plan numbers to the Parquet file."""
-    rows = []
     for fidelity, bar in (("event", ">= 20,000"), ("simai", ">= 50,000")):
         sweep = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).sweep
-        rows += worker_rate(sweep, fidelity, bar)
-    return rows
+        yield from worker_rate(sweep, fidelity, bar)
 
 
-def worker_rate(sweep: Sweep, fidelity: str, bar: str) -> list[tuple[str, str, str]]:
+def worker_rate(sweep: Sweep, fidelity: str, bar: str) -> Rows:
     """The same of one fidelity, all plans of a slice and the legal ones."""
     part = Slice(60_000, 100_000)
     legal = sum(reason == "" for reason in evaluate(sweep, np.arange(part.start, part.stop)).column("reason").to_pylist())
     with tempfile.TemporaryDirectory() as folder:
         task = SliceTask(sweep=sweep, directory=Path(folder), provenance=b"{}")
         seconds = median_s(lambda: task(part))
-    return [
-        (f"one worker, {fidelity}, decode to Parquet: plans of the space", f"{part.rows / seconds:,.0f} plans/s", bar),
-        (f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", f"{legal / seconds:,.0f} plans/s", bar),
-    ]
+    yield Figure(f"one worker, {fidelity}, decode to Parquet: plans of the space", part.rows / seconds, "plans/s", bar)
+    yield Figure(f"  of it, plans that are legal and simulated ({legal / part.rows:.0%})", legal / seconds, "plans/s", bar)
 
 
 def space_rows() -> Rows:
@@ -120,14 +173,16 @@ def space_rows() -> Rows:
             seconds.append(time.process_time() - begun)
         second = statistics.median(seconds)
         kept = f"{legal.sum():,} of {len(positions):,} plans legal, {events:,.0f} block events per legal plan"
-        yield f"space {path.stem}: {kept}", f"{legal.sum() / second:,.0f} legal plans/s", ""
+        yield Figure(f"space {path.stem}: {kept}", legal.sum() / second, "legal plans/CPU-s", BARS.get(path.stem, ""))
+        if path.stem == "mostly_illegal":
+            yield Figure("  positions", len(positions) / second, "positions/CPU-s", ">= 250,000")
 
 
-def reader_rows() -> list[tuple[str, str, str]]:
+def reader_rows() -> Rows:
     """The reader of rank traces, on the larger example many times over."""
     data = TRACE.read_bytes() * 200
     rate = len(data) / median_s(lambda: read_trace_text(TRACE.name, data))
-    return [("one core, rank trace to columns", f"{rate / 1e6:.0f} MB/s", ">= 20 MB/s")]
+    yield Figure("one core, rank trace to columns", rate / 1e6, "MB/s", ">= 20 MB/s")
 
 
 def sweep_once(*options: str) -> tuple[float, str]:
@@ -139,17 +194,14 @@ def sweep_once(*options: str) -> tuple[float, str]:
         return time.perf_counter() - begun, done.stdout
 
 
-def whole_rows() -> list[tuple[str, str, str]]:
+def whole_rows() -> Rows:
     """The example from the command line: wall time as a user sees it."""
     seconds = []
     for _ in range(3):
         wall_s, told = sweep_once("--workers", "2")
         seconds.append(wall_s)
     line = next(line for line in told.splitlines() if "plans in" in line)
-    return [
-        ("examples/gpt7b.yaml, whole command, 2 workers", f"{statistics.median(seconds):.1f} s", "< 60 s"),
-        ("  " + line, "", ""),
-    ]
+    yield Figure(f"examples/gpt7b.yaml, whole command, 2 workers: {line}", statistics.median(seconds), "s", "< 60 s")
 
 
 DRIVER = """
@@ -204,7 +256,7 @@ def memory_rows() -> Rows:
     for kind in ("local", "ray"):
         for plans in (1_000_000, 10_000_000):
             peak_mb = driven(plans, kind, "driver").peak_mb
-            yield f"driver's peak memory, --executor {kind}, {plans:,} plans", f"{peak_mb:.0f} MB", "flat"
+            yield Figure(f"driver's peak memory, --executor {kind}, {plans:,} plans", peak_mb, "MB", "flat")
 
 
 def ray_rows() -> Rows:
@@ -215,12 +267,12 @@ def ray_rows() -> Rows:
         for writer, runs in taken.items():
             runs.append(driven(plans, "local" if writer == "local" else "ray", writer if writer != "local" else "auto"))
     median = {writer: statistics.median(run.seconds for run in runs) for writer, runs in taken.items()}
-    yield f"{plans:,} plans, 2 workers, --executor local", f"{median['local']:.1f} s", ""
+    yield Figure(f"{plans:,} plans, 2 workers, --executor local", median["local"], "s")
     for writer in ("driver", "worker"):
         over = median[writer] / median["local"] - 1
-        yield f"  --executor ray, written by the {writer}", f"{median[writer]:.1f} s, {over:+.1%}", "<= +10 %"
+        yield Figure(f"  --executor ray, written by the {writer}: {over:+.1%}", median[writer], "s", "<= +10 %")
     start_s = statistics.median(run.start_s for run in taken["driver"] + taken["worker"])
-    yield "  Ray's start-up, not in that", f"{start_s:.1f} s", ""
+    yield Figure("  Ray's start-up, not in that", start_s, "s")
 
 
 class Instant(SliceTask):
@@ -243,18 +295,48 @@ def intake_rows() -> Rows:
             begun, begun_cpu = time.perf_counter(), time.process_time()
             slices = sum(1 for _ in executor.run(task, queue))
             seconds, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
-        yield f"driver's intake, rows written by the {writer}, {slices} slices", f"{rows / seconds / 1e6:.1f} M rows/s", ""
-        yield "  of it, a second of the driver's CPU", f"{rows / cpu_s / 1e6:.1f} M rows", "hundreds of cores"
+        yield Figure(f"driver's intake, rows written by the {writer}, {slices} slices", rows / seconds / 1e6, "M rows/s")
+        yield Figure(f"  of it, written by the {writer}", rows / cpu_s / 1e6, "M rows/CPU-s of the driver", "hundreds of cores")
+
+
+GROUPS = (engine_rows, reader_rows, worker_rows, space_rows, whole_rows, ray_rows, intake_rows, memory_rows)
+
+
+def machine() -> str:
+    """The processor, its cores, and the versions that speed depends on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}, numba {numba.__version__}"
 
 
 def main() -> None:
-    """Print every figure (or those of the groups named as arguments) beside the bar it is held against."""
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for group in (engine_rows, reader_rows, worker_rows, space_rows, whole_rows, ray_rows, intake_rows, memory_rows):
-        if sys.argv[1:] and group.__name__ not in sys.argv[1:]:
+    """Print every figure (or those of the groups named) beside its bar, and its ratio to the recorded one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(group.__name__ for group in GROUPS))
+    parser.add_argument("--record", action="store_true", help="keep these figures as those to compare with")
+    given = parser.parse_args()
+    unknown = set(given.groups) - {group.__name__ for group in GROUPS}
+    if unknown:
+        parser.error(f"unknown group {min(unknown)!r}, expected one of {', '.join(group.__name__ for group in GROUPS)}")
+    kept: dict[str, Any] = {"machine": "", "figures": {}}
+    if RECORDED.exists():
+        kept = json.loads(RECORDED.read_text(encoding="utf-8"))
+    print(f"{machine()}; medians of {ROUNDS}\nrecorded on: {kept['machine'] or '(nothing is recorded)'}")
+    for group in GROUPS:
+        if given.groups and group.__name__ not in given.groups:
             continue
-        for what, found, bar in group():
-            print(f"{what:88} {found:>24}  {bar}", flush=True)
+        under = ""
+        for figure in group():
+            under = under if figure.what.startswith(" ") else figure.what.partition(":")[0] + figure.what.partition(":")[2][:50]
+            key = f"{group.__name__}: {under}{figure.what if figure.what.startswith(' ') else ''}"
+            before = kept["figures"].get(key)
+            ratio = f"x {figure.value / before:.2f}" if before else ""
+            told = f"{figure.value:,.0f}" if figure.value >= 100 else f"{figure.value:.1f}"
+            print(f"{figure.what:92} {told:>12} {figure.unit:18} {ratio:>7}  {figure.bar}", flush=True)
+            kept["figures"][key] = float(f"{figure.value:.4g}")
+    if given.record:
+        RECORDED.write_text(json.dumps({**kept, "machine": machine()}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.batch import Tables, batches, tables_of
 from sim_core.costing.case import Case, case_at
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
@@ -16,7 +17,8 @@ from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
-from sim_core.simulator import Scratch, Tables, allocate_scratch, arrays_of, batches, legality, simulate, tables_of
+from sim_core.scratch import Scratch, allocate_scratch
+from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.last import slow_last_backwards

@@ -74,6 +74,7 @@ def stack_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in STACK_DIR.glob("*.yaml")))
 
 
+@cache
 def read_stack(name: str) -> Stack:
     """A stack by name. Raises SpecError."""
     if name not in stack_names():

@@ -199,8 +199,9 @@ def plan_at(plans: Plans, i: int) -> Plan:
 
 
 def by_order(plans: Plans, rows: Ints) -> Ints:
-    """Some rows sorted, so that plans with the same order of blocks follow each other."""
-    columns = (plans.microbatch_group_size, plans.ga, plans.vpp, plans.pp, plans.schedule)
+    """Some rows sorted, so that plans with the same order of blocks, sent in the same way, follow each other."""
+    how = plans.post_validation, plans.overlap_pp
+    columns = (*how, plans.microbatch_group_size, plans.ga, plans.vpp, plans.pp, plans.schedule)
     sorted_rows: Ints = rows[np.lexsort([column[rows] for column in columns])]
     return sorted_rows
 

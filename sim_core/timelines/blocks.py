@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import WEIGHT_COMPUTE, WEIGHT_GRADIENTS
 from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
@@ -15,7 +16,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, PARTS, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
-from sim_core.simulator import Ran, tables_of
+from sim_core.simulator import Ran
 from sim_core.step.lower import JITTER_FROM
 from sim_core.step.nics import owner_of
 from sim_core.step.pipeline import timed_blocks

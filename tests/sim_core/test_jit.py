@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 
 import sim_core.jit as jit
-from sim_core import simulator, source_hash, source_hashes
+from sim_core import batch, simulator, source_hash, source_hashes
 from sim_core.sources import ROOT, Symbol, function_hashes, read_modules, symbols_of
 
 
@@ -96,8 +96,8 @@ def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: py
 
 def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
     hashes = function_hashes()
-    for kernel in (vars(simulator)["_simulate_one"], vars(import_module("sim_core.step.lower"))["lower"]):
-        locator = jit.KernelLocator.from_function(getattr(kernel, "py_func", kernel), str(ROOT / "simulator.py"))
+    for kernel in (vars(batch)["_finish"], vars(import_module("sim_core.step.lower"))["lower"]):
+        locator = jit.KernelLocator.from_function(getattr(kernel, "py_func", kernel), str(ROOT / "batch.py"))
         assert locator is not None
         own = hashes[f"{kernel.__module__}.{kernel.__name__}"]
         assert locator.get_cache_path() == str(jit.cache_dir() / "kernels" / own)
@@ -126,6 +126,7 @@ def test_a_function_is_made_of_all_that_it_names() -> None:
         ("engine/events.py", "end_s, position, free_s = ", "end_s, position, other_s = ", True),  # in a function that it calls
         ("engine/codes.py", "LOOP, V, BOTH_WAYS = 0, 1, 2", "LOOP, V, BOTH_WAYS = 0, 2, 1", True),  # a constant
         ("jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
+        ("vectors.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
         ("planning/columns.py", "    tp: int", "    tp: float", True),  # a field of an argument
         ("engine/codes.py", "import numpy as np\n", "import numpy as np\n\nnp.seterr()\n", True),  # a statement of a module
         ("models/flops.py", "def ", "def other_", False),
@@ -137,12 +138,12 @@ def test_the_hash_of_a_kernel_changes_with_what_it_is_made_of(
 ) -> None:
     copy = tmp_path / "sim_core"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
-    before = function_hashes(copy)["sim_core.simulator._run_rows"]
-    assert before == function_hashes()["sim_core.simulator._run_rows"]
+    before = function_hashes(copy)["sim_core.batch.run_rows"]
+    assert before == function_hashes()["sim_core.batch.run_rows"]
     text = (copy / file).read_text()
     assert old in text
     (copy / file).write_text(text.replace(old, new, 1))
-    assert (function_hashes(copy)["sim_core.simulator._run_rows"] != before) == changed
+    assert (function_hashes(copy)["sim_core.batch.run_rows"] != before) == changed
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim_core import LARGEST, REASONS, HardwareTable, Plans, Workload, simulate
-from sim_core import simulator as engine
+from sim_core import batch as engine
 from sim_core.planning.split import Split, split_plans
 from sim_core.workloads.workload import Arrays, Ints
 from tests.conftest import make_plans

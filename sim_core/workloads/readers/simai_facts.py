@@ -110,7 +110,7 @@ def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layer
         why = "what the layers leave is no padded vocabulary" if has_experts else "set workload.ffn"
         return _unknown(why, of_experts)
     sharded, whole, vocabulary, why = found
-    shares = Shares(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=vocabulary, experts=of_experts)
+    shares = Shares(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=float(vocabulary), experts=of_experts)
     note = f"embedding and head: {short(sharded + whole, '')} of the file's parameters a rank ({why})"
     return Parameters(shares=shares, known=True, notes=(note,))
 
