@@ -39,11 +39,7 @@ from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
 )
-from sim_core.jit import (
-    cache_dir,
-    compiling_alone,
-    is_compiled,
-)
+from sim_core.jit import BOUNDS, STEP, cache_dir, compiling_alone, is_compiled
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
@@ -140,6 +136,8 @@ from sim_core.workloads.workload import (
 )
 
 __all__ = [
+    "BOUNDS",
+    "STEP",
     "CHECKPOINTING",
     "CP_COMM_TYPES",
     "DISPATCHERS",

@@ -22,7 +22,9 @@ from numba.core.dispatcher import Dispatcher
 from sim_core.sources import ROOT, function_hashes, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
-_COMPILED: Final = ".compiled"
+STEP: Final = "step"
+BOUNDS: Final = "bounds"
+"""What kernels are for: simulated steps, or also their bounds."""
 
 
 @cache
@@ -64,9 +66,13 @@ def _function_hashes() -> dict[str, str]:
     return found
 
 
-def is_compiled() -> bool:
-    """Whether the cache already has the kernels of these sources."""
-    return (_version_dir() / _COMPILED).exists()
+def is_compiled(what: str = STEP) -> bool:
+    """Whether the cache already has the kernels of these sources for `what`: STEP or BOUNDS."""
+    return _marker(what).exists()
+
+
+def _marker(what: str) -> Path:
+    return _version_dir() / f".compiled-{what}"
 
 
 def kernel(function: F) -> F:
@@ -153,12 +159,12 @@ def use_cache_dir() -> None:
 
 
 @contextmanager
-def compiling_alone() -> Iterator[None]:
-    """Let only one process of a machine compile at a time; the others then load its kernels."""
-    if is_compiled():
+def compiling_alone(what: str = STEP) -> Iterator[None]:
+    """Let only one process of a machine compile the kernels for `what` at a time; the others then load them."""
+    if is_compiled(what):
         yield
         return
     with (_version_dir() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    (_version_dir() / _COMPILED).touch()
+    _marker(what).touch()

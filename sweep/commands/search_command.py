@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import short
+from sim_core import BOUNDS, short
 from sweep.commands.shared import (
     Executing,
     Fresh,
@@ -65,7 +65,7 @@ def command(
     store.check(prepared.provenance, fresh=fresh)
     try:
         with sigterm_raises(), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
-            make_ready(prepared, console)
+            make_ready(prepared, console, BOUNDS)
             begun = time.monotonic()
             with progress_display(console) as watch:
                 answer = run_search(prepared, objective, store, running, fresh=fresh, watch=watch)

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, SpecError, cache_dir, is_compiled, short, shown
+from sim_core import LARGEST, STEP, SpecError, cache_dir, is_compiled, short, shown
 from sweep.evaluation import warm_up
 from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at
@@ -97,15 +97,15 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     print_checks(prepared.sweep.workload.checks, console)
 
 
-def say_if_compiling(console: Console) -> None:
+def say_if_compiling(console: Console, what: str = STEP) -> None:
     """Print that the engine will be compiled, if it will be."""
-    if not is_compiled():
+    if not is_compiled(what):
         console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
 
 
-def make_ready(prepared: Prepared, console: Console) -> None:
-    """Compile or load the engine."""
-    with nullcontext() if is_compiled() else signals_end_at_once():
-        say_if_compiling(console)
-        seconds = warm_up(prepared.sweep)
+def make_ready(prepared: Prepared, console: Console, what: str = STEP) -> None:
+    """Compile or load the engine for STEP or BOUNDS."""
+    with nullcontext() if is_compiled(what) else signals_end_at_once():
+        say_if_compiling(console, what)
+        seconds = warm_up(prepared.sweep, what)
     console.print(f"Engine ready in {short(seconds, 's')}.")
