@@ -137,7 +137,6 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "BOUNDS",
-    "STEP",
     "CHECKPOINTING",
     "CP_COMM_TYPES",
     "DISPATCHERS",
@@ -164,6 +163,7 @@ __all__ = [
     "SPLITS",
     "STATUSES",
     "SPAN_KINDS",
+    "STEP",
     "STREAMS",
     "SWITCH",
     "Spans",
