@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +16,7 @@ from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
+from sweep.show.terminal import signals_end_at_once
 from sweep.spec import SweepSpec
 
 RESULTS: Final = Path("results")
@@ -103,6 +105,7 @@ def say_if_compiling(console: Console) -> None:
 
 def make_ready(prepared: Prepared, console: Console) -> None:
     """Compile or load the engine."""
-    say_if_compiling(console)
-    seconds = warm_up(prepared.sweep)
+    with nullcontext() if is_compiled() else signals_end_at_once():
+        say_if_compiling(console)
+        seconds = warm_up(prepared.sweep)
     console.print(f"Engine ready in {short(seconds, 's')}.")

@@ -1,4 +1,4 @@
-"""The terminal that a command runs in: its width, its output format, and SIGTERM handled as Ctrl-C."""
+"""The terminal that a command runs in: its width, its output format, and its signals: SIGTERM handled as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def sigterm_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def signals_end_at_once() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process inside the block: LLVM's callbacks lose what a signal raises, and go on."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def exit_code(stop: BaseException) -> int:

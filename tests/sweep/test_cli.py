@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from subprocess import PIPE
+from typing import IO, cast
 
 import pytest
 import typer
@@ -150,6 +153,20 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "\r" not in told.stdout
     assert f"Results: {tmp_path / 'out'}" in told.stdout
     assert "plans/s with 1 worker" in told.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_compilation_at_once(write_spec: SpecWriter, tmp_path: Path, number: signal.Signals) -> None:
+    """LLVM calls back into Python, where an exception is lost: it printed a traceback and went on."""
+    command = [sys.executable, "-m", "sweep", "run", str(write_spec()), "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "empty"), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as running:
+        told = iter(cast(IO[str], running.stdout))
+        assert any(line.startswith("Compiling the engine") for line in told)
+        running.send_signal(number)
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+    assert running.returncode == -number
 
 
 def test_a_short_sweep_runs_in_this_process_unless_workers_are_asked_for(write_spec: SpecWriter, tmp_path: Path) -> None:
