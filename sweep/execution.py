@@ -17,7 +17,7 @@ from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
 from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
 from sweep.slice_file import Slice, encoded, sealed_text
-from sweep.slices import FIRST_ROWS, MAX_ROWS, SliceQueue, SliceTask
+from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
 
 WARM_S: Final = 3.0
@@ -83,9 +83,9 @@ def run_slices(
     fresh: bool,
     watch: Callable[[Progress], None],
     log: Callable[[str], None],
-    most_rows: int = MAX_ROWS,
+    width: int = 1,
 ) -> Progress:
-    """Run the task of a provenance on all slices that the store lacks, of up to `most_rows`. See `run_sweep`."""
+    """Run the task of a provenance on all slices that the store lacks, `width` times those of a plain run. See `run_sweep`."""
     count = prepared.sweep.space.count
     with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
@@ -96,7 +96,7 @@ def run_slices(
         if not missing:
             return progress
         task = task_of(provenance)
-        queue = SliceQueue(gaps=deque(missing), workers=executor.workers, most_rows=most_rows)
+        queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
         watch(progress)
         try:
             for receipt in executor.run(task, queue):

@@ -27,9 +27,8 @@ _BOUNDS: Final = {
     "less_than_equal": ("le", "a number of at most {}"),
 }
 _BUCKET: Final = "bucket_bytes"
-_SEQUENCE: Final = "sequence"
 _MEANT: Final = {
-    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length", _SEQUENCE), _SEQUENCE),
+    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length"), "sequence"),
     **dict.fromkeys(("world_size", "gpus", "num_gpus", "n_gpus", "gpu_count"), "all_gpus"),
     **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "global_batch"),
     **dict.fromkeys(("micro_batch_size", "mbs_size", "per_device_batch_size"), "micro_batch"),
@@ -44,9 +43,7 @@ _MEANT: Final = {
 def meant(name: str, valid: Iterable[str]) -> str:
     """A hint which valid name was meant: by another tool's name for it, else by its letters."""
     words, ours = list(valid), _MEANT.get(name.lower().replace("-", "_"))
-    if ours in words:
-        return f"nearest valid: {ours}"
-    return f"set workload.{_SEQUENCE}, the same for all plans" if ours == _SEQUENCE else nearest(name, words)
+    return f"nearest valid: {ours}" if ours in words else nearest(name, words)
 
 
 def bare_size(document: Mapping[str, Any]) -> str:

@@ -126,7 +126,7 @@ class SliceQueue:
 
     gaps: deque[Slice]
     workers: int
-    most_rows: int = MAX_ROWS
+    width: int = 1  # plans that take the time of one
     returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices, each with its number of losses
     rows_per_s: float | None = None
     stored_s: float = 0.0
@@ -153,7 +153,7 @@ class SliceQueue:
         left = sum(gap.rows for gap in self.gaps) // (
             2 * self.workers
         )  # smaller towards the end, so that all workers finish together
-        return max(MIN_ROWS, min(rows, left, self.most_rows))
+        return max(MIN_ROWS, min(rows, left, MAX_ROWS * self.width))
 
     def finished(self, receipt: Receipt) -> None:
         """Update the speed of a worker, smoothed over slices."""

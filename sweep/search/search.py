@@ -27,7 +27,7 @@ from sweep.search.candidates import WORSE, in_answer, search_among, search_block
 from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
 from sweep.slice_file import Slice, encoded
-from sweep.slices import MAX_ROWS, Receipt, SliceTask
+from sweep.slices import Receipt, SliceTask
 from sweep.store import Store
 
 Ints = npt.NDArray[np.int64]
@@ -106,8 +106,7 @@ def run_search(
         found = seed(sweep, blocks, objective)
         return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=found, blocks=blocks)
 
-    most_rows = MAX_ROWS * blocks.width
-    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, most_rows=most_rows)
+    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, width=blocks.width)
     return finish(prepared, objective, store)
 
 

@@ -77,7 +77,7 @@ def test_wrong_values_are_told_in_one_line(nccl: dict[str, object], message: str
 def test_switches_reach_the_kernels() -> None:
     preset = read_hardware("B200-SXM")
     names = [key for key in Nccl.model_fields if KEYS[key][1] == "yes or no"]
-    assert names == ["ll128", "pat", "nvls", "nvls_tree"]
+    assert names == ["ll128", "pxn", "pat", "nvls", "nvls_tree"]
     for name in names:
         table = hardware_table([preset, preset.with_values({name: False})], None)
         assert {key: getattr(table.columns, key).tolist() for key in names} == {key: [True, key != name] for key in names}

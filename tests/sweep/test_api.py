@@ -97,7 +97,10 @@ def test_a_library_that_lacks_is_named(name: str, result: sweep.Result, monkeypa
 def test_mistakes_are_one_line(path: Path, result: sweep.Result, tmp_path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     for wrong, said in (
-        ({"axes": {"seq_len": [1]}}, "spec: axes.seq_len: unknown name, set workload.sequence"),
+        (
+            {"axes": {"seq_len": [1]}},
+            "spec: axes.seq_len: unknown name, nearest valid: sequence",
+        ),
         ({"axes": {"bucket_bytes": [5]}}, "spec: axes.bucket_bytes: found '5', expected a size with its unit"),
         ({"objectives": 5}, "spec: objectives: found '5', expected a list"),
     ):

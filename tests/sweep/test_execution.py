@@ -187,7 +187,7 @@ def test_a_dry_run_stores_nothing_and_tells_reasons_and_time(write_spec: SpecWri
     assert "11,520 plans" in told
     assert "gpus_not_divisible" in told
     assert "plans/s per worker" in told
-    assert re.search(r"take about [0-9]+:[0-5][0-9]:[0-5][0-9] \(h:min:s\) with .*B are free\)", told)
+    assert re.search(r"take about [0-9]+:[0-5][0-9]:[0-5][0-9] \(h:min:s\) in this process .*B are free\)", told)
     assert not (tmp_path / "out").exists()
 
 

@@ -217,7 +217,7 @@ def test_a_hardware_file_of_version_0_1_says_what_it_does_not_give(write_spec: S
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document | {"name": "mine"}))
     path = write_spec(hardware="mine.yaml", where=None)
     (note,) = (note for note in prepare(load_spec(path), path.parent).notes if "not given, taken as" in note)
-    assert note.startswith("hardware mine: not given, taken as ll128 yes, pat yes, nvls no, nvls_tree no, ")
+    assert note.startswith("hardware mine: not given, taken as ll128 yes, pxn yes, pat yes, nvls no, nvls_tree no, ")
     whole = write_spec(hardware=document, where=None)  # and in the spec itself
     assert (
         prepare(load_spec(whole), whole.parent).sweep.hardware.columns.ll_bandwidth_one_node.tolist() == [87.7e9] * 2

@@ -7,19 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sim_core import SpecError
 from sweep import patience
-from sweep.evaluation import evaluate
 from sweep.folder import Folder, folder_at
 from sweep.patience import StoreUnavailable, advice, patiently
-from sweep.preparation import prepare
 from sweep.ranking import rank
-from sweep.slice_file import Slice, encoded
+from sweep.slice_file import Slice
 from sweep.slices import MOST_LEFT
-from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows
@@ -155,8 +151,9 @@ def test_a_file_that_does_not_fit_is_named_with_what_it_needs(tmp_path: Path, mo
 def test_the_dry_run_says_how_much_will_be_stored(small: Path, tmp_path: Path) -> None:
     told = re.search(r"and ([0-9.]+) (k?)B of results", sweep("run", small, "--dry-run").stdout)
     assert told is not None
-    batch = evaluate(prepare(load_spec(small), small.parent).sweep, np.arange(960))
-    assert float(told[1]) * (1000 if told[2] else 1) == pytest.approx(encoded(batch, b"{}").size, rel=0.5)
+    assert sweep("run", small, "--workers", 0, "--out", tmp_path / "out", "--top", 0).returncode == 0
+    stored = sum(path.stat().st_size for path in (tmp_path / "out").glob("part-*"))
+    assert float(told[1]) * (1000 if told[2] else 1) == pytest.approx(stored, rel=0.5)
 
 
 def test_patience_ends_and_names_the_last_error() -> None:
