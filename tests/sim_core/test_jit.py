@@ -153,7 +153,7 @@ def decorators(function: ast.FunctionDef) -> set[str]:
 
 def used_outside_kernels(code: ast.AST, names: set[str]) -> list[tuple[str, int]]:
     """Those of `names` that code read by Python uses, with their lines."""
-    if isinstance(code, ast.FunctionDef) and decorators(code) & {"kernel", "outer_kernel", "inner_kernel"}:
+    if isinstance(code, ast.FunctionDef) and decorators(code) & {"kernel", "outer_kernel", "inner_kernel", "inlined_kernel"}:
         return []
     own = [(code.id, code.lineno)] if isinstance(code, ast.Name) and isinstance(code.ctx, ast.Load) and code.id in names else []
     return own + [use for child in ast.iter_child_nodes(code) for use in used_outside_kernels(child, names)]
