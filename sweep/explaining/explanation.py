@@ -10,12 +10,15 @@ from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecEr
 from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, bottleneck, words
 from sweep.explaining.nearest import Nearest, nearest_running
 from sweep.explaining.neighbours import Neighbour, neighbours
+from sweep.explaining.waiting import Waiting, waiting
 from sweep.explaining.within import Within, within
 from sweep.one_plan import plans_of, row_of
 from sweep.reopening import Reopened
 
 TIGHT: Final = 0.1
 """Part of a device's memory below which head-room is worth a measurement."""
+NARROW: Final = {"fp8": "fp8", "mxf": "fp8", "nvf": "fp4"}
+"""The peak of a device by the first letters of a precision below 16 bits."""
 _SMALL: Final = 0.005
 _TELLING: Final = 0.0005
 
@@ -30,8 +33,10 @@ class Explanation:
     reason: str
     shape: Shape | None
     bottleneck: Bottleneck | None
+    waiting: Waiting | None  # what its bubble is made of, where that is known
     neighbours: tuple[Neighbour, ...]
     nearest: Nearest | None  # of a plan that cannot run
+    peak: str  # which peak its MFU is of, in words; empty where there is none
     first: tuple[str, ...]  # what to measure first
     within: Within | None  # of a plan that runs, where errors are known
     notes: tuple[str, ...]
@@ -54,17 +59,18 @@ def explain(opened: Reopened, number: int) -> Explanation:
         shape = None  # layers and groups of an impossible plan
     around = tuple(neighbours(opened, number, row)) if _has_batch(row) else ()
     runs = row["status"] == "ok"
+    hardware = sweep.hardware.variants[int(plans.hardware[0])]
     return Explanation(
         plan=number,
         row=row,
-        told=tuple(
-            _told(row, shape, sweep.hardware.variants[int(plans.hardware[0])], row.get("sequence") or sweep.workload.sequence)
-        ),
+        told=tuple(_told(row, shape, hardware, row.get("sequence") or sweep.workload.sequence)),
         reason=f"{reason}: {EXPLANATIONS[reason]}" if reason else "",
         shape=shape,
         bottleneck=bottleneck(row, shape, around) if runs and shape is not None else None,
+        waiting=waiting(row, sweep.workload, sweep.hardware, plans) if runs else None,
         neighbours=around,
         nearest=None if runs else nearest_running(opened.folder, row),
+        peak=_peak(row, hardware, sweep.workload.dtype) if runs and row["mfu"] is not None else "",
         first=tuple(_to_measure(row)) if runs else (),
         within=within(opened, row) if runs else None,
         notes=opened.notes,
@@ -111,6 +117,14 @@ def _told(row: Mapping[str, Any], shape: Shape | None, hardware: Hardware, seque
 def _counts(group: Group, row: Mapping[str, Any]) -> bool:
     """Whether a group has its own traffic in this plan: tied weights are two stages', not a group of ranks to place."""
     return group.name != "EMBEDDING" and (group.name != "DP_EP" or row["ep"] > 1)
+
+
+def _peak(row: Mapping[str, Any], hardware: Hardware, dtype: str) -> str:
+    """Which peak an MFU is of; and what it is of the peak of the plan's own precision, where that is higher."""
+    own = NARROW.get(str(row.get("precision", ""))[:3], "")
+    peak = hardware.value(f"peak_flops_{own}") if own else 0.0
+    beside = f", {row['tflops_per_gpu'] * 1e12 / peak:.1%} of that in {own}" if peak else ""
+    return f"of the peak in {dtype}{beside}"
 
 
 def _layers(shape: Shape) -> str:

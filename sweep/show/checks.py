@@ -86,7 +86,7 @@ def print_plausibility(
     bound = "about " if facts["approximate"] else ""
     console.print(
         f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "
-        f"{facts['dtype']}",
+        f"{facts['dtype']}{', plans in fp8 and fp4 too' if facts.get('narrow') else ''}",
         soft_wrap=True,
     )
     if hfu:

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, Shape, short
 from sweep.explaining.bottleneck import gain
-from sweep.explaining.explanation import Difference, Explanation
+from sweep.explaining.explanation import NARROW, Difference, Explanation
 from sweep.explaining.neighbours import Neighbour
+from sweep.explaining.waiting import Waiting
 from sweep.explaining.within import Within
 from sweep.show.error_bars import ties_of
 from sweep.show.tables import SHORT_COLUMN, cell, print_table
@@ -80,12 +81,25 @@ def _lines(lines: Iterable[str], console: Console) -> None:
 
 def _step(found: Explanation, console: Console) -> None:
     row = found.row
-    rate = "" if row["mfu"] is None else f", MFU {row['mfu']:.1%}"
-    console.print(f"\nstep {short(row['step_time_s'], 's')}, {short(row['samples_per_s'], '')} samples/s{rate}")
+    rate = "" if row["mfu"] is None else f", MFU {row['mfu']:.1%} {found.peak}"
+    console.print(f"\nstep {short(row['step_time_s'], 's')}, {short(row['samples_per_s'], '')} samples/s{rate}", soft_wrap=True)
     for part in PARTS:
         share = row[part] / row["step_time_s"]
         if row[part] > 0:
             console.print(f"  {_part(part):14} {short(row[part], 's'):>9} {share:>6.1%}  {'#' * round(share * BAR)}")
+    if found.waiting is not None:
+        console.print(f"  bubble: {_bubble(found.waiting, row)}", soft_wrap=True)
+
+
+def _bubble(of: Waiting, row: Mapping[str, Any]) -> str:
+    """What the bubble is made of, in shares of the step."""
+    step_s = row["step_time_s"]
+    heavier = f" (its blocks take {of.more:.1%} longer than the mean)" if of.more > 0 else ""
+    unequal = f"{of.unequal_s / step_s:.1%} waiting for stage {of.fullest}, the fullest{heavier}"
+    if of.schedule_s is None:
+        return f"{of.rest_s / step_s:.1%} that every stage waits in schedule {row['schedule']}, {unequal}"
+    formula = f"(pp-1)/(vpp ga) = {row['pp'] - 1}/{row['vpp'] * row['ga']} of the work of the other stages"
+    return f"{of.schedule_s / step_s:.1%} the schedule's own, {formula}; {unequal}; {of.rest_s / step_s:.1%} other waiting"
 
 
 def _part(name: str) -> str:
@@ -149,6 +163,8 @@ def _neighbours(found: Explanation, console: Console) -> None:
             table.add_row(one.change, *(cell(name, one.row[name]) for name in ("step_time_s",)), speed,
                           *(cell(name, one.row[name]) for name in ("mfu", "peak_memory_bytes")))  # fmt: skip
         print_table(table, console)
+        if any(one.row["mfu"] is not None and str(one.row.get("precision", ""))[:3] in NARROW for one in running):
+            console.print("MFU of plans in fp8 and fp4, too, is of the peak in 16 bits", soft_wrap=True)
     own = "" if found.runs else _why(found.row)
     refused: dict[str, list[str]] = {}
     for one in found.neighbours:
@@ -226,6 +242,8 @@ def values_of(found: Explanation) -> dict[str, Any]:
             "text": found.bottleneck.text,
             "changes": [one.change for one in found.bottleneck.cures],
         },
+        "bubble": None if found.waiting is None else dataclasses.asdict(found.waiting),
+        "mfu_of": found.peak or None,
         "neighbours": [{"axis": one.axis, "change": one.change, **one.row} for one in found.neighbours],
         "nearest": None if found.nearest is None else {"plan": found.nearest.plan, "changes": found.nearest.changes},
         "within": None if found.within is None else dataclasses.asdict(found.within),

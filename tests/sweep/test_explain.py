@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sim_core import MEMORY, SpecError, shape_of
+from sim_core import MEMORY, SpecError, shape_of, trace
 from sweep.explaining.explanation import Explanation, difference, explain
 from sweep.explaining.within import within
 from sweep.one_plan import plans_of, prepare_plan, row_of
@@ -104,6 +104,36 @@ def test_the_bottleneck_is_named_with_its_number(opened: Reopened) -> None:
     for one in found.bottleneck.cures:
         assert one.row["gpu_s_per_sample"] < found.row["gpu_s_per_sample"]
         assert one.row["bubble_s"] / one.row["step_time_s"] < found.bottleneck.share
+
+
+def test_a_bubble_is_taken_apart(opened: Reopened, found: Explanation) -> None:
+    """1F1B that its last stage holds up, the one with the head: that one waits for one micro-batch of each other stage."""
+    of, row = found.waiting, found.row
+    assert of is not None
+    assert of.schedule_s is not None
+    assert of.schedule_s + of.unequal_s + of.rest_s == pytest.approx(row["bubble_s"], rel=1e-9)
+    held = opened.prepared.sweep
+    events = trace(held.workload, held.hardware, plans_of(opened.prepared, found.plan))
+    busy = np.bincount(events.stage, events.end_s - events.start_s)
+    assert of.fullest == int(np.argmax(busy)) == 3
+    assert of.more == pytest.approx(busy[3] / busy.mean() - 1, rel=1e-3)
+    assert of.schedule_s == pytest.approx(busy[:3].sum() / row["ga"], rel=1e-3)
+    assert of.unequal_s == pytest.approx(busy[3] - busy.mean(), rel=0.05), "messages are not waited for by all stages alike"
+    assert 0 <= of.rest_s < 0.01 * row["step_time_s"]
+    told = sweep("explain", opened.folder, found.plan).stdout
+    assert f"bubble: {of.schedule_s / row['step_time_s']:.1%} the schedule's own, (pp-1)/(vpp ga) = 3/8 of the work" in told
+    assert "MFU of plans in fp8 and fp4, too, is of the peak in 16 bits" in told
+
+
+def test_the_mfu_of_fp8_says_of_which_peak(tmp_path: Path) -> None:
+    """H100: 989.4 TFLOP/s in bf16, twice that in FP8 (NVIDIA's data sheet)."""
+    spec = SPEC | {"axes": {"tp": [2]}, "fixed": SPEC["fixed"] | {"precision": "fp8_delayed", "pp": 2, "micro_batch": 1}}
+    (tmp_path / "fp8.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    run = sweep("run", tmp_path / "fp8.yaml", "--out", tmp_path / "out", "--workers", 0)
+    assert "of the peak in bf16, plans in fp8 and fp4 too" in run.stdout, run.stderr
+    told = sweep("explain", tmp_path / "out").stdout
+    mfu, own = re.findall(r"MFU ([0-9.]+)% of the peak in bf16, ([0-9.]+)% of that in fp8", told)[0]
+    assert float(own) == pytest.approx(float(mfu) / 2, abs=0.1)
 
 
 def test_a_plan_that_does_not_fit_says_what_would(opened: Reopened) -> None:
