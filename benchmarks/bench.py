@@ -162,7 +162,8 @@ def space_rows() -> Rows:
     """Spaces of other shapes: legal plans per second of one worker's CPU, and how much there is to simulate in each."""
     for path in sorted(SPACES.glob("*.yaml")):
         sweep = prepare(load_spec(path), SPACES).sweep
-        positions = np.arange(min(sweep.space.count, SPACE_ROWS))
+        rows = min(sweep.space.count, SPACE_ROWS)
+        positions = np.arange(rows) + (sweep.space.count - rows) // 2  # the smallest plans come first: of 10^8, none is legal
         legal = np.array(evaluate(sweep, positions).column("reason").to_pylist()) == ""
         plans = describe_rows(sweep.space, positions)[1]
         events = 2.0 * (plans.pp * plans.vpp * plans.ga)[legal].mean()
