@@ -83,7 +83,10 @@ def test_calls_inside_a_send_are_drawn(tmp_path: Path) -> None:
     assert call in text
     path.write_text(text)
     events = recorded_step(read_traces(str(folder)))
-    assert any(event.name == "pp send" for event in events)
+    drawn = [event for event in events if event.name == "pp send"]
+    assert drawn
+    inside = {(e.start_s, e.end_s) for e in events if "send_forward" in e.name}
+    assert all(any(start_s <= e.start_s and e.end_s <= end_s + 1e-9 for start_s, end_s in inside) for e in drawn)
 
 
 def test_durations_of_zero_are_no_trace(tmp_path: Path) -> None:
