@@ -28,10 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core.engine.events import allocate, run
-from sim_core.engine.lanes import allocate_lanes, put, run_lanes
+from sim_core.engine.events import Program, Times, allocate, run
+from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes
 from sim_core.engine.schedule import fill_order
-from sim_core.engine.sequence import DURATION, RECEIVED, WRITTEN, allocate_sequence, fill_sequence
+from sim_core.engine.sequence import DURATION, RECEIVED, WRITTEN, Sequence, allocate_sequence, fill_sequence
+from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES
 from sim_core.workloads.readers.trace_text import read_trace_text
 from sweep.columns import describe_rows
@@ -82,7 +83,7 @@ def median_s(action: Callable[[], object]) -> float:
 def engine_rates(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) -> tuple[float, float, float]:
     """Block events per second of the engine alone: one plan at a time; LANES at once; the bare recurrence of one plan.
 
-    The order of blocks, and their sequence, are found for every plan, or every LANES plans.
+    The order of blocks, or their sequence, is given; Python calls the engine once for all repetitions.
     """
     blocks, cells = 2 * pp * vpp * ga, pp * vpp
     program, times = allocate(blocks, pp, cells)
@@ -91,25 +92,33 @@ def engine_rates(schedule: int, pp: int, vpp: int, ga: int, overlapped: bool) ->
     sequence, lanes = allocate_sequence(blocks, pp), allocate_lanes(blocks, pp, cells)
     repeat = max(1, 2_000_000 // blocks)
 
-    def alone() -> None:
-        for _ in range(repeat):
-            fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
-            run(program, pp, vpp, ga, overlapped, times)
-
-    def together() -> None:
-        for _ in range(repeat // LANES + 1):
-            fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
-            turns = fill_sequence(program.order, pp, vpp, ga, overlapped, sequence)
-            for lane in range(LANES):
-                put(program, pp, cells, lane, lanes)
-            run_lanes(sequence, turns, pp, cells, overlapped, lanes)
+    fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
+    turns = fill_sequence(program.order, pp, vpp, ga, overlapped, sequence)
+    for lane in range(LANES):
+        put(program, pp, cells, lane, lanes)
+    rounds = repeat // LANES + 1
+    alone_s = median_s(lambda: alone(repeat, program, pp, vpp, ga, overlapped, times))
+    together_s = median_s(lambda: together(rounds, sequence, turns, pp, cells, overlapped, lanes))
 
     def bare() -> None:
         for _ in range(repeat):
             recurrence(sequence.event, blocks, program.duration_s[:2].reshape(-1), 0.1, lanes.slot_s[:, 0].copy())
 
-    by_one, by_lanes = blocks * repeat / median_s(alone), blocks * LANES * (repeat // LANES + 1) / median_s(together)
-    return by_one, by_lanes, blocks * repeat / median_s(bare)
+    return blocks * repeat / alone_s, blocks * LANES * rounds / together_s, blocks * repeat / median_s(bare)
+
+
+@outer_kernel
+def alone(repeat: int, program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> None:
+    """Run one plan many times."""
+    for _ in range(repeat):
+        run(program, pp, vpp, ga, overlapped, times)
+
+
+@outer_kernel
+def together(repeat: int, sequence: Sequence, turns: int, pp: int, cells: int, overlapped: bool, lanes: Lanes) -> None:
+    """Run LANES plans many times."""
+    for _ in range(repeat):
+        run_lanes(sequence, turns, pp, cells, overlapped, lanes)
 
 
 @numba.njit(error_model="numpy")
@@ -162,7 +171,8 @@ def space_rows() -> Rows:
     """Spaces of other shapes: legal plans per second of one worker's CPU, and how much there is to simulate in each."""
     for path in sorted(SPACES.glob("*.yaml")):
         sweep = prepare(load_spec(path), SPACES).sweep
-        positions = np.arange(min(sweep.space.count, SPACE_ROWS))
+        rows = min(sweep.space.count, SPACE_ROWS)
+        positions = np.arange(rows) + (sweep.space.count - rows) // 2  # the smallest plans come first: of 10^8, none is legal
         legal = np.array(evaluate(sweep, positions).column("reason").to_pylist()) == ""
         plans = describe_rows(sweep.space, positions)[1]
         events = 2.0 * (plans.pp * plans.vpp * plans.ga)[legal].mean()

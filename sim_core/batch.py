@@ -18,9 +18,9 @@ from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import fill_sequence
 from sim_core.engine.split_events import hidden_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel, outer_kernel
+from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
-from sim_core.planning.columns import Plans, by_order
+from sim_core.planning.columns import Plans, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
@@ -100,29 +100,27 @@ def run_rows(
         turns = 0
         if end - begin > 1 and _runs_together(plans, i):
             turns = fill_sequence(order, pp, vpp, ga, overlapped, together.sequence)
-        if turns == 0:
-            for k in range(begin, end):
-                case = case_at(arrays, hardware, plans, groups, split, blocks, rows[k])
-                _begin(case, scratch)
-                if run_pipeline(case.plan, scratch.program, scratch.times):
-                    _finish(case, scratch)
-                else:
-                    scratch.sums[STEP_TIME] = np.nan
-                _keep(plans, rows[k], scratch, again, reason, metrics, recomputed)
-            begin = end
-            continue
         while begin < end:
-            lanes = min(end - begin, LANES)
+            lanes = min(end - begin, LANES) if turns > 0 else 1
             for lane in range(lanes):
                 case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
                 _begin(case, scratch_of(kept, lane))
-                put(scratch.program, pp, pp * vpp, lane, together.lanes)
-            run_lanes(together.sequence, turns, pp, pp * vpp, overlapped, together.lanes)
+                if turns > 0:
+                    put(scratch.program, pp, pp * vpp, lane, together.lanes)
+            ran = True
+            if turns > 0:
+                run_lanes(together.sequence, turns, pp, pp * vpp, overlapped, together.lanes)
+            else:
+                ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
             for lane in range(lanes):
-                case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
-                take(together.lanes, lane, pp, pp * vpp, ga, scratch.program, scratch.times)
-                _finish(case, scratch_of(kept, lane))
-                _keep(plans, rows[begin + lane], scratch_of(kept, lane), again, reason, metrics, recomputed)
+                case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
+                if turns > 0:
+                    take(together.lanes, lane, pp, pp * vpp, ga, scratch.program, scratch.times)
+                if ran:
+                    _finish(case, own)
+                else:
+                    own.sums[STEP_TIME] = np.nan
+                _keep(plans, rows[begin + lane], own, again, reason, metrics, recomputed)
             begin += lanes
 
 
@@ -164,7 +162,7 @@ def _all_finite(values: Floats) -> bool:
     return True
 
 
-@inner_kernel
+@inlined_kernel
 def _begin(case: Case, scratch: Scratch) -> None:
     """What comes before the pipeline of a step: fills the program, clears the sums of the metrics and begins them."""
     program, low, out = scratch.program, scratch.low, scratch.sums
@@ -177,7 +175,7 @@ def _begin(case: Case, scratch: Scratch) -> None:
     slow_last_backwards(case, low, program, scratch.buckets)
 
 
-@inner_kernel
+@inlined_kernel
 def _finish(case: Case, scratch: Scratch) -> None:
     """What follows the pipeline: adds to the sums of the metrics."""
     plan, program, times, low, out = case.plan, scratch.program, scratch.times, scratch.low, scratch.sums

@@ -97,6 +97,14 @@ def inner_kernel(function: F) -> F:
     return _compiled(function, _nrt=False, no_cpython_wrapper=True)
 
 
+def inlined_kernel(function: F) -> F:
+    """An inner kernel that becomes part of each kernel that calls it.
+
+    A call hands over a `Case` by value, every pointer and length of its arrays: that took longer than most steps' work.
+    """
+    return _compiled(function, _nrt=False, no_cpython_wrapper=True, forceinline=True)
+
+
 def _compiled(function: F, **options: Any) -> F:
     options |= {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     return cast(F, _one_per_type(numba.njit(**options)(function)))

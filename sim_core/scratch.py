@@ -11,7 +11,7 @@ from sim_core.engine.codes import most_blocks, most_cells, most_scratch
 from sim_core.engine.events import Program, Times, allocate
 from sim_core.engine.lanes import Lanes, allocate_lanes
 from sim_core.engine.sequence import Sequence, allocate_sequence
-from sim_core.jit import inner_kernel
+from sim_core.jit import inlined_kernel
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import Split
@@ -64,7 +64,7 @@ def allocate_scratch(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> 
 class Together(NamedTuple):
     """Scratch for one plan, and for LANES plans at once."""
 
-    one: Scratch  # of a plan alone
+    one: Scratch  # of a plan alone, which is also the first lane's
     kept: Scratch  # what a plan keeps while the pipelines run has one more axis, [LANES, ...]: see scratch_of
     sequence: Sequence
     lanes: Lanes
@@ -82,7 +82,13 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
         once=scratch.once._replace(after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0)),
         sums=np.repeat(scratch.sums[None], LANES, axis=0),
     )
-    return Together(scratch, kept, allocate_sequence(blocks, stages), allocate_lanes(blocks, stages, cells))
+    first = scratch._replace(
+        low=_first(kept.low),
+        buckets=_first(kept.buckets),
+        once=scratch.once._replace(after_s=kept.once.after_s[0]),
+        sums=kept.sums[0],
+    )
+    return Together(first, kept, allocate_sequence(blocks, stages), allocate_lanes(blocks, stages, cells))
 
 
 def _widened(columns: Any) -> Any:
@@ -92,7 +98,12 @@ def _widened(columns: Any) -> Any:
     )
 
 
-@inner_kernel
+def _first(columns: Any) -> Any:
+    """The arrays of the first lane."""
+    return type(columns)(*(column[0] if isinstance(column, np.ndarray) else column for column in columns))
+
+
+@inlined_kernel
 def scratch_of(kept: Scratch, lane: int) -> Scratch:
     """The scratch of one lane."""
     low, buckets, once = kept.low, kept.buckets, kept.once

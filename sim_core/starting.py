@@ -16,16 +16,17 @@ from sim_core.workloads.workload import Workload
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """Seconds of a step at the recorded plan on the hardware of the recording. `simulated_s` is NaN if the plan cannot run
-    there, for `reason`."""
+    there, for `reason`. `compared_s` is the end of the stages that have a trace, as `recorded_s` is."""
 
     recorded_s: float
     simulated_s: float
+    compared_s: float
     reason: str
 
     @property
     def error(self) -> float:
-        """Error of the simulated step relative to the recorded one."""
-        return self.simulated_s / self.recorded_s - 1
+        """Error of the simulated end of the recorded stages relative to the recorded one."""
+        return self.compared_s / self.recorded_s - 1
 
 
 def start_of(workload: Workload, hardware: HardwareTable) -> Start | None:
@@ -34,5 +35,10 @@ def start_of(workload: Workload, hardware: HardwareTable) -> Start | None:
         return None
     own = hardware_table([recorded_on(hardware)], hardware.measured_on, workload.dtype)
     found = simulate(workload, own, plans(workload))
-    step_s = found.named()["step_time_s"][0] if found.reason[0] == 0 else np.nan
-    return Start(recorded_s=workload.recorded_step_s, simulated_s=float(step_s), reason=REASONS[found.reason[0]])
+    step_s = float(found.named()["step_time_s"][0]) if found.reason[0] == 0 else np.nan
+    return Start(
+        recorded_s=workload.recorded_step_s,
+        simulated_s=step_s,
+        compared_s=step_s - workload.unrecorded_s,
+        reason=REASONS[found.reason[0]],
+    )

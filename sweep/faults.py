@@ -27,8 +27,9 @@ _BOUNDS: Final = {
     "less_than_equal": ("le", "a number of at most {}"),
 }
 _BUCKET: Final = "bucket_bytes"
+_SEQUENCE: Final = "sequence"
 _MEANT: Final = {
-    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length"), "sequence"),
+    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length", _SEQUENCE), _SEQUENCE),
     **dict.fromkeys(("world_size", "gpus", "num_gpus", "n_gpus", "gpu_count"), "all_gpus"),
     **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "global_batch"),
     **dict.fromkeys(("micro_batch_size", "mbs_size", "per_device_batch_size"), "micro_batch"),
@@ -43,6 +44,8 @@ _MEANT: Final = {
 def meant(name: str, valid: Iterable[str]) -> str:
     """A hint which valid name was meant: by another tool's name for it, else by its letters."""
     words, ours = list(valid), _MEANT.get(name.lower().replace("-", "_"))
+    if ours == _SEQUENCE and (ours not in words or "checkpointing" in words):  # among axes
+        return f"set workload.{_SEQUENCE}, the same for all plans (a trace has the axis {_SEQUENCE}, too)"
     return f"nearest valid: {ours}" if ours in words else nearest(name, words)
 
 

@@ -150,8 +150,9 @@ def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | N
         return None, []
     if found.reason:
         return {"recorded_s": found.recorded_s, "reason": found.reason}, [f"recorded plan: {found.reason}, not compared"]
-    data = {"recorded_s": found.recorded_s, "simulated_s": found.simulated_s, "error": found.error}
-    both = f"simulated {short(found.simulated_s, 's')}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
+    data = {name: getattr(found, name) for name in ("recorded_s", "simulated_s", "compared_s", "error")}
+    own = "" if found.compared_s == found.simulated_s else f"; of it the stages with a trace {short(found.compared_s, 's')}"
+    both = f"simulated {short(found.simulated_s, 's')}{own}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
     warning = "warning: " if abs(found.error) > FAR else ""
     return data, [f"{warning}recorded plan: {both}"]
 

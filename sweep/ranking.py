@@ -6,6 +6,7 @@ DuckDB runs the queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -89,17 +90,19 @@ def rank(
     pareto: Sequence[str] = (),
     every: bool = False,
     measured: Measured | None = None,
+    connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Ranking:
     """Rank the results in `directory`. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
     unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `measured`: runs of one's own, which
-    error bars take into account; the order stays that of the simulation.
+    error bars take into account; the order stays that of the simulation. `connection`: that of `results` without a condition,
+    where it is open; files are then not verified again.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
-    with results(directory, where) as connection:
+    with results(directory, where) if connection is None else nullcontext(connection) as connection:
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
         schema = columns_of(connection)

@@ -12,7 +12,7 @@ from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
 from sim_core.engine.events import UP, WEIGHT, Program, Times
-from sim_core.jit import inner_kernel
+from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
 from sim_core.step.buckets import DDP_BUCKET_BYTES, Buckets, cost_buckets, width_scale
@@ -149,7 +149,7 @@ def _exchange_s(case: Case, row: int) -> float:
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 
-@inner_kernel
+@inlined_kernel
 def reduce_gradients(
     case: Case, low: Lowered, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats
 ) -> float:

@@ -6,13 +6,13 @@ from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import shared_s
 from sim_core.engine.codes import SPLITS, chunks_of
 from sim_core.engine.events import UP, Program
-from sim_core.jit import inner_kernel
+from sim_core.jit import inlined_kernel
 from sim_core.step.buckets import Buckets, cost_gradients
 from sim_core.step.lower import Lowered
 from sim_core.step.nics import ALL, OPEN, sends_of
 
 
-@inner_kernel
+@inlined_kernel
 def slow_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buckets) -> None:
     """Fill `late_s` of `program`: how much longer the last backwards take, and their stage's stream of gradients as well.
 

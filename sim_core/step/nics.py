@@ -14,7 +14,7 @@ from sim_core.costing.groups import Groups, between_nodes
 from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
 from sim_core.engine.events import DOWN, PAIR, UP, Program
 from sim_core.engine.split_events import set_links
-from sim_core.jit import inner_kernel, outer_kernel
+from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.lower import Lowered
@@ -33,7 +33,7 @@ def in_background(plan: Plan) -> bool:
     return bool((plan.overlap_pp == 1 or SPLITS[plan.schedule]) and plan.schedule != DEEPSPEED)
 
 
-@inner_kernel
+@inlined_kernel
 def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
     """The link that the message of a block leaves by: k is between stages k and k + 1 (the last: to the first); -1: none."""
     placement, pp = PLACEMENT[plan.schedule], plan.pp
@@ -45,14 +45,14 @@ def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
     return stage if way == DOWN else there
 
 
-@inner_kernel
+@inlined_kernel
 def sends_of(low: Lowered, plan: Plan, way: int, stage: int, chunk: int) -> float:
     """Seconds of NICs for the message that a block sends on."""
     link = link_of(plan, way, stage, chunk)
     return float(low.send_nic_s[link]) if link >= 0 else 0.0
 
 
-@inner_kernel
+@inlined_kernel
 def count_carried(case: Case, low: Lowered) -> None:
     """What the NICs of each stage carry in the pipeline: messages of its blocks, and those that they send on."""
     plan = case.plan
@@ -66,7 +66,7 @@ def count_carried(case: Case, low: Lowered) -> None:
         low.carried_s[stage] = carried_s * rounds
 
 
-@inner_kernel
+@inlined_kernel
 def share_sends(case: Case, low: Lowered, program: Program, out: Floats) -> None:
     """Lengthen blocks and pipeline messages that are under way at the same time, one message beside each block that sends."""
     plan = case.plan

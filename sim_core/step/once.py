@@ -19,7 +19,7 @@ from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, Program
-from sim_core.jit import inner_kernel
+from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
 from sim_core.step.buckets import Buckets, cost_buckets
@@ -60,7 +60,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
     )
 
 
-@inner_kernel
+@inlined_kernel
 def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
     """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
@@ -107,7 +107,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
         out[DP_EXPOSED] += after_s[stage] / pp
 
 
-@inner_kernel
+@inlined_kernel
 def finish_step(case: Case, once: Once, out: Floats) -> float:
     """Add once-per-step collectives and the optimizer to `after_s` of each stage; returns that of the slowest stage."""
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
@@ -140,7 +140,7 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
     return slowest_s
 
 
-@inner_kernel
+@inlined_kernel
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step

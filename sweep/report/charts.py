@@ -102,9 +102,11 @@ def _of(columns: Columns, name: str) -> Floats:
 def _best(columns: Columns, code: Ints, cells: int) -> tuple[Floats, Ints]:
     """The best objective, and its plan, of each cell; NaN and -1 where nothing runs."""
     best, plan = np.full(cells, np.nan), np.full(cells, -1, np.int64)
-    worst_first = columns.order[::-1]  # the last one written stays
-    best[code[worst_first]] = columns.measures[columns.by][worst_first]
-    plan[code[worst_first]] = columns.plan[worst_first]
+    row = np.full(cells, -1, np.int64)
+    worst_first = columns.order[::-1]
+    row[code[worst_first]] = worst_first  # the last one written stays
+    some = row >= 0
+    best[some], plan[some] = columns.measures[columns.by][row[some]], columns.plan[row[some]]
     return best, plan
 
 

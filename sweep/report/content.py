@@ -32,7 +32,7 @@ def content_of(directory: Location) -> dict[str, Any]:
         columns = read_columns(connection, provenance)
         chosen = _chosen(columns, provenance)
         rows = _rows(connection, columns, chosen)
-    ranking = rank(directory)
+        ranking = rank(directory, connection=connection)
     reasons = np.bincount(columns.reason.code, minlength=len(columns.reason.values))
     counted = sorted(zip(columns.reason.values, reasons.tolist(), strict=True), key=lambda each: -each[1])
     trade_offs = [("all_gpus", "step_time_s"), ("peak_memory_bytes", "step_time_s"), ("gpu_s_per_sample", "step_time_s")]
@@ -110,7 +110,7 @@ def _provenance(held: dict[str, Any]) -> dict[str, Any]:
         "held": list(held.get("held", ())),
         "checks": list(held.get("checks", ())),
         "files": [{"role": role, **file} for role, file in files.items()],
-        "hardware": [one.get("name", "") for one in held.get("hardware", ())],
+        "hardware": list(dict.fromkeys(one.get("name", "") for one in held.get("hardware", ()))),
         "stated": held.get("plausibility", {}).get("stated", ""),
     }
 

@@ -20,6 +20,8 @@ MOST_VALUES: Final = 40
 """Values of an axis that is drawn as such; one with more is left to the ranking."""
 MEASURES: Final = ("step_time_s", "samples_per_s", "gpu_s_per_sample", "mfu", "peak_memory_bytes", "gpu_hours", "usd")
 IDENTITY: Final = ("plan", "fidelity", "dp")
+_WIDEST: Final = 1 << 20
+"""Integers within this range are coded by counting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,10 @@ def read_columns(connection: duckdb.DuckDBPyConnection, provenance: dict[str, An
     plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
     by, descending = ordering(None, None, provenance, schema)[0]
     measured = list(dict.fromkeys([by, *(name for name in MEASURES if name in schema)]))
-    chosen = ", ".join(map(quoted, ["plan", "status", "reason", *plan_columns, *measured]))
+    chosen = ", ".join(map(quoted, ["plan", "status", "reason", *plan_columns]))
+    chosen += "".join(f", CAST({quoted(name)} AS DOUBLE) AS {quoted(name)}" for name in measured)
     table = connection.sql(f"SELECT {chosen} FROM results").to_arrow_table()
-    measures = {name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False) for name in measured}
+    measures = {name: table[name].to_numpy() for name in measured}
     ran = _axis(table, "status")
     is_ok = np.array([value == "ok" for value in ran.values])[ran.code] & ~np.isnan(measures[by])
     axes = [axis for name in plan_columns if len((axis := _axis(table, name)).values) > 1]
@@ -83,6 +86,10 @@ def read_columns(connection: duckdb.DuckDBPyConnection, provenance: dict[str, An
 def _axis(table: pa.Table, name: str) -> Axis:
     """A column as codes of its sorted values."""
     column = table[name].combine_chunks()
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        found = _of_integers(name, column.to_numpy())
+        if found is not None:
+            return found
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = coded.dictionary.to_pylist()
     order = sorted(range(len(values)), key=lambda k: (values[k] is None, values[k]))
@@ -95,3 +102,14 @@ def _axis(table: pa.Table, name: str) -> Axis:
         again[used] = np.arange(len(used))
         codes, order = again[codes], [order[k] for k in used]
     return Axis(name=name, values=tuple(values[k] for k in order), code=codes)
+
+
+def _of_integers(name: str, values: Ints) -> Axis | None:
+    """A column of integers as codes, without a table of hashes; None if they lie too far apart."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if high - low >= _WIDEST:
+        return None
+    counts = np.bincount(values - low, minlength=high - low + 1)
+    used = np.flatnonzero(counts)
+    place = np.cumsum(counts > 0) - 1
+    return Axis(name=name, values=tuple((used + low).tolist()), code=place[values - low])

@@ -11,7 +11,7 @@ import threading
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +146,9 @@ def test_the_hash_of_a_kernel_changes_with_what_it_is_made_of(
     assert (function_hashes(copy)["sim_core.batch.run_rows"] != before) == changed
 
 
+FOR_KERNELS: Final = {"inner_kernel", "inlined_kernel"}
+
+
 def decorators(function: ast.FunctionDef) -> set[str]:
     """The names of its plain decorators."""
     return {name.id for name in function.decorator_list if isinstance(name, ast.Name)}
@@ -153,7 +156,7 @@ def decorators(function: ast.FunctionDef) -> set[str]:
 
 def used_outside_kernels(code: ast.AST, names: set[str]) -> list[tuple[str, int]]:
     """Those of `names` that code read by Python uses, with their lines."""
-    if isinstance(code, ast.FunctionDef) and decorators(code) & {"kernel", "outer_kernel", "inner_kernel"}:
+    if isinstance(code, ast.FunctionDef) and decorators(code) & ({"kernel", "outer_kernel"} | FOR_KERNELS):
         return []
     own = [(code.id, code.lineno)] if isinstance(code, ast.Name) and isinstance(code.ctx, ast.Load) and code.id in names else []
     return own + [use for child in ast.iter_child_nodes(code) for use in used_outside_kernels(child, names)]
@@ -164,7 +167,7 @@ def test_only_kernels_call_inner_kernels() -> None:
     paths = [path for folder in ("sim_core", "sweep", "tests", "benchmarks") for path in (project / folder).rglob("*.py")]
     codes = {".".join(path.relative_to(project).with_suffix("").parts): ast.parse(path.read_text()) for path in paths}
     inner = {
-        module: {one.name for one in code.body if isinstance(one, ast.FunctionDef) and "inner_kernel" in decorators(one)}
+        module: {one.name for one in code.body if isinstance(one, ast.FunctionDef) and decorators(one) & FOR_KERNELS}
         for module, code in codes.items()
     }
     assert {"case_at", "collective_of"} <= inner["sim_core.costing.case"]

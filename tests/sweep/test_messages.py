@@ -94,10 +94,7 @@ def test_nor_in_a_nightly_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (
-            "axes.seq_len=[1,2]",
-            "axes.seq_len: unknown name, nearest valid: sequence",
-        ),
+        ("axes.seq_len=[1,2]", "axes.seq_len: unknown name, set workload.sequence, the same for all plans"),
         ("workload.seqlen=8", "workload.seqlen: unknown key, nearest valid: sequence"),
         ("axes.world_size=[8]", "axes.world_size: unknown name, nearest valid: all_gpus"),
         ("fixed.micro_batch_size=8", "fixed.micro_batch_size: unknown name, nearest valid: micro_batch"),

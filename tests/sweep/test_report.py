@@ -27,7 +27,13 @@ chip.click();
 const after = document.getElementById("shown").textContent;
 const inside = node => node.closest(".scroll") || node.getBoundingClientRect().right <= innerWidth + 1;
 const wide = [...document.querySelectorAll("body *")].filter(node => !inside(node));
+const beyond = text => {
+  const own = text.getBoundingClientRect(), all = text.ownerSVGElement.getBoundingClientRect();
+  return own.left < all.left - 1 || own.right > all.right + 1;
+};
+const cut = [...document.querySelectorAll("svg text")].filter(beyond).map(text => text.textContent);
 document.body.dataset.probe = JSON.stringify({
+  cut,
   told, after, pressed: chip.getAttribute("aria-pressed"), rows: rows(), errors: window.errors, width: innerWidth,
   overflow: document.documentElement.scrollWidth - innerWidth, wide: wide.map(node => node.tagName + "#" + node.id).slice(0, 5),
   drawn: [...document.querySelectorAll("[data-drawn]")].map(node => node.id || node.dataset.drawn),
@@ -144,6 +150,7 @@ def test_a_browser_draws_it_and_filters(content: dict[str, Any], tmp_path: Path,
     assert probe["errors"] == []
     assert probe["overflow"] <= 0, probe
     assert probe["wide"] == [], probe
+    assert probe["cut"] == [], "labels of charts"
     assert set(CHARTS) - {"ranking"} <= set(probe["drawn"])
     assert probe["drawn"].count("bars") == len(content["sensitivity"])
     assert probe["told"] != probe["after"], "a filter chooses"

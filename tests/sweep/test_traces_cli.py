@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from sim_core import SimError
 from sweep.cli import app
 from tests.conftest import EXAMPLES
+from tests.trace_jobs import JobSpec, make_job
 
 MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 SMALL = EXAMPLES / "workloads" / "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt"
@@ -104,6 +107,29 @@ def test_traces_that_are_not_of_one_step_are_told(told: Callable[..., str], tmp_
         other = text.replace("rank:2:", f"rank:{rank}:").replace("stage_id=1", f"stage_id={stage}")
         (tmp_path / f"rank{rank}.txt").write_text(other, encoding="utf-8")
     assert "have no counterpart in the other rank's trace" in told("replay", tmp_path, "--set", "pp=2")
+
+
+SPEC = JobSpec(pp=2, dp=1, ga=4, seed=51)
+
+
+def test_a_start_far_from_the_recording_is_warned_of(told: Callable[..., str], tmp_path: Path) -> None:
+    """A first send that nobody waited for took 60 ms: the replay lacks them, and says so; the untouched files start near."""
+    folder = make_job(SPEC).write(tmp_path)
+    plan = ("--hardware", "A800-80G-SXM", "--set", "hardware.memory=1 TB")
+    assert "warning" not in told("replay", folder)
+    assert "  note: recorded plan: simulated " in told("simulate", folder, *plan)
+    for path in folder.iterdir():
+        bare = re.sub(r"timestamp=[0-9.]+(?=,sub)", "timestamp=0", path.read_text())
+        path.write_text(re.sub(r"(send_forward\(.*?duration=)[0-9.]+", r"\g<1>60", bare, count=1))
+    assert "warning: the replay is more than 3% off the recording" in told("replay", folder)
+    assert "  note: warning: recorded plan: simulated " in told("simulate", folder, *plan)
+
+
+def test_stages_with_a_trace_are_told_beside_the_step(told: Callable[..., str], tmp_path: Path) -> None:
+    folder = make_job(replace(SPEC, moe=True, tied=False)).write(tmp_path, ranks=[1])
+    assert re.search(r"replayed step .* ms\n  recorded stages replayed .* ms  \([+-]0\.", told("replay", folder))
+    printed = told("simulate", folder, "--hardware", "A800-80G-SXM", "--set", "hardware.memory=1 TB")
+    assert re.search(r"note: recorded plan: simulated .* ms; of it the stages with a trace .* ms, recorded .* ms", printed)
 
 
 def test_a_trace_without_a_backward_is_no_step(tmp_path: Path) -> None:

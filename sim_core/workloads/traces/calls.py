@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.workloads.traces.job import Call, Job
+from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.stage import BLOCKS, Phases
+from sim_core.workloads.traces.stamps import Call
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, NO_COMM, REDUCE_SCATTER, TP
 
 KIND_OF_CALL: Final = {

@@ -52,7 +52,7 @@ def stages_of(job: Job) -> Stages:
         taken = min(alone, key=lambda trial, step_s=first.step_s: abs(trial.step_s - step_s))  # type: ignore[misc]
     else:
         return mean_stages(job)  # says what is wrong
-    return replace(taken.stages, notes=(*taken.stages.notes, *_notes(job, taken)))
+    return replace(taken.stages, notes=(*_notes(job, taken), *taken.stages.notes))
 
 
 def _candidates(job: Job) -> Iterator[tuple[Rank, ...]]:

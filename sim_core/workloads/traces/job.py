@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,30 +15,19 @@ import numpy.typing as npt
 from sim_core.errors import FormatError
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, check_facts, job_of_name, layout_of
+from sim_core.workloads.traces.stamps import SENDS, Call, bytes_of, calls_of, ends_of, is_fused
 from sim_core.workloads.traces.steps import one_step, without_repeats
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 COMPUTE: Final = ("get_batch", "forward_step", "loss_func", "backward_step", "optimizer_step")
-SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
 EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
 BESIDE: Final = "ddp_grad_comm"
 """Runs on its own stream during a backward; not one of the rank's operations in order."""
 LEAST_BUSY: Final = 0.01
 """Part of a step that operations fill at least: timestamps in microseconds would leave 0.1 %."""
 HEAD_CHARS: Final = 65_536
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """A communication call inside an operation; `begin_s` counts from the start of the operation."""
-
-    name: str
-    group: str
-    bytes: float
-    begin_s: float
-    duration_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +151,7 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
         warnings += text.warnings
         if _is_new(text, files, warnings):
             files.append(without_repeats(text, warnings))
+    warnings += _unstamped(files)
     files = one_step(files, facts.get("step"), warnings)
     stages = [_stage_of(file) for file in files]
     layout = layout_of(files, stages, facts)
@@ -209,6 +199,14 @@ def _beside(file: TraceText) -> dict[str, float]:
     return found
 
 
+def _unstamped(files: list[TraceText]) -> Iterator[str]:
+    """A warning about files without timestamps of operations."""
+    found = [file for file in files if not (file.end_s > 0).any()]
+    if found:
+        also = f" (nor in {len(found) - 1} other files)" if len(found) > 1 else ""
+        yield f"{found[0].path}:1: no timestamps{also}: operations follow one another in the order of the lines"
+
+
 def _check_stamps(rank: Rank) -> None:
     """Raise FormatError where durations and timestamps are not in the same unit."""
     busy = sum(operation.duration_s for operation in rank.operations) / rank.span_s if rank.span_s > 0 else 1.0
@@ -254,11 +252,11 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
     rows = [k for k, name in enumerate(file.name) if name != BESIDE]
     if not rows:
         raise FormatError(file.path, 1, "no operations besides ddp_grad_comm", expected="forward_step and others")
-    ends = _ends(file, rows)
+    ends = ends_of(file, rows)
     order = sorted(range(len(rows)), key=lambda k: ends[k])
     if order != list(range(len(rows))):
         warnings.append(f"{file.path}:{file.line[rows[0]]}: lines are not sorted by time: sorted")
-    calls = _calls(file)
+    calls = calls_of(file)
     first_s = ends[order[0]] - file.duration_s[rows[order[0]]]
     operations: list[Operation] = []
     at_s = 0.0
@@ -268,7 +266,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
         row = rows[order[k]]
         parts: list[str] = [file.name[row]] if file.name[row] in SENDS else []
         duration_s = float(file.duration_s[row])
-        while parts and k + 1 < len(order) and _fused(file, row, rows[order[k + 1]], parts):
+        while parts and k + 1 < len(order) and is_fused(file, row, rows[order[k + 1]], parts):
             k += 1
             parts.append(file.name[rows[order[k]]])
         end_s = float(ends[order[k]] - first_s)
@@ -289,7 +287,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
                 gap_s=gap_s,
                 compute_s=max(duration_s - held_s, 0.0) if not parts else 0.0,
                 group=file.group[row],
-                bytes=_bytes(file.shape[row], file.dtype[row]),
+                bytes=bytes_of(file.shape[row], file.dtype[row]),
                 width=float(DTYPE_BYTES.get(file.dtype[row], 0)),
                 calls=tuple(inside),
                 line=int(file.line[row]),
@@ -300,46 +298,3 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
     if overlaps:
         warnings.append(f"{file.path}:{operations[0].line}: {overlaps} operations begin before the previous one ends: moved")
     return tuple(operations)
-
-
-def _ends(file: TraceText, rows: list[int]) -> Floats:
-    """End of each row; a missing end (absent or 0) follows directly from the previous row, for the first rows from the next."""
-    ends = file.end_s[rows].copy()
-    unknown = ~(ends > 0)
-    if unknown.all():
-        sure: Floats = np.cumsum(file.duration_s[rows])
-        return sure
-    known = int(np.flatnonzero(~unknown)[0])
-    for k in range(known - 1, -1, -1):
-        ends[k] = ends[k + 1] - file.duration_s[rows[k + 1]]
-    for k in range(known + 1, len(ends)):
-        if unknown[k]:
-            ends[k] = ends[k - 1] + file.duration_s[rows[k]]
-    return ends
-
-
-def _fused(file: TraceText, row: int, after: int, parts: list[str]) -> bool:
-    """Whether `after` is part of one exchange with `row`: same duration and timestamp, another pipeline message."""
-    same = file.duration_s[row] == file.duration_s[after] and (
-        file.end_s[row] == file.end_s[after] or (np.isnan(file.end_s[row]) and np.isnan(file.end_s[after]))
-    )
-    return bool(same) and file.name[after] in SENDS and file.name[after] not in parts
-
-
-def _calls(file: TraceText) -> dict[int, list[Call]]:
-    """The communication calls inside each row, sorted by time."""
-    found: dict[int, list[Call]] = {}
-    starts = file.end_s - file.duration_s
-    for k, row in enumerate(file.sub_row.tolist()):
-        duration_s = float(file.sub_duration_s[k])
-        begin_s = float(file.sub_end_s[k] - duration_s - starts[row])
-        limit_s = max(float(file.duration_s[row]) - duration_s, 0.0)
-        begin_s = min(max(begin_s, 0.0), limit_s) if np.isfinite(begin_s) else 0.0
-        size = _bytes(file.sub_shape[k], file.sub_dtype[k])
-        call = Call(name=file.sub_name[k], group=file.sub_group[k], bytes=size, begin_s=begin_s, duration_s=duration_s)
-        found.setdefault(row, []).append(call)
-    return {row: sorted(calls, key=lambda call: call.begin_s) for row, calls in found.items()}
-
-
-def _bytes(shape: tuple[int, ...], dtype: str) -> float:
-    return float(np.prod(np.array(shape, np.float64))) * DTYPE_BYTES.get(dtype, 4) if shape else 0.0

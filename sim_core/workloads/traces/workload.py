@@ -82,6 +82,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         ga=layout.ga,
         micro_batch=micro_batch or layout.micro_batch,
     )
+    replayed_s, unrecorded_s = _replayed(job, stages, met)
     arrays = Arrays(
         base=base,
         pieces=pieces,
@@ -113,7 +114,8 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         has_experts=job.has_experts,
         experts=layout.experts,
         recorded_step_s=job.span_s if job.span_s > 0 else None,
-        replayed_s=_replayed_s(job, stages, met),
+        replayed_s=replayed_s,
+        unrecorded_s=unrecorded_s,
         recorded=_recorded(stages, comms, once.messages, median(messages) if messages else 0.0),
         layer=sizes,
         moving_notes=tuple(moving_notes(sizes, layout.experts if job.has_experts else None)),
@@ -134,10 +136,12 @@ def _uncertainty(job: Job) -> Iterator[str]:
         )
 
 
-def _replayed_s(job: Job, stages: Stages, met: list[Meeting]) -> float:
-    """The replayed step: of all ranks with their own times, else of the mean stages."""
+def _replayed(job: Job, stages: Stages, met: list[Meeting]) -> tuple[float, float]:
+    """The replayed step: of all ranks with their own times, else of the mean stages. And its seconds after the end of the
+    stages that have a trace."""
     events = settle(job, met).events if job.whole else play_stages(job, stages)
-    return max(event.end_s for event in events)
+    step_s, recorded = max(event.end_s for event in events), {rank.stage for rank in job.ranks}
+    return step_s, step_s - max(event.end_s for event in events if event.stage in recorded)
 
 
 def _recorded(stages: Stages, comms: list[Comm], once: tuple[Message, ...], p2p_bytes: float) -> RecordedMessages:

@@ -80,17 +80,25 @@ const Charts = (() => {
   function frame(host, spec) {
     const width = Math.max(host.clientWidth, 200), height = spec.height || 300;
     const longest = axis => axis.names ? Math.max(...axis.names.map(name => String(name).length), 1) : 8;
-    const left = Math.min(spec.y.names ? longest(spec.y) * 6.4 + 12 : 62, width * 0.4);
+    let left = Math.min(spec.y.names ? longest(spec.y) * 6.4 + 12 : 62, width * 0.4);
     const tilted = spec.x.names && longest(spec.x) * 6.6 > (width - left) / spec.x.names.length;
+    if (tilted) left = Math.min(Math.max(left, Math.min(longest(spec.x), 24) * 5.2 - (width - left) / spec.x.names.length / 2), width * 0.4);
     const bottom = (tilted ? Math.min(longest(spec.x) * 5 + 12, 90) : 20) + (spec.x.label ? 18 : 0);
     const box = { left, right: width - 12, top: spec.y.label ? 22 : 8, bottom: height - bottom };
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spec.title || "" });
     const x = scale(spec.x, box.left, box.right), y = scale(spec.y, spec.y.names ? box.top : box.bottom, spec.y.names ? box.bottom : box.top);
     const every = Math.ceil(x.ticks.length * (tilted ? 14 : 58) / Math.max(box.right - box.left, 1));
+    let taken = -Infinity;  // labels end here
     x.ticks.forEach(([value, label], k) => {
       if (k % Math.max(every, 1)) return;
       if (!spec.x.names) picture.append(svg("line", { x1: x(value), x2: x(value), y1: box.top, y2: box.bottom, stroke: "#eef0f4" }));
       const at = { x: x(value), y: box.bottom + 14, "text-anchor": tilted ? "end" : "middle" };
+      if (!tilted) {
+        const half = Math.min(label.length, 24) * 3.7;
+        at.x = Math.min(at.x, width - half);
+        if (at.x - half < taken + 4) return;
+        taken = at.x + half;
+      }
       if (tilted) at.transform = `rotate(-35 ${x(value)} ${box.bottom + 12})`;
       picture.append(svg("text", at, label.length > 24 ? label.slice(0, 23) + "\u2026" : label));
     });
@@ -172,7 +180,7 @@ const Charts = (() => {
       }
       for (const one of spec.marks || []) {
         picture.append(svg("line", { x1: x(one.x), x2: x(one.x), y1: box.top, y2: box.bottom, stroke: "#b03a5b", "stroke-dasharray": "4 3" }));
-        picture.append(svg("text", { x: x(one.x) - 4, y: box.top + 10, "text-anchor": "end" }, one.text));
+        picture.append(svg("text", { x: x(one.x) - 4, y: box.top + 10, "text-anchor": "end", style: "paint-order:stroke;stroke:#fff;stroke-width:3px" }, one.text));
       }
       const front = spec.front || [];
       if (front.length) {
@@ -201,7 +209,7 @@ const Charts = (() => {
         const cell = svg("rect", { x: x(i) - x.step / 2 + 1, width: Math.max(x.step - 2, 1), y: y(j) - y.step / 2 + 1, height: Math.max(y.step - 2, 1), fill, class: "cell" });
         tip(cell, spec.text(j, i, value));
         picture.append(cell);
-        if (x.step > 44) picture.append(svg("text", { x: x(i), y: y(j) + 4, "text-anchor": "middle", "pointer-events": "none", style: `fill:${value !== null && good > 0.55 ? "#fff" : "#5a6575"}` }, value === null ? "\u2013" : format(value, spec.unit, 3)));
+        if (x.step > 44) picture.append(svg("text", { x: x(i), y: y(j) + 4, "text-anchor": "middle", "pointer-events": "none", style: `fill:${value !== null && good > 0.75 ? "#fff" : "#1d2430"}` }, value === null ? "\u2013" : format(value, spec.unit, 3)));
       }));
     },
     /* {axes: [{label, names} or {label, domain, log, unit}], lines: [{values, colour, text}]} */
