@@ -44,7 +44,7 @@ _MEANT: Final = {
 def meant(name: str, valid: Iterable[str]) -> str:
     """A hint which valid name was meant: by another tool's name for it, else by its letters."""
     words, ours = list(valid), _MEANT.get(name.lower().replace("-", "_"))
-    if ours == _SEQUENCE and (ours not in words or "all_gpus" in words):  # among axes
+    if ours == _SEQUENCE and (ours not in words or "checkpointing" in words):  # among axes
         return f"set workload.{_SEQUENCE}, the same for all plans (a trace has the axis {_SEQUENCE}, too)"
     return f"nearest valid: {ours}" if ours in words else nearest(name, words)
 
