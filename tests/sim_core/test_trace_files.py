@@ -128,6 +128,17 @@ def test_stamps_of_zero_leave_the_order_of_the_lines(spec: JobSpec, tmp_path: Pa
     assert read_workload(str(folder))[0].recorded_step_s is not None
 
 
+@pytest.mark.parametrize("outer", [True, False], ids=["no stamps", "of operations only"])
+def test_calls_without_stamps_keep_their_order(outer: bool, tmp_path: Path) -> None:
+    folder = make_job(JobSpec(pp=2, dp=2, ep=2, ga=4, moe=True, layers=4, seed=53)).write(tmp_path)
+    recorded = [[call.duration_s for call in o.calls] for rank in read_traces(str(folder)).ranks for o in rank.operations]
+    for path in folder.iterdir():
+        what = r"timestamp=[0-9.]+" if outer else r"timestamp=[0-9.]+(?!,sub)(?![0-9.])"
+        path.write_text(re.sub(what, "timestamp=0", path.read_text()))
+    job = read_traces(str(folder))
+    assert [[call.duration_s for call in o.calls] for rank in job.ranks for o in rank.operations] == recorded
+
+
 def test_stages_that_the_warm_up_contradicts_are_refused(tmp_path: Path) -> None:
     folder = make_job(JobSpec(pp=4, dp=1, seed=52)).write(tmp_path, ranks=[0])
     with pytest.raises(SimError, match=r":1: pp: found 2, but 4 forwards before the first backward on stage 0, expected 4"):

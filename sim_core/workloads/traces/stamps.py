@@ -65,7 +65,7 @@ def calls_of(file: TraceText) -> dict[int, list[Call]]:
     rows: dict[int, list[int]] = {}
     for k, row in enumerate(file.sub_row.tolist()):
         rows.setdefault(row, []).append(k)
-    begins = file.sub_end_s - file.sub_duration_s
+    begins = np.where(file.sub_end_s > 0, file.sub_end_s - file.sub_duration_s, np.nan)
     found: dict[int, list[Call]] = {}
     for row, inside in rows.items():
         start_s = _start_s(file, row, inside)
