@@ -101,6 +101,21 @@ def conjuncts(expression: str) -> list[str]:
         return [_text(connection, node) for node in found] if len(found) > 1 else [expression]
 
 
+def names_in(expression: str) -> set[str]:
+    """The columns that a condition names, as it names them. Raises SpecError."""
+    with locked_down() as connection:
+        waiting, found = [_tree(connection, f"SELECT ({expression}\n)")], set()
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, list):
+                waiting.extend(node)
+            elif isinstance(node, dict):
+                waiting.extend(node.values())
+                if node.get("class") == "COLUMN_REF":
+                    found.add(".".join(node.get("column_names", [])))
+        return found
+
+
 def _text(connection: duckdb.DuckDBPyConnection, node: Any) -> str:
     """An expression of a syntax tree in SQL."""
     whole = json.loads(connection.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
