@@ -18,11 +18,12 @@ from sweep.budget import COSTS
 from sweep.columns import MEASURES, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
+from sweep.facts import NEEDED_MEMORY, asked, told
 from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.fronts import FRONT, find_fronts
 from sweep.query import NAMED, Rows, columns_in, columns_of, parts
-from sweep.reach import NEEDED_MEMORY, Narrowed, asked, told
+from sweep.reach import Gathered
 from sweep.selection import (
     ALIKE,
     DIFFERING,
@@ -122,7 +123,7 @@ def rank(
         facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
         used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in ordered_by)}
         needed = _needed(used, schema, where, told=facts is not None)
-        reach = Narrowed(source, by, descending, per, schema if measured else needed, every=facts is None)
+        reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
         if where:
             check_type(connection, where, NAMED)
             condition += f" AND coalesce(({where}\n), false)"

@@ -1,173 +1,191 @@
-"""Which files of a result a ranking reads: what the footers tell of all rows, and the files that can hold what it looks for."""
+"""The rows that a ranking looks at, gathered from the files that can hold them: those with the best values first.
+
+A bound on the first column of the order falls with every batch of files; a file whose footer says that all its values are
+beyond the bound is neither checked nor read. Only the columns that a choice needs are.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import duckdb
-
 from sweep.columns import LONGER, SHORTER
-from sweep.index import Index
+from sweep.index import Bounds
 from sweep.query import NAMED, Rows
 from sweep.reading import File
-from sweep.selection import BOUNDS, CHOSEN, Reach, counted, quoted, spread
+from sweep.selection import BOUNDS, CHOSEN, SLACK, Reach, quoted
 from sweep.uncertainty.evidence import Basis
 from sweep.uncertainty.judging import widest
 
-NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
-_SLACK: Final = 1.0001  # SQL, NumPy and 32-bit floats round differently
-_MOST_PAIRS: Final = 1_000_000
-"""Of groups and files that are compared one by one; beyond it, one bound is taken for all groups."""
+_BATCH: Final = 64  # files that one query reads: a database keeps the footers of all of them in memory
+_MOST_ROWS: Final = 500_000
+"""Rows that are gathered; where more tie, they are read where they are."""
+_MOST_GROUPS: Final = 5000
+"""Groups for each of which a file is looked at; of more, all count as one."""
+_ROUNDING: Final = 1.0001  # SQL, NumPy and 32-bit floats round differently
 
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """What the footers tell of all rows: as `counted` and `spread` of sweep.selection find it in the rows."""
-
-    total: int
-    ranked: int
-    reasons: dict[str, int]
-    memory: tuple[float, float, float, float] | None
-    varying: list[str]
-    held: dict[str, Any]
-
-
-def told(indexes: Sequence[Index] | None, by: str, plan_columns: Sequence[str]) -> Told | None:
-    """What the footers tell; None where the rows have to be asked: some of those with status ok have no value of `by`."""
-    if indexes is None or any(index.bounds(by).known not in (0, index.ok) for index in indexes):
-        return None
-    used = [index for index in indexes if index.bounds(by).known]
-    if not used:
-        return None
-    reasons: Counter[str] = Counter()
-    for index in indexes:
-        for status, reason, rows in index.statuses:
-            if status != "ok":
-                reasons[reason] += rows
-            elif not index.bounds(by).known:
-                reasons["no_" + by] += rows
-    bounds = {name: [index.bounds(name) for index in used] for name in plan_columns}
-    ends = {name: (min(each.low for each in found), max(each.high for each in found)) for name, found in bounds.items()}
-    memory = [index.memory for index in indexes if index.memory]
-    return Told(
-        total=sum(rows for index in indexes for _, _, rows in index.statuses),
-        ranked=sum(index.ok for index in used),
-        reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        memory=_widened(memory) if memory else None,
-        varying=[name for name, (low, high) in ends.items() if low != high],
-        held={name: low for name, (low, high) in ends.items() if low == high},
-    )
-
-
-def asked(
-    connection: duckdb.DuckDBPyConnection,
-    schema: Mapping[str, str],
-    by: str,
-    plan_columns: Sequence[str],
-    where: str,
-    condition: str,
-) -> Told:
-    """The same by asking the rows: those that meet `where` and the `condition` are ranked."""
-    total, ranked, reasons = counted(connection, by, where, NAMED)
-    varying, held = spread(connection, plan_columns, NAMED, condition)
-    memory = _too_large(connection, schema) if "memory_exceeds_device" in reasons else None
-    return Told(total=total, ranked=ranked, reasons=reasons, memory=memory, varying=varying, held=held)
-
-
-def _too_large(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> tuple[float, float, float, float] | None:
-    """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
-    need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
-    if have not in schema:
-        return None
-    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
-    found = connection.execute(query).fetchall()[0]
-    return None if found[0] is None else (found[0], found[1], found[2], found[3])
-
-
-def _widened(found: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float, float]:
-    least, most, low, high = zip(*found, strict=True)
-    return min(least), max(most), min(low), max(high)
+Limits = list[tuple[Any, ...]]
+"""Of each group: the highest cost of a row that is looked at, and the values of the group."""
 
 
 @dataclass
-class Narrowed(Reach):
-    """Asks for the rows of a ranking step by step: the files that can hold what is looked for, and the columns needed."""
+class Gathered(Reach):
+    """Has the rows that a ranking by one column looks at. A cost is a value of that column, negated if more is better."""
 
     rows: Rows
     by: str
     descending: bool
     per: Sequence[str]
     columns: Collection[str]  # what a choice needs
-    every: bool  # of all files, and from the start: a condition may choose any row
-    _files: list[File] = field(default_factory=list)
+    condition: str
+    every: bool  # all rows of all files, from the start
+    _found: bool = field(default=False)  # the table `gathered` has them
 
     def __post_init__(self) -> None:
-        self._files = self._all
         if self.every:
             self.rows.ask(self.columns)
 
-    def bound(self) -> None:
+    def bound(self, count: int | None) -> None:
         """See `Reach`."""
-        if not self.every:
-            self.rows.ask(["plan", "status", self.by, *self.per])
-
-    def choose(self) -> None:
-        """See `Reach`."""
-        if not self.every:
-            self._files = self._within("bound")
-            self.rows.ask(self.columns, self._files)
+        if self.every:
+            return
+        self._found = count is not None and self._gather(count + 1)
+        if self._found:
+            self._show()
+        else:
+            self.rows.ask(self.columns)
 
     def take(self) -> None:
         """See `Reach`."""
         plans = [int(row[0]) for row in self.rows.connection.execute(f"SELECT plan FROM {CHOSEN}").fetchall()]
-        self.rows.ask_whole([file for file in self._files if _holds(file, plans)])
+        self.rows.ask_whole([file for file in self._files if _has_one(file, plans)])
 
     def compare(self, basis: Basis) -> None:
         """See `Reach`."""
-        files = self._all
-        if not self.every and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
-            reach = widest(basis) ** _SLACK * _SLACK
-            near = {*self._within(f"best {'/' if self.descending else '*'} {reach!r}::DOUBLE"), *self._files}
-            files = [file for file in files if file in near]
-        self.rows.ask(self.columns, files)
+        if self._found and (basis.spread is None or basis.differences is None):  # nothing ties
+            self._show()
+        elif self._found and self.by in (SHORTER if self.descending else LONGER):  # the best is the fastest
+            reach = widest(basis) ** _ROUNDING * _ROUNDING
+            raw = f"-least(bound, best / {reach!r})" if self.descending else f"greatest(bound, best * {reach!r})"
+            limits = self._limits(f"SELECT {raw}::DOUBLE{self._groups} FROM {BOUNDS}")
+            self.rows.ask(self.columns, [file for file in self._files if self._can_hold(file, limits, complete=True)])
+        else:
+            self.rows.ask(self.columns)
 
     @property
-    def _all(self) -> list[File]:
-        """All files, in order."""
+    def _files(self) -> list[File]:
         return self.rows.reading.files if self.rows.reading else []
 
-    def _within(self, limit: str) -> list[File]:
-        """The files that can hold a row of a group within a limit, an expression of BOUNDS."""
-        connection = self.rows.connection
-        names = "".join(f", {quoted(name)}" for name in self.per)
-        held = connection.execute("SELECT table_name FROM duckdb_tables() WHERE table_name = ?", [BOUNDS]).fetchall()
-        if not held:
-            return self._all
-        limits = connection.execute(f"SELECT {limit}{names} FROM {BOUNDS}").fetchall()
-        if len(limits) * len(self._all) > _MOST_PAIRS:
-            limits = [((min if self.descending else max)(row[0] for row in limits),)]
-        return [file for file in self._all if any(self._can_hold(file, row) for row in limits)]
+    @property
+    def _groups(self) -> str:
+        return "".join(f", {quoted(name)}" for name in self.per)
 
-    def _can_hold(self, file: File, limit: tuple[Any, ...]) -> bool:
-        """Whether a file can hold a row of a group that is within its limit, both in `limit`."""
-        if file.index is None:
-            return True
-        found = file.index.bounds(self.by)
-        if not found.known or (found.high < limit[0] if self.descending else found.low > limit[0]):
+    @property
+    def _cost(self) -> str:
+        return f"{'-' if self.descending else ''}{quoted(self.by)}::DOUBLE"
+
+    def _show(self) -> None:
+        """Let NAMED be what is gathered."""
+        self.rows.connection.execute(f"CREATE OR REPLACE TEMP VIEW {NAMED.split()[0]} AS FROM gathered").fetchall()
+
+    def _gather(self, count: int) -> bool:
+        """Fill the table `gathered` with at least the `count` best rows of each group. False: there are too many."""
+        if count > _MOST_ROWS:
             return False
-        groups = zip(self.per, limit[1:], strict=False)
-        return all(value is None or _within(file.index, name, value) for name, value in groups)
+        self._run("DROP TABLE IF EXISTS gathered")
+        self._run("DROP TABLE IF EXISTS costs")
+        costs = [(best, k) for k, file in enumerate(self._files) if (best := self._best(file)) is not None]
+        files = [self._files[k] for _, k in sorted(costs)]
+        limits: Limits | None = None
+        for first in range(0, len(files), _BATCH):
+            batch = [
+                file
+                for file in files[first : first + _BATCH]
+                if limits is None or self._can_hold(file, limits, complete=not self.per)
+            ]
+            if not batch:
+                continue
+            if limits is None or self.per:
+                limits = self._lead(batch, count)
+            self._add(batch, limits)
+            kept, last = self._run(f"SELECT count(*), list_last(min({self._cost}, {count})) FROM gathered")[0]
+            if kept > _MOST_ROWS:
+                return False
+            if not self.per and kept >= count:
+                limits = [(last + SLACK * abs(last),)]
+        return True
+
+    def _lead(self, files: Sequence[File], count: int) -> Limits:
+        """Add the best costs in some files to the table `costs`; the limits of all groups so far."""
+        self.rows.ask(["status", self.by, *self.per], files)
+        groups = self._groups
+        grouped = f"GROUP BY {groups[2:]}" if groups else ""
+        self._insert(
+            "costs",
+            f"SELECT unnest(min({self._cost}, {count})) AS cost{groups} FROM results WHERE {self.condition} {grouped}",
+        )
+        last = f"list_last(min(cost, {count}))"
+        limit = f"CASE WHEN count(*) < {count} THEN 'infinity'::DOUBLE ELSE {last} + {SLACK} * abs({last}) END"
+        return self._limits(f"SELECT {limit} AS cost{groups} FROM costs {grouped}")
+
+    def _add(self, files: Sequence[File], limits: Limits) -> None:
+        """Add the rows of some files that are within the limits to the table `gathered`."""
+        self.rows.ask(self.columns, files)
+        within = f"{self.condition} AND {self._cost} <= {_literal(max(limit[0] for limit in limits))}"
+        if not self.per:
+            self._insert("gathered", f"SELECT * FROM results WHERE {within}")
+            return
+        same = " AND ".join(f"limits.{quoted(name)} IS NOT DISTINCT FROM one.{quoted(name)}" for name in self.per)
+        rows = f"(SELECT *, {self._cost} AS cost FROM results WHERE {within}) one"
+        self._insert("gathered", f"SELECT one.* EXCLUDE (cost) FROM {rows} JOIN limits ON {same} WHERE one.cost <= limits.cost")
+
+    def _insert(self, table: str, query: str) -> None:
+        """Add rows to a table, which is created for the first."""
+        found = self._run(f"SELECT 1 FROM duckdb_tables() WHERE table_name = '{table}'")
+        self._run(f"INSERT INTO {table} {query}" if found else f"CREATE TEMP TABLE {table} AS {query}")
+
+    def _limits(self, query: str) -> Limits:
+        self._run(f"CREATE OR REPLACE TEMP TABLE limits AS {query}")
+        return self._run("FROM limits")
+
+    def _run(self, query: str) -> list[tuple[Any, ...]]:
+        return self.rows.connection.execute(query).fetchall()
+
+    def _can_hold(self, file: File, limits: Limits, *, complete: bool) -> bool:
+        """Whether a file can hold a row within the limit of its group. Not `complete`: groups without one are yet to come."""
+        best = self._best(file)
+        if best is None or file.index is None:
+            return file.index is None
+        bounds = [file.index.bounds(name) for name in self.per]
+        if not complete and any(each.low != each.high or each.known < file.index.ok for each in bounds):
+            return True
+        if len(limits) > _MOST_GROUPS:
+            return best <= max(float(limit[0]) for limit in limits)
+        met = [float(limit) for limit, *group in limits if all(map(_holds, bounds, group))]
+        return best <= max(met) if met else not complete
+
+    def _best(self, file: File) -> float | None:
+        """The least cost in a file; None if there is none."""
+        if file.index is None:
+            return -math.inf
+        bounds = file.index.bounds(self.by)
+        if not bounds.known:
+            return None
+        return float(-bounds.high if self.descending else bounds.low)
 
 
-def _within(index: Index, name: str, value: Any) -> bool:
-    bounds = index.bounds(name)
-    return bounds.known < index.ok or bool(bounds.low <= value <= bounds.high)
+def _holds(bounds: Bounds, value: Any) -> bool:
+    """Whether a column with these bounds can have a value."""
+    return value is None or bounds.low is None or bounds.low <= value <= bounds.high
 
 
-def _holds(file: File, plans: Sequence[int]) -> bool:
+def _literal(number: float) -> str:
+    return f"'{number!r}'::DOUBLE"
+
+
+def _has_one(file: File, plans: Sequence[int]) -> bool:
     """Whether a file can hold one of some plans."""
     if file.index is None or not file.index.bounds("plan").known:
         return file.index is None

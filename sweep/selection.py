@@ -25,7 +25,7 @@ BOUNDS: Final = "bounds"
 """Table of the groups: `best` and `bound`, values of the first column of the order, and whether there are `more` rows."""
 NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
 SIZES: Final = ("all_gpus", "global_batch")
-_SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
+SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
 _FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
 
@@ -33,11 +33,9 @@ _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
 class Reach:
     """Has the rows of `source` that a step of a selection needs. Here all rows are there, so there is nothing to do."""
 
-    def bound(self) -> None:
-        """All rows, for the table BOUNDS: the first column of the order, and the groups."""
-
-    def choose(self) -> None:
-        """The rows within BOUNDS; all, if there is no such table."""
+    def bound(self, count: int | None) -> None:
+        """All rows, or those alone whose first column is within the `count` best of its group, and more than `count` if there
+        are more."""
 
     def take(self) -> None:
         """All columns of the rows in CHOSEN."""
@@ -94,30 +92,24 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
     """Select among rows whose first column is within the `looked_at` best of its group; whether that was too few."""
     by, descending = asked.order[0]
     groups = [quoted(name) for name in asked.per]
-    condition = asked.condition
     if looked_at is not None:
         best, beyond, sign = ("max", ">=", "-") if descending else ("min", "<=", "+")
         last = f"list_last({best}({quoted(by)}, {looked_at}))"
-        slack = f"{last} {sign} {_SLACK} * abs({last})"
+        slack = f"{last} {sign} {SLACK} * abs({last})"
         grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
-        asked.reach.bound()
+        asked.reach.bound(looked_at)
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {BOUNDS} AS SELECT {''.join(f'{name}, ' for name in groups)}{slack} AS bound, "
             f"{best}({quoted(by)}) AS best, "
-            f"count(*) > {looked_at} AS more FROM {asked.source} WHERE {condition} {grouped}"
+            f"count(*) > {looked_at} AS more FROM {asked.source} WHERE {asked.condition} {grouped}"
         ).fetchall()
-        asked.reach.choose()
         same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
         near = f"candidate.{quoted(by)} {beyond} bound"
-        edge = connection.execute(f"SELECT {'min' if descending else 'max'}(bound) FROM {BOUNDS}").fetchall()[0][0]
-        if edge is not None:  # a constant, so that other columns are read only where it holds
-            condition = f"{condition} AND {quoted(by)} {beyond} {edge!r}::DOUBLE"
-        candidates = f"(SELECT * FROM {asked.source} WHERE {condition}) candidate"
+        candidates = f"(SELECT * FROM {asked.source} WHERE {asked.condition}) candidate"
         found = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
     else:
-        connection.execute(f"DROP TABLE IF EXISTS {BOUNDS}").fetchall()
-        asked.reach.choose()
-        found = f"SELECT * FROM {asked.source} WHERE {condition}"
+        asked.reach.bound(None)
+        found = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
     order = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in asked.order) + ", plan"
     over = f"PARTITION BY {', '.join(groups)} " if groups else ""
     limit = "" if asked.top is None else f"QUALIFY rank <= {asked.top}"
