@@ -25,9 +25,9 @@ _LLVM: Final = ir.VectorType(ir.DoubleType(), LANES)
 
 
 def allocate_rows(rows: int) -> Floats:
-    """Zeros [rows, LANES]. Each row lies in one cache line: a vector across two of them takes twice as long to load."""
+    """Memory [rows, LANES]. Each row lies in one cache line: a vector across two of them takes twice as long to load."""
     line = LANES * 8  # bytes
-    memory = np.zeros(rows * LANES + LANES)
+    memory = np.empty(rows * LANES + LANES)
     first = -memory.ctypes.data % line // 8
     return memory[first : first + rows * LANES].reshape(rows, LANES)
 

@@ -55,7 +55,7 @@ class Lanes(NamedTuple):
 
 def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
     """Scratch for pipelines of up to `events` events, `stages` stages and `cells` virtual stages."""
-    return Lanes(
+    lanes = Lanes(
         duration_s=allocate_rows(NO_WORK * cells + 1),
         cost_s=allocate_rows(NO_MESSAGE * cells + 1),
         gate_start_s=allocate_rows(cells),
@@ -70,6 +70,9 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         idle_s=allocate_rows(stages),
         gated_s=allocate_rows(stages),
     )
+    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.late_s):
+        rows[:] = 0.0  # lanes that no plan uses compute, too
+    return lanes
 
 
 @outer_kernel
