@@ -82,7 +82,8 @@ class Store:
         if self.folder.is_file():
             raise SpecError(f"{self.folder}: found a file, expected a folder")
         names = self.folder.names()
-        if not {MANIFEST, OLD_MANIFEST} & set(names) and any(name.endswith(".parquet") for name in names):
+        manifests = {MANIFEST, OLD_MANIFEST} & set(names)
+        if not manifests and any(name.endswith(".parquet") for name in names) and self._provenance_of_slices() is None:
             raise SpecError(
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
@@ -91,7 +92,10 @@ class Store:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
 
     def provenance(self) -> dict[str, Any] | None:
-        """What the folder's results were made from; None if it holds none. Raises SpecError if it is damaged."""
+        """What the folder's results were made from, by its manifest or else its slices; None if it holds none.
+
+        Raises SpecError if it is damaged.
+        """
         for name in (MANIFEST, OLD_MANIFEST):
             try:
                 data = self.folder.read_bytes(name)
@@ -103,7 +107,7 @@ class Store:
                 if held is not None:
                     return held
                 raise SpecError(f"{self.folder / name}: is damaged ({error}); start over with `sweep run --fresh`") from None
-        return None
+        return self._provenance_of_slices()
 
     def started_s(self) -> float | None:
         """When its run last started, in seconds since 1970; None if it holds no result."""
