@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Of ignored columns: the sign of what tends to be fast, so that the plan that stands for a block is a good one."""
 MICRO_BATCHES: Final = {"ga", "global_batch"}
+"""Columns that the number of micro-batches changes, besides those that follow from a step."""
 MANY: Final = 8
 """Values of such an axis from which three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
@@ -32,6 +33,7 @@ class Blocks:
 
     outer: tuple[tuple[int, int], ...]
     inner: tuple[tuple[int, int], ...]
+    micro_batches: tuple[int, ...] = ()  # ga of blocks side by side that differ in it alone, a family; none: no families
     best: int  # what the inner values of the plan that stands for a block add to its number
     pays: bool  # whether bounding blocks first can be cheaper than bounding plans
 
@@ -45,9 +47,21 @@ class Blocks:
         """Number of blocks."""
         return int(np.prod([size for size, _ in self.outer], dtype=np.int64))
 
+    @property
+    def family(self) -> int:
+        """Number of blocks in a family."""
+        return max(len(self.micro_batches), 1)
+
     def numbers(self, places: Ints) -> Ints:
         """Plan numbers at places in the order of the search."""
         return _numbers(places // self.width, self.outer) + _numbers(places % self.width, self.inner)
+
+    def block_of(self, plans: Ints) -> Ints:
+        """The block of each plan."""
+        found = np.zeros_like(plans)
+        for size, stride in self.outer:
+            found = found * size + plans // stride % size
+        return found
 
     def standing_for(self, blocks: Ints) -> Ints:
         """Numbers of the plans that stand for blocks."""
@@ -59,8 +73,10 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
     space = sweep.space
     if space.sample is not None:  # the plans of a block are not all in it
         return Blocks(outer=((space.count, 1),), inner=(), best=0, pays=False)
-    ignored = _ignored(sweep) - _asked_for(sweep, objective)
-    faster = FASTER.keys() - _asked_for(sweep, objective) if ignored else set()
+    asked = _asked_for(sweep, objective)
+    ignored = _ignored(sweep) - asked
+    faster = FASTER.keys() - asked if ignored else set()
+    apart: tuple[int, ...] = ()
     outer: list[tuple[int, int]] = []
     inner: list[tuple[int, int]] = []
     best = 0
@@ -69,8 +85,16 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
         row = _best_row(axis, space, ignored, faster)
         (outer if row is None else inner).append((axis.size, axis.stride))
         best += 0 if row is None else row * axis.stride
+        if (
+            ignored
+            and axis.codes.keys() == {"ga"}
+            and axis.size >= MANY
+            and objective.follows_step
+            and not asked & MICRO_BATCHES
+        ):
+            apart = tuple(axis.codes["ga"].tolist())
     pays = bool(ignored) and (bool(inner) or any(axis.size >= MANY for axis in micro_batches))
-    return Blocks(outer=tuple(outer), inner=tuple(inner), best=best, pays=pays)
+    return Blocks(outer=tuple(outer), inner=tuple(inner), micro_batches=apart, best=best, pays=pays)
 
 
 def _ignored(sweep: Sweep) -> frozenset[str]:
