@@ -101,10 +101,14 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
 
 
-def coarse_bounds_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints) -> tuple[Ints, Floats]:
+def coarse_bounds_over(
+    workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints, *, rough: bool = False
+) -> tuple[Ints, Floats]:
     """`reason` and `step_time_s` of `coarse_bounds` for each plan with each number of micro-batches in `ga`, [n, m].
 
     Reasons are worked out once for numbers that change nothing, bounds for the fewest, the middle and the most that can run.
+    `rough`: for the most alone. A coarse bound falls no faster than the micro-batches: it is made of sums and maxima of seconds
+    in proportion to them, and of others, which are not below 0.
     """
     order = np.argsort(ga, kind="stable")
     ga = ga[order]
@@ -114,11 +118,14 @@ def coarse_bounds_over(workload: Workload, hardware: HardwareTable, plans: Plans
     rows = np.flatnonzero(legal.any(axis=1))
     if len(rows):
         workload, hardware = _without_replicas(workload, hardware)
-        number = _first_middle_last(legal[rows])
+        number = _first_middle_last(legal[rows])[-1 if rough else 0 :]
         cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
         some = with_loads(workload, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
         some_s = _bounds(workload, hardware, some, np.zeros_like(cells))
-        found_s = _between(ga, ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None])
+        known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
+        found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept
+        if not rough:
+            found_s = np.maximum(found_s, _between(ga, known, known_s))
         step_s[rows] = np.where(legal[rows], found_s, np.nan)
     back = np.argsort(order)
     return reason[:, back], step_s[:, back]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,25 +37,26 @@ def of_bounded(rows: pa.RecordBatch, objective: Objective) -> Ahead:
     return Ahead(reason=reason, cost=objective.cost(rows), keys=keys, group=group)
 
 
-def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, first: int, last: int) -> Ahead:
-    """The coarse bounds of the blocks from `first` to before `last`."""
+def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints, *, rough: bool = False) -> Ahead:
+    """The coarse bounds of all blocks of some families; `rough` ones take less time where families are of several."""
+    standing = blocks.standing_for(families * blocks.family)
     if not blocks.micro_batches:
-        return of_bounded(bounded(sweep, blocks.standing_for(np.arange(first, last)), coarse=True), objective)
-    begin = first // blocks.family
-    found = of_families(sweep, blocks, objective, np.arange(begin, -(-last // blocks.family)))
-    cut = slice(first - begin * blocks.family, last - begin * blocks.family)
-    return Ahead(reason=found.reason[cut], cost=found.cost[cut], keys=found.keys, group=found.group[cut])
-
-
-def of_families(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints) -> Ahead:
-    """The coarse bounds of all blocks of some families."""
-    if not blocks.micro_batches:
-        return of_bounded(bounded(sweep, blocks.standing_for(families), coarse=True), objective)
+        return of_bounded(bounded(sweep, standing, coarse=True), objective)
     ga = np.array(blocks.micro_batches, np.int64)
-    rows, reason, step_s = bounded_over(sweep, blocks.standing_for(families * blocks.family), ga)
+    rows, reason, step_s = bounded_over(sweep, standing, ga, rough=rough)
     keys, group = group_keys(rows, objective.per)
     cost = objective.cost_over(rows, ga, step_s)
     return Ahead(reason=reason.ravel(), cost=cost.ravel(), keys=keys, group=np.repeat(group, len(ga)))
+
+
+def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: Ints, frontier: Frontier) -> Ahead:
+    """Rough bounds of all blocks of `families`, with those in the families of the `chosen` rows as they are when not rough."""
+    better = np.unique(chosen // blocks.family)
+    if not blocks.micro_batches or not len(better):
+        return ahead
+    cost = ahead.cost.copy().reshape(-1, blocks.family)
+    cost[better] = of_blocks(sweep, blocks, frontier.objective, families[better]).cost.reshape(-1, blocks.family)
+    return replace(ahead, cost=cost.ravel())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sweep.evaluation import bounded, evaluate
 from sweep.preparation import Sweep
-from sweep.search.ahead import count_reasons, of_blocks, of_bounded, promise_of
+from sweep.search.ahead import count_reasons, of_blocks, of_bounded, promise_of, refined
 from sweep.search.blocks import Blocks
 from sweep.search.frontier import Frontier
 from sweep.search.objective import group_keys
@@ -26,6 +26,8 @@ BEATEN: Final = "bound_beaten"
 """Counted for a plan that was not simulated: even its bound is worse than the best."""
 WORSE: Final = "not_among_best"
 """Counted for a plan that was simulated, and is worse than the best."""
+ELSEWHERE: Final = -1
+"""Instead of a reason: a block of another slice."""
 FIRST_BATCH: Final = 64
 """Plans simulated at first; twice as many each time."""
 FIRST_MEMBERS: Final = 1024
@@ -47,12 +49,16 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
     """Search a slice of the places in `blocks`; only blocks whose coarse bound is not beaten are looked into."""
     if not blocks.pays:
         return search_among(sweep, blocks.numbers(np.arange(part.start, part.stop)), frontier)
-    first, last = part.start // blocks.width, -(-part.stop // blocks.width)
-    ahead = of_blocks(sweep, blocks, frontier.objective, first, last)
-    plans = np.full(last - first, blocks.width)
-    plans[0] -= part.start - first * blocks.width
-    plans[-1] -= last * blocks.width - part.stop
-    counted, promise = count_reasons(ahead, plans), promise_of(ahead, frontier)
+    of_family = blocks.width * blocks.family
+    families = np.arange(part.start // of_family, -(-part.stop // of_family))
+    first = int(families[0]) * blocks.family
+    number = np.arange(first, first + len(families) * blocks.family)
+    plans = np.maximum(np.minimum((number + 1) * blocks.width, part.stop) - np.maximum(number * blocks.width, part.start), 0)
+    ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
+    counted = count_reasons(ahead, plans)
+    ahead = replace(ahead, reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
+    ahead = refined(sweep, blocks, families, ahead, promise_of(ahead, frontier).rows, frontier)
+    promise = promise_of(ahead, frontier)
     counted[BEATEN] = counted.pop("", 0)
     left, most = promise.order, FIRST_MEMBERS
     searched: list[Searched] = []

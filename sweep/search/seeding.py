@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sweep.evaluation import spread
 from sweep.preparation import Sweep
-from sweep.search.ahead import of_families, promise_of
+from sweep.search.ahead import of_blocks, promise_of, refined
 from sweep.search.blocks import Blocks
 from sweep.search.candidates import search_among
 from sweep.search.frontier import Frontier
@@ -54,8 +54,9 @@ def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
 
 def _search_families(sweep: Sweep, blocks: Blocks, families: Ints, frontier: Frontier) -> None:
     """Simulate the plans that stand for the most promising blocks of each group in some families."""
-    promise = promise_of(of_families(sweep, blocks, frontier.objective, families), frontier)
-    first = promise.first(frontier.objective.best)
+    ahead, best = of_blocks(sweep, blocks, frontier.objective, families, rough=True), frontier.objective.best
+    ahead = refined(sweep, blocks, families, ahead, promise_of(ahead, frontier).first(best), frontier)
+    first = promise_of(ahead, frontier).first(best)
     search_among(sweep, blocks.standing_for(families[first // blocks.family] * blocks.family + first % blocks.family), frontier)
 
 
