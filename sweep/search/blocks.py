@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +77,7 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
     asked = _asked_for(sweep, objective)
     ignored = _ignored(sweep) - asked
     faster = FASTER.keys() - asked if ignored else set()
+    families = bool(ignored) and objective.follows_step and not asked & MICRO_BATCHES
     apart: tuple[int, ...] = ()
     outer: list[tuple[int, int]] = []
     inner: list[tuple[int, int]] = []
@@ -85,13 +87,7 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
         row = _best_row(axis, space, ignored, faster)
         (outer if row is None else inner).append((axis.size, axis.stride))
         best += 0 if row is None else row * axis.stride
-        if (
-            ignored
-            and axis.codes.keys() == {"ga"}
-            and axis.size >= MANY
-            and objective.follows_step
-            and not asked & MICRO_BATCHES
-        ):
+        if families and axis.codes.keys() == {"ga"}:
             apart = tuple(axis.codes["ga"].tolist())
     pays = bool(ignored) and (bool(inner) or any(axis.size >= MANY for axis in micro_batches))
     return Blocks(outer=tuple(outer), inner=tuple(inner), micro_batches=apart, best=best, pays=pays)
@@ -110,7 +106,7 @@ def _ignored(sweep: Sweep) -> frozenset[str]:
 def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
     """Columns that tell plans of a block apart for the user: in the objective, the groups, or perhaps in a constraint."""
     columns = result_schema(sweep.space).names
-    text = " ".join(sweep.where).lower()
+    text = set(re.findall(r"\w+", " ".join(sweep.where).lower()))
     names = {name: {name} for name in columns}
     for short, name in other_names(columns).items():
         names[name].add(short)
