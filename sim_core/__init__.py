@@ -3,10 +3,6 @@
 This module is the public interface of the package, which does not know sweeps, clusters or result files.
 """
 
-from sim_core.jit import use_cache_dir
-
-use_cache_dir()  # before the first kernel is defined
-
 from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, ignored_columns
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
