@@ -217,7 +217,7 @@ def whole_rows() -> Rows:
 DRIVER = """
 import tempfile, time
 from pathlib import Path
-from sweep.evaluation import warm_up
+from sweep.warming import warm_up
 from sweep.executors.choice import Kind, opened
 from sweep.preparation import prepare
 from sweep.folder import folder_at

@@ -1,7 +1,8 @@
 """Compilation of all kernels by numba, cached on disk under the hash of what they are made of.
 
-numba is imported when the first kernel is called: commands that only read results do without it. numba's own cache misses changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named
-by the hash of its text and of all that it names, so that machine code of old sources is never used.
+numba is imported when the first kernel is called: commands that only read results do without it. numba's own cache misses
+changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named by the hash of its text and
+of all that it names, so that machine code of old sources is never used.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, cached_property, update_wrapper
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -22,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., object])
 STEP: Final = "step"
 BOUNDS: Final = "bounds"
 """What kernels are for: simulated steps, or also their bounds."""
+PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+"""Whether kernels are plain Python in this process."""
 
 
 @cache
@@ -102,6 +106,19 @@ def inlined_kernel(function: F) -> F:
     return _compiled(function, _nrt=False, no_cpython_wrapper=True, forceinline=True)
 
 
+_PLAIN: Final = ContextVar("plain", default=False)
+
+
+@contextmanager
+def in_plain_python() -> Iterator[None]:
+    """Let kernels that Python calls run as plain Python, which compiles nothing."""
+    before = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(before)
+
+
 class Kernel:
     """A function that numba compiles, or loads from the cache, when it is first called by Python or by another kernel."""
 
@@ -111,7 +128,7 @@ class Kernel:
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.dispatcher(*arguments)
+        return (self.py_func if _PLAIN.get() else self.dispatcher)(*arguments)
 
     @cached_property
     def dispatcher(self) -> Any:
@@ -144,7 +161,7 @@ def _numba() -> Any:
 
 
 def _compiled(function: F, **options: Any) -> F:
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+    if PLAIN_PYTHON:
         return function
     options |= {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     return cast(F, Kernel(function, options))
