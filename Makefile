@@ -54,7 +54,7 @@ reference: $(READY)  ## remake docs/commands.md from the commands
 	$(BIN)/python benchmarks/commands_page.py
 
 bench: $(READY)  ## the measured claims
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python -m benchmarks.bench
 
 cluster-demo: $(READY)  ## a Ray cluster of three nodes on this machine, the main job on it
 	$(BIN)/python cluster/demo.py

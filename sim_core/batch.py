@@ -12,10 +12,10 @@ from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
-from sim_core.engine.codes import DEEPSPEED, PAIRS, SPLITS, chunks_of, rounds_of
+from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
 from sim_core.engine.lanes import put, run_lanes, take
 from sim_core.engine.schedule import fill_order
-from sim_core.engine.sequence import fill_sequence
+from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import hidden_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
@@ -95,27 +95,29 @@ def run_rows(
         while end < len(rows) and _alike(plans, i, rows[end]):
             end += 1
         schedule, pp, vpp, ga = plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i]
+        cells, rounds, apart = pp * chunks_of(schedule, vpp), rounds_of(schedule, ga), SPLITS[schedule]
         overlapped = plans.overlap_pp[i] == 1
         fill_order(schedule, pp, vpp, ga, plans.microbatch_group_size[i], order, scratch.of_order)
         turns = 0
-        if end - begin > 1 and _runs_together(plans, i):
-            turns = fill_sequence(order, pp, vpp, ga, overlapped, together.sequence)
+        if end - begin > 1 and events_of(schedule, pp, vpp, ga) <= MOST_TOGETHER:
+            turns = fill_sequence(schedule, order, pp, vpp, ga, overlapped, together.sequence)
         while begin < end:
             lanes = min(end - begin, LANES) if turns > 0 else 1
             for lane in range(lanes):
                 case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
-                _begin(case, scratch_of(kept, lane))
+                own = scratch_of(kept, lane)
+                _begin(case, own)
                 if turns > 0:
-                    put(scratch.program, pp, pp * vpp, lane, together.lanes)
+                    put(own.program, apart, pp, cells, lane, together.lanes)
             ran = True
             if turns > 0:
-                run_lanes(together.sequence, turns, pp, pp * vpp, overlapped, together.lanes)
+                run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), pp, cells, together.lanes)
             else:
                 ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
             for lane in range(lanes):
                 case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
                 if turns > 0:
-                    take(together.lanes, lane, pp, pp * vpp, ga, scratch.program, scratch.times)
+                    take(together.lanes, lane, pp, cells, rounds, apart, scratch.times)
                 if ran:
                     _finish(case, own)
                 else:
@@ -132,14 +134,6 @@ def _alike(plans: Plans, i: int, k: int) -> bool:
     if plans.ga[i] != plans.ga[k] or plans.microbatch_group_size[i] != plans.microbatch_group_size[k]:
         return False
     return bool(plans.overlap_pp[i] == plans.overlap_pp[k] and plans.post_validation[i] == plans.post_validation[k])
-
-
-@inner_kernel
-def _runs_together(plans: Plans, i: int) -> bool:
-    """Whether the engine of a plan's schedule runs several at once. A step without a barrier needs ends of first blocks too."""
-    if SPLITS[plans.schedule[i]] or plans.schedule[i] == DEEPSPEED or plans.post_validation[i] == 1:
-        return False
-    return bool(2 * plans.pp[i] * plans.vpp[i] * plans.ga[i] <= MOST_TOGETHER)
 
 
 @inner_kernel

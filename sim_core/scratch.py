@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import most_blocks, most_cells, most_scratch
+from sim_core.engine.codes import most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.events import Program, Times, allocate
 from sim_core.engine.lanes import Lanes, allocate_lanes
 from sim_core.engine.sequence import Sequence, allocate_sequence
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST_TOGETHER: Final = 2**20
-"""Blocks of the largest steps that run several at once: their sequence and slots take 140 bytes a block."""
+"""Events of the largest steps that run several at once: their sequence and slots take 140 bytes an event."""
 
 
 class Scratch(NamedTuple):
@@ -74,21 +74,23 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
     """Scratch large enough for any of the plans in `rows`, alone or together."""
     scratch = allocate_scratch(arrays, plans, split, rows)
     schedule, pp, vpp = plans.schedule[rows], plans.pp[rows], plans.vpp[rows]
-    blocks = min(most_blocks(schedule, pp, vpp, plans.ga[rows]), MOST_TOGETHER)
+    events = min(most_events(schedule, pp, vpp, plans.ga[rows]), MOST_TOGETHER)
     stages, cells = int(pp.max()), most_cells(schedule, pp, vpp)
     kept = scratch._replace(
+        program=_widened(scratch.program._replace(order=scratch.program.order[:0]))._replace(order=scratch.program.order),
         low=_widened(scratch.low),
         buckets=_widened(scratch.buckets),
         once=scratch.once._replace(after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0)),
         sums=np.repeat(scratch.sums[None], LANES, axis=0),
     )
     first = scratch._replace(
+        program=_first(kept.program)._replace(order=scratch.program.order),
         low=_first(kept.low),
         buckets=_first(kept.buckets),
         once=scratch.once._replace(after_s=kept.once.after_s[0]),
         sums=kept.sums[0],
     )
-    return Together(first, kept, allocate_sequence(blocks, stages), allocate_lanes(blocks, stages, cells))
+    return Together(first, kept, allocate_sequence(events, stages, cells), allocate_lanes(events, stages, cells))
 
 
 def _widened(columns: Any) -> Any:
@@ -106,9 +108,18 @@ def _first(columns: Any) -> Any:
 @inlined_kernel
 def scratch_of(kept: Scratch, lane: int) -> Scratch:
     """The scratch of one lane."""
-    low, buckets, once = kept.low, kept.buckets, kept.once
+    program, low, buckets, once = kept.program, kept.low, kept.buckets, kept.once
     return Scratch(
-        program=kept.program,
+        program=Program(
+            order=program.order,
+            duration_s=program.duration_s[lane],
+            message_s=program.message_s[lane],
+            source=program.source[lane],
+            into_s=program.into_s[lane],
+            gate_start_s=program.gate_start_s[lane],
+            gate_end_s=program.gate_end_s[lane],
+            late_s=program.late_s[lane],
+        ),
         of_order=kept.of_order,
         times=kept.times,
         low=Lowered(

@@ -17,6 +17,14 @@ Floats = npt.NDArray[np.float64]
 LANES: Final = 8
 
 
+def allocate_rows(rows: int) -> Floats:
+    """Memory [rows, LANES]. Each row lies in one cache line: a vector across two of them takes twice as long to load."""
+    line = LANES * 8  # bytes
+    memory = np.empty(rows * LANES + LANES)
+    first = -memory.ctypes.data % line // 8
+    return memory[first : first + rows * LANES].reshape(rows, LANES)
+
+
 def load(rows: Floats, row: int) -> Floats:
     """Row `row` of `rows[n, LANES]`, which must be C-contiguous, as a vector."""
     return np.array(rows[row])

@@ -82,7 +82,8 @@ class Store:
         if self.folder.is_file():
             raise SpecError(f"{self.folder}: found a file, expected a folder")
         names = self.folder.names()
-        if not {MANIFEST, OLD_MANIFEST} & set(names) and any(name.endswith(".parquet") for name in names):
+        manifests = {MANIFEST, OLD_MANIFEST} & set(names)
+        if not manifests and any(name.endswith(".parquet") for name in names) and self._provenance_of_slices() is None:
             raise SpecError(
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
@@ -91,7 +92,10 @@ class Store:
             raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
 
     def provenance(self) -> dict[str, Any] | None:
-        """What the folder's results were made from; None if it holds none. Raises SpecError if it is damaged."""
+        """What the folder's results were made from, by its manifest or else its slices; None if it holds none.
+
+        Raises SpecError if it is damaged.
+        """
         for name in (MANIFEST, OLD_MANIFEST):
             try:
                 data = self.folder.read_bytes(name)
@@ -103,7 +107,7 @@ class Store:
                 if held is not None:
                     return held
                 raise SpecError(f"{self.folder / name}: is damaged ({error}); start over with `sweep run --fresh`") from None
-        return None
+        return self._provenance_of_slices()
 
     def started_s(self) -> float | None:
         """When its run last started, in seconds since 1970; None if it holds no result."""
@@ -181,24 +185,32 @@ class Store:
         with ThreadPoolExecutor(_READERS if self.folder.local is None else _LOCAL_READERS) as readers:
             return [part for part, fine in zip(parts, readers.map(whole, parts), strict=True) if not fine]
 
+    def finished(self) -> tuple[str, list[Slice]]:
+        """The identity of the sweep, and its finished slices. Raises SpecError if there are none."""
+        provenance = self.provenance()
+        parts = self.slices() if provenance is not None else []
+        if provenance is None or not parts:
+            raise SpecError(f"{self.folder}: holds no results of a sweep")
+        return str(provenance["sweep"]), parts
+
+    def refuse(self, damaged: Sequence[Slice]) -> None:
+        """Raise SpecError if any slices are damaged."""
+        if damaged:
+            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            raise SpecError(
+                f"{self.folder / damaged[0].file_name}{more}: damaged; the same `sweep run` computes damaged slices again"
+            )
+
     @contextmanager
     def verified(self) -> Iterator[list[Path]]:
         """Local files of the finished slices, each checked against its hash; copies of them if the folder is elsewhere.
 
         Raises SpecError if there are none, or one is damaged.
         """
-        provenance = self.provenance()
-        parts = self.slices() if provenance is not None else []
-        if provenance is None or not parts:
-            raise SpecError(f"{self.folder}: holds no results of a sweep")
+        sweep, parts = self.finished()
         local = self.folder.local
         with tempfile.TemporaryDirectory(prefix="sweep-") if local is None else nullcontext(local) as place:
-            damaged = self._damaged(parts, provenance["sweep"], Path(place) if local is None else None)
-            if damaged:
-                more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-                raise SpecError(
-                    f"{self.folder / damaged[0].file_name}{more}: damaged; the same `sweep run` computes damaged slices again"
-                )
+            self.refuse(self._damaged(parts, sweep, Path(place) if local is None else None))
             yield [Path(place) / part.file_name for part in parts]
 
     def drop_doubles(self) -> None:

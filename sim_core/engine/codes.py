@@ -78,10 +78,22 @@ def row_of(schedule: int, vpp: int, ga: int) -> int:
     return (3 if SPLITS[schedule] else 2) * chunks_of(schedule, vpp) * rounds_of(schedule, ga)
 
 
+@kernel
+def events_of(schedule: int, pp: int, vpp: int, ga: int) -> int:
+    """Events in the sequence of a plan, at most: its blocks, and last sends or meetings without a block."""
+    return pp * (2 * (ga + pp - 1) if schedule == DEEPSPEED else row_of(schedule, vpp, ga) + 1)
+
+
 def most_blocks(schedule: Ints, pp: Ints, vpp: Ints, ga: Ints) -> int:
     """Codes in the longest order of some plans."""
     rows = np.where(SPLITS[schedule], 3, 2) * vpp * ga  # two copies of the model share the micro-batches out
     return int((pp * rows).max())
+
+
+def most_events(schedule: Ints, pp: Ints, vpp: Ints, ga: Ints) -> int:
+    """Events in the longest sequence of some plans, at most."""
+    rows = np.where(SPLITS[schedule], 3, 2) * vpp * ga + 1
+    return int((pp * np.where(schedule == DEEPSPEED, 2 * (ga + pp - 1), rows)).max())
 
 
 def most_scratch(schedule: Ints, pp: Ints, ga: Ints) -> int:
@@ -114,3 +126,16 @@ def neighbour_stage(placement: int, stage: int, chunk: int, step: int, pp: int, 
         return int((stage + step) % pp)
     there = stage + (step if chunk % 2 == 0 else -step)
     return there if 0 <= there < pp else stage  # a V turns round within its first and last stage
+
+
+@inner_kernel
+def following_cell(placement: int, stage: int, chunk: int, pp: int, chunks: int) -> int:
+    """The cell (stage * chunks + chunk) of the virtual stage after that of a chunk; -1: the model ends."""
+    virtual = virtual_of(placement, stage, chunk, pp)
+    if virtual == (pp if placement == BOTH_WAYS else pp * chunks) - 1:
+        return -1
+    if placement == LOOP:
+        return (stage + 1) * chunks + chunk if stage < pp - 1 else chunk + 1
+    if placement == V and virtual_of(placement, stage, chunk + 1, pp) == virtual + 1:
+        return stage * chunks + chunk + 1
+    return (stage + (1 if chunk % 2 == 0 else -1)) * chunks + chunk

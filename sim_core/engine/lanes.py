@@ -1,4 +1,4 @@
-"""The event engine for LANES pipelines with the same order of blocks at once: the numbers of `events`, to the last bit."""
+"""The event engine for LANES pipelines with the same order of blocks at once: the bits of the engines for one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.events import DOWN, UP, Program, Times
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
 from sim_core.engine.sequence import (
+    ALONE,
+    BLOCKING,
     DURATION,
     FIRST,
+    INPUT_GRADIENT,
     LAST,
-    MARK,
+    MEETING,
+    NO_MESSAGE,
+    NO_WORK,
     NOTHING,
+    OF_BOTH,
+    OF_INPUTS,
+    OF_WEIGHTS,
     POSTED,
     POSTED_COST,
     RECEIVED,
@@ -21,8 +29,8 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
-from sim_core.jit import inner_kernel, outer_kernel
-from sim_core.vectors import LANES, larger, load, smaller, store, zeros
+from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
+from sim_core.vectors import allocate_rows, larger, load, smaller, store, zeros
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,13 +38,14 @@ Floats = npt.NDArray[np.float64]
 class Lanes(NamedTuple):
     """Programs and their times, one in each lane: the columns of `Program` and `Times`, flat, [..., LANES]."""
 
-    duration_s: Floats  # [2 cells + 1] of forwards, then backwards; 0 at the end
-    message_s: Floats  # [2 stages + 1] down, then up; 0 at the end
+    duration_s: Floats  # [NO_WORK * cells + 1] by kind and cell
+    cost_s: Floats  # [NO_MESSAGE * cells + 1] of messages, by kind and stage, or cell where weight gradients are apart
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
-    late_s: Floats  # [cells]
+    late_s: Floats  # [cells] 0 where weight gradients are apart
     slot_s: Floats  # [slots] ends that messages wait for
-    last_s: Floats  # [2 cells] end of the last forward and of the last backward through a cell
+    first_s: Floats  # [cells] end of the first forward through a cell
+    last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
     free_s: Floats  # [stages] and what follows as in Times
     sent_s: Floats  # [stages] `Times.message_s`
     exposed_s: Floats
@@ -44,48 +53,61 @@ class Lanes(NamedTuple):
     gated_s: Floats
 
 
-def allocate_lanes(blocks: int, stages: int, cells: int) -> Lanes:
-    """Scratch for pipelines of up to `blocks` blocks, `stages` stages and `cells` virtual stages."""
-    return Lanes(
-        duration_s=np.zeros((2 * cells + 1, LANES)),
-        message_s=np.zeros((2 * stages + 1, LANES)),
-        gate_start_s=np.zeros((cells, LANES)),
-        gate_end_s=np.zeros((cells, LANES)),
-        late_s=np.zeros((cells, LANES)),
-        slot_s=np.empty((blocks + 2, LANES)),
-        last_s=np.zeros((2 * cells, LANES)),
-        free_s=np.zeros((stages, LANES)),
-        sent_s=np.zeros((stages, LANES)),
-        exposed_s=np.zeros((stages, LANES)),
-        idle_s=np.zeros((stages, LANES)),
-        gated_s=np.zeros((stages, LANES)),
+def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
+    """Scratch for pipelines of up to `events` events, `stages` stages and `cells` virtual stages."""
+    lanes = Lanes(
+        duration_s=allocate_rows(NO_WORK * cells + 1),
+        cost_s=allocate_rows(NO_MESSAGE * cells + 1),
+        gate_start_s=allocate_rows(cells),
+        gate_end_s=allocate_rows(cells),
+        late_s=allocate_rows(cells),
+        slot_s=allocate_rows(events + 2),
+        first_s=allocate_rows(cells),
+        last_s=allocate_rows(2 * cells),
+        free_s=allocate_rows(stages),
+        sent_s=allocate_rows(stages),
+        exposed_s=allocate_rows(stages),
+        idle_s=allocate_rows(stages),
+        gated_s=allocate_rows(stages),
     )
+    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.late_s):
+        rows[:] = 0.0  # lanes that no plan uses compute, too
+    return lanes
 
 
 @outer_kernel
-def put(program: Program, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
-    """Write a program into a lane."""
-    duration_s, message_s = program.duration_s, program.message_s
-    gate_start_s, gate_end_s, late_s = program.gate_start_s, program.gate_end_s, program.late_s
+def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
+    """Write a program into a lane; `split`: whether weight gradients are apart."""
+    duration_s, message_s, into_s = program.duration_s, program.message_s, program.into_s
     for cell in range(cells):
-        lanes.duration_s[cell, lane] = duration_s[DOWN, cell]
-        lanes.duration_s[cells + cell, lane] = duration_s[UP, cell]
-        lanes.gate_start_s[cell, lane] = gate_start_s[cell]
-        lanes.gate_end_s[cell, lane] = gate_end_s[cell]
-        lanes.late_s[cell, lane] = late_s[cell]
+        lanes.duration_s[DOWN * cells + cell, lane] = duration_s[DOWN, cell]
+        lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
+        lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
+        lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
+        lanes.late_s[cell, lane] = 0.0 if split else program.late_s[cell]
+    if split:
+        for cell in range(cells):
+            lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
+            lanes.duration_s[PAIR * cells + cell, lane] = duration_s[PAIR, cell]
+            lanes.duration_s[INPUT_GRADIENT * cells + cell, lane] = duration_s[UP, cell] - duration_s[WEIGHT, cell]
+            lanes.cost_s[DOWN * cells + cell, lane] = into_s[DOWN, cell]
+            lanes.cost_s[UP * cells + cell, lane] = into_s[UP, cell]
+        return
     for stage in range(pp):
-        lanes.message_s[stage, lane] = message_s[DOWN, stage]
-        lanes.message_s[pp + stage, lane] = message_s[UP, stage]
+        lanes.cost_s[DOWN * cells + stage, lane] = message_s[DOWN, stage]
+        lanes.cost_s[UP * cells + stage, lane] = message_s[UP, stage]
+        lanes.cost_s[MEETING * cells + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
 
 
 @outer_kernel
-def take(lanes: Lanes, lane: int, pp: int, cells: int, ga: int, program: Program, times: Times) -> None:
-    """Read from a lane what follows the pipeline: the backwards of its program; its times, of blocks the last ones' ends."""
+def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
+    """Read from a lane what the rest of a step needs: of the ends of blocks those of first forwards and last backwards."""
+    end_s = times.end_s
     for cell in range(cells):
-        program.duration_s[UP, cell] = lanes.duration_s[cells + cell, lane]
-        program.late_s[cell] = lanes.late_s[cell, lane]
-        for direction in (DOWN, UP):
-            times.end_s[(direction * cells + cell) * ga + ga - 1] = lanes.last_s[direction * cells + cell, lane]
+        end_s[cell * rounds] = lanes.first_s[cell, lane]
+        end_s[(cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_INPUTS * cells + cell, lane]
+        if split:
+            end_s[(2 * cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
     for stage in range(pp):
         times.free_s[stage] = lanes.free_s[stage, lane]
         times.message_s[stage] = lanes.sent_s[stage, lane]
@@ -95,52 +117,53 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, ga: int, program: Program
 
 
 @outer_kernel
-def run_lanes(sequence: Sequence, turns: int, pp: int, cells: int, overlapped: bool, lanes: Lanes) -> None:
-    """Run the pipelines of all lanes."""
-    lanes.duration_s[2 * cells] = 0.0
-    lanes.message_s[2 * pp] = 0.0
+def run_lanes(sequence: Sequence, turns: int, rule: int, pp: int, cells: int, lanes: Lanes) -> None:
+    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of)."""
+    lanes.duration_s[NO_WORK * cells] = 0.0
+    lanes.cost_s[NO_MESSAGE * cells] = 0.0
     lanes.slot_s[NOTHING] = 0.0
     lanes.free_s[:pp] = 0.0
     lanes.sent_s[:pp] = 0.0
     lanes.exposed_s[:pp] = 0.0
     lanes.idle_s[:pp] = 0.0
     lanes.gated_s[:pp] = 0.0
-    if overlapped or pp == 1:
-        _run_overlapped(sequence, turns, cells, lanes)
-    else:
-        _run_blocking(sequence, turns, cells, lanes)
+    _run(sequence, turns, rule, cells, lanes)
 
 
 @inner_kernel
-def _run_overlapped(sequence: Sequence, turns: int, cells: int, lanes: Lanes) -> None:
-    """As `events` runs sends in the background. A block without a message waits from 0 on for one that costs nothing."""
+def _run(sequence: Sequence, turns: int, rule: int, cells: int, lanes: Lanes) -> None:
+    """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
-    duration_s, cost_s, slot_s, last_s, gated_s = lanes.duration_s, lanes.message_s, lanes.slot_s, lanes.last_s, lanes.gated_s
+    duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
     at = 0
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
         message, exposed, idle = zeros(), zeros(), zeros()
         for _ in range(turn[each, 1]):
-            row, mark = event[at, DURATION], event[at, MARK]
             cost = load(cost_s, event[at, RECEIVED_COST])
-            start = larger(free, load(slot_s, event[at, RECEIVED]) + cost)
+            sent = load(slot_s, event[at, RECEIVED])
+            start = larger(free, sent + cost)
+            total = cost
+            if rule != ALONE:
+                other = load(cost_s, event[at, POSTED_COST])
+                posted = load(slot_s, event[at, POSTED])
+                if rule == BLOCKING:
+                    start = larger(larger(free, posted) + other, larger(free, sent) + cost)
+                    cost = larger(other, cost)
+                    total = cost
+                else:
+                    start = larger(start, posted + other)
+                    total = cost + other
+                    cost = larger(cost, other)
             waited = start - free
-            message = message + cost
+            message = message + total
             exposed = exposed + smaller(waited, cost)
             idle = idle + larger(waited - cost, zeros())
-            seconds = load(duration_s, row)
+            seconds = load(duration_s, event[at, DURATION])
             end = start + seconds
-            if mark & FIRST:
-                gated = larger(larger(start, load(lanes.gate_start_s, row)) + seconds, load(lanes.gate_end_s, row))
-                store(gated_s, stage, load(gated_s, stage) + (gated - end))
-                end = gated
-            elif mark & LAST and row >= cells:
-                late = load(lanes.late_s, row - cells)
-                store(gated_s, stage, load(gated_s, stage) + late)
-                end = end + late
-            if mark & LAST:
-                store(last_s, row, end)
+            if max(event[at, FIRST], event[at, LAST]) >= 0:
+                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, seconds, lanes)
             store(slot_s, event[at, WRITTEN], end)
             free = end
             at += 1
@@ -150,43 +173,22 @@ def _run_overlapped(sequence: Sequence, turns: int, cells: int, lanes: Lanes) ->
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
 
 
-@inner_kernel
-def _run_blocking(sequence: Sequence, turns: int, cells: int, lanes: Lanes) -> None:
-    """As `events` runs blocking sends."""
-    event, turn = sequence.event, sequence.turn
-    duration_s, cost_s, slot_s, last_s, gated_s = lanes.duration_s, lanes.message_s, lanes.slot_s, lanes.last_s, lanes.gated_s
-    at = 0
-    for each in range(turns):
-        stage = turn[each, 0]
-        free = load(lanes.free_s, stage)
-        message, exposed, idle = zeros(), zeros(), zeros()
-        for _ in range(turn[each, 1]):
-            row, mark = event[at, DURATION], event[at, MARK]
-            sent_s = load(cost_s, event[at, POSTED_COST])
-            received_s = load(cost_s, event[at, RECEIVED_COST])
-            start = larger(free, load(slot_s, event[at, POSTED])) + sent_s
-            start = larger(start, larger(free, load(slot_s, event[at, RECEIVED])) + received_s)
-            cost = larger(sent_s, received_s)
-            waited = start - free
-            message = message + cost
-            exposed = exposed + smaller(waited, cost)
-            idle = idle + larger(waited - cost, zeros())
-            seconds = load(duration_s, row)
-            end = start + seconds
-            if mark & FIRST:
-                gated = larger(larger(start, load(lanes.gate_start_s, row)) + seconds, load(lanes.gate_end_s, row))
-                store(gated_s, stage, load(gated_s, stage) + (gated - end))
-                end = gated
-            elif mark & LAST and row >= cells:
-                late = load(lanes.late_s, row - cells)
-                store(gated_s, stage, load(gated_s, stage) + late)
-                end = end + late
-            if mark & LAST:
-                store(last_s, row, end)
-            store(slot_s, event[at, WRITTEN], end)
-            free = end
-            at += 1
-        store(lanes.free_s, stage, free)
-        store(lanes.sent_s, stage, load(lanes.sent_s, stage) + message)
-        store(lanes.exposed_s, stage, load(lanes.exposed_s, stage) + exposed)
-        store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
+@inlined_kernel
+def _end_of(first: int, last: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
+    """End of a first forward, which waits for its parameters, or of a last backward, which takes longer; it is kept."""
+    end, gated_s = start + seconds, lanes.gated_s
+    if first >= 0:
+        gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
+        store(gated_s, stage, load(gated_s, stage) + (gated - end))
+        end = gated
+        store(lanes.first_s, first, end)
+    if last >= OF_BOTH * cells:
+        cell = last - OF_BOTH * cells
+        late = load(lanes.late_s, cell)
+        store(gated_s, stage, load(gated_s, stage) + late)
+        end = end + late
+        store(lanes.last_s, OF_INPUTS * cells + cell, end)
+        store(lanes.last_s, OF_WEIGHTS * cells + cell, end)
+    elif last >= 0:
+        store(lanes.last_s, last, end)
+    return end

@@ -6,7 +6,6 @@ It runs what `events` runs, and more, at about half the speed. Messages are sent
 from __future__ import annotations
 
 from sim_core.engine.codes import (
-    BOTH_WAYS,
     CHUNK_MASK,
     CHUNK_SHIFT,
     INPUT,
@@ -16,7 +15,7 @@ from sim_core.engine.codes import (
     PART_MASK,
     PART_SHIFT,
     WEIGHTS,
-    virtual_of,
+    following_cell,
 )
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, clear
 from sim_core.jit import inner_kernel, outer_kernel
@@ -28,21 +27,12 @@ def set_links(placement: int, pp: int, chunks: int, program: Program) -> None:
     source, into_s, message_s = program.source, program.into_s, program.message_s
     source[:, : pp * chunks] = -1
     into_s[:, : pp * chunks] = 0.0
-    last = pp if placement == BOTH_WAYS else pp * chunks  # virtual stages of one copy of the model
     for stage in range(pp):
         for chunk in range(chunks):
-            cell, virtual = stage * chunks + chunk, virtual_of(placement, stage, chunk, pp)
-            if virtual == last - 1:
+            cell, following = stage * chunks + chunk, following_cell(placement, stage, chunk, pp, chunks)
+            if following < 0:
                 continue
-            # where the next virtual stage is
-            there, other = stage, chunk
-            if placement == LOOP:
-                there, other = (stage + 1, chunk) if stage < pp - 1 else (0, chunk + 1)
-            elif virtual_of(placement, stage, chunk + 1, pp) == virtual + 1 and placement != BOTH_WAYS:
-                other = chunk + 1
-            else:
-                there = stage + 1 if chunk % 2 == 0 else stage - 1
-            following = there * chunks + other
+            there = following // chunks
             source[DOWN, following] = cell
             source[UP, cell] = following
             if there != stage:

@@ -18,6 +18,8 @@ from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, plain_table
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
+MEMORY_ERROR: Final = 0.06
+"""How far off the memory of measured runs is in the mean (docs/validation.md)."""
 _ALWAYS: Final = ("rank", "plan")
 _TIE: Final = "tie"
 _SIZES: Final = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
@@ -54,6 +56,7 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
             soft_wrap=True,
         )
     print_error_bars(ranking.error_bars, ranking.per, console)
+    _print_tight(ranking.rows, console)
     for note in ranking.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if ranking.held and ranking.ranked:
@@ -109,6 +112,27 @@ def _fitting(widths: dict[str, int], importance: Sequence[str], width: int) -> l
             kept.add(name)
             left -= widths[name] + 2
     return [name for name in widths if name in kept]
+
+
+def _print_tight(rows: pa.Table, console: Console) -> None:
+    """Say which of the best plans may not fit, since they leave less of the device than their memory may be off by."""
+    if not {"rank", "plan", "peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
+        return
+    best = [
+        row for row in rows.select(["rank", "plan", "peak_memory_bytes", "device_memory_bytes"]).to_pylist() if row["rank"] == 1
+    ]
+    parts = {row["plan"]: (row["peak_memory_bytes"] or 0.0) / row["device_memory_bytes"] for row in best}
+    tight = {plan: part for plan, part in parts.items() if part > 1 - MEMORY_ERROR}
+    if tight:
+        one = len(tight) == 1
+        plans = f"plan {next(iter(tight))} needs" if one else f"plans {', '.join(map(str, tight))} need up to"
+        console.print(
+            f"tight: {plans} {max(tight.values()):.0%} of the device's memory; memory of measured runs is off by"
+            f" {MEMORY_ERROR:.0%} in the mean: try {'it' if one else 'them'} first, or leave room with"
+            f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"',
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 def _print_left_out(ranking: Ranking, console: Console) -> None:

@@ -13,8 +13,8 @@ from sweep.validation.table import Row
 FORMS: Final = ("SXM", "PCIE", "NVL", "NVL72")
 USUAL_FORM: Final = "SXM"
 """What a name without a form means where a preset has that form; racks are known by their GPU."""
-SMALLER: Final = {("V100", 16): "V100-32G-SXM"}
-"""The same chip and bandwidth with less memory (NVIDIA V100 datasheet: 16 and 32 GB at 900 GB/s)."""
+SMALLER: Final = {("V100", 16): ("V100-32G-SXM", "15.77 GiB")}
+"""The same chip and bandwidth with less memory (NVIDIA V100 datasheet: 16 and 32 GB at 900 GB/s), as CUDA reports it."""
 CAPACITY: Final = 0.1
 """How far a stated memory may be from that of a preset whose name has none: vendors round (H200-141GB, B200-180GB)."""
 RACK: Final = 64
@@ -57,13 +57,15 @@ def preset_of(name: str) -> str:
             continue
         if (wanted.form or USUAL_FORM) != (other.form or USUAL_FORM) and not (other.form == "NVL72" and not wanted.form):
             continue
+        if wanted.memory and other.memory and wanted.memory != other.memory:
+            continue
         capacity = read_hardware(preset).value("memory") / 1e9
         off = abs(capacity - wanted.memory) / capacity if wanted.memory else 0.0
-        if off > (0.0 if other.memory else CAPACITY):
+        if off > CAPACITY:
             continue
         fitting.append((bool(other.memory) != bool(wanted.memory), other.form != USUAL_FORM, off, preset))
     if not fitting and wanted.form in ("", USUAL_FORM) and (wanted.chip, wanted.memory) in SMALLER:
-        return SMALLER[wanted.chip, int(wanted.memory or 0)]
+        return SMALLER[wanted.chip, int(wanted.memory or 0)][0]
     if not fitting:
         raise NotSimulated(f"no preset of device {name[:40]}")
     return min(fitting)[-1]
@@ -84,9 +86,10 @@ def node_bandwidth(interconnect: str, gpus_per_node: int) -> float | None:
 def hardware_of(row: Row) -> Hardware:
     """The preset of a row's device, with the row's node and network. Raises NotSimulated."""
     hardware = read_hardware(preset_of(row.text("hw")))
-    memory = _Name(row.text("hw")).memory
-    if (_Name(row.text("hw")).chip, memory) in SMALLER:
-        hardware = hardware.with_values({"memory": f"{memory} GB"})
+    name = _Name(row.text("hw"))
+    smaller = SMALLER.get((name.chip, name.memory or 0))
+    if smaller is not None:
+        hardware = hardware.with_values({"memory": smaller[1]})
     if hardware.value("gpus_per_node") > RACK:
         return hardware.with_values({"gpus_per_node": RACK, "nics_per_node": RACK})
     gpus = row.count("gpus_per_node", int(hardware.value("gpus_per_node")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +13,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core import HardwareTable, Workload, simulate, slice_plans
-from sim_core.engine.codes import DEEPSPEED, GPIPE, LOOPED_BFS, ONE_F_ONE_B
-from sim_core.engine.events import Program, Times, allocate, run
+from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
+from sim_core.engine.codes import (
+    DEEPSPEED,
+    DUALPIPE,
+    DUALPIPEV,
+    GPIPE,
+    INTERLEAVED_ZB,
+    LOOPED_BFS,
+    ONE_F_ONE_B,
+    PLACEMENT,
+    SPLITS,
+    ZB_H1,
+    V,
+    chunks_of,
+    events_of,
+    most_scratch,
+    rounds_of,
+    row_of,
+)
+from sim_core.engine.events import PAIR, WEIGHT, Program, Times, allocate, run
 from sim_core.engine.lanes import allocate_lanes, put, run_lanes, take
 from sim_core.engine.schedule import fill_order
-from sim_core.engine.sequence import allocate_sequence, fill_sequence
+from sim_core.engine.sequence import Sequence, allocate_sequence
+from sim_core.engine.sequencing import fill_sequence, rule_of
+from sim_core.engine.slots import run_slots
+from sim_core.engine.split_events import run_split, set_links
 from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 from tests.conftest import make_plans
@@ -24,77 +46,130 @@ from tests.conftest import make_plans
 Floats = npt.NDArray[np.float64]
 
 
-def drawn(program: Program, cells: int, pp: int, seed: int) -> None:
+class Shape(NamedTuple):
+    """A pipeline without its durations."""
+
+    schedule: int
+    pp: int
+    vpp: int
+    ga: int
+    overlapped: bool
+
+    @property
+    def chunks(self) -> int:
+        return chunks_of(self.schedule, self.vpp)
+
+    @property
+    def rounds(self) -> int:
+        return rounds_of(self.schedule, self.ga)
+
+
+def drawn(program: Program, shape: Shape, seed: int) -> None:
     """Durations, costs and gates of a plan; some messages cost nothing."""
     rng = np.random.default_rng(seed)
+    pp, cells = shape.pp, shape.pp * shape.chunks
     program.duration_s[:2, :cells] = rng.uniform(1, 2, (2, cells))
+    program.duration_s[WEIGHT, :cells] = rng.uniform(0.3, 0.9, cells)
+    program.duration_s[PAIR, :cells] = rng.uniform(2, 3.5, cells)
     program.message_s[:, :pp] = np.maximum(rng.uniform(-0.2, 0.8, (2, pp)), 0.0)
     program.gate_start_s[:cells] = rng.uniform(0, 3, cells)
     program.gate_end_s[:cells] = rng.uniform(0, 4, cells)
     program.late_s[:cells] = rng.uniform(0, 0.3, cells)
+    if SPLITS[shape.schedule]:
+        set_links(PLACEMENT[shape.schedule], pp, shape.chunks, program)
 
 
-def left(program: Program, times: Times, cells: int, pp: int, ga: int) -> list[bytes]:
+def run_alone(program: Program, shape: Shape, times: Times) -> bool:
+    if SPLITS[shape.schedule]:
+        return run_split(program, shape.pp, shape.chunks, shape.rounds, times)
+    if shape.schedule == DEEPSPEED:
+        return run_slots(program, shape.pp, shape.ga, times)
+    return run(program, shape.pp, shape.vpp, shape.ga, shape.overlapped, times)
+
+
+def left(times: Times, shape: Shape) -> list[bytes]:
     """The bits that the rest of a step reads."""
     columns = (times.free_s, times.message_s, times.exposed_s, times.idle_s, times.gated_s)
-    ends = times.end_s[: 2 * cells * ga].reshape(-1, ga)[:, -1]
-    return [column[:pp].tobytes() for column in columns] + [
-        ends.tobytes(),
-        program.duration_s[1, :cells].tobytes(),
-        program.late_s[:cells].tobytes(),
-    ]
+    thirds = 3 if SPLITS[shape.schedule] else 2
+    ends = times.end_s[: thirds * shape.pp * shape.chunks * shape.rounds].reshape(thirds, -1, shape.rounds)
+    return [column[: shape.pp].tobytes() for column in columns] + [ends[0, :, 0].tobytes(), ends[1:, :, -1].tobytes()]
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    schedule=st.sampled_from([GPIPE, ONE_F_ONE_B, LOOPED_BFS]),
-    pp=st.integers(1, 5),
-    vpp=st.integers(1, 3),
-    groups=st.integers(1, 3),
-    overlapped=st.booleans(),
-    seed=st.integers(0, 2**20),
-)
-def test_each_lane_has_the_bits_of_its_pipeline_alone(
-    schedule: int, pp: int, vpp: int, groups: int, overlapped: bool, seed: int
-) -> None:
-    vpp = vpp if pp > 1 and overlapped and schedule != GPIPE else 1
-    ga = pp * groups if vpp > 1 and schedule == ONE_F_ONE_B else groups + seed % 4
-    cells, blocks = pp * vpp, 2 * pp * vpp * ga
-    program, times = allocate(blocks, pp, cells)
-    fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
-    sequence, lanes = allocate_sequence(blocks, pp), allocate_lanes(blocks, pp, cells)
-    turns = fill_sequence(program.order, pp, vpp, ga, overlapped, sequence)
+def ordered(shape: Shape) -> tuple[Program, Times]:
+    """Scratch with the order of blocks."""
+    schedule, pp, vpp, ga, _ = shape
+    program, times = allocate(pp * row_of(schedule, vpp, ga), pp, pp * shape.chunks)
+    scratch = np.empty(most_scratch(*(np.array([value]) for value in (schedule, pp, ga))), np.int64)
+    fill_order(schedule, pp, vpp, ga, 0, program.order, scratch)
+    return program, times
+
+
+def sequence_of(shape: Shape) -> Sequence:
+    return allocate_sequence(events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), shape.pp, shape.pp * shape.chunks)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    """Small pipelines that their schedule runs."""
+    schedule = draw(st.integers(0, len(SCHEDULES) - 1))
+    pp, vpp, groups = draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    overlapped = draw(st.booleans()) or SPLITS[schedule]
+    if schedule in (DUALPIPE, DUALPIPEV):
+        pp = 2 * (pp // 2) + 2 if schedule == DUALPIPE else pp
+        return Shape(schedule, pp, 1 if schedule == DUALPIPE else 2, 2 * pp + 2 * groups, True)
+    if PLACEMENT[schedule] == V:
+        return Shape(schedule, pp + 1, 2, groups, True)
+    chunked = pp > 1 and overlapped and schedule in (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB)
+    vpp = vpp if chunked else 1
+    return Shape(schedule, pp, vpp, pp * groups if vpp > 1 and schedule != LOOPED_BFS else groups, bool(overlapped))
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes(), seed=st.integers(0, 2**20))
+def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -> None:
+    schedule, pp, vpp, ga, overlapped = shape
+    split = bool(SPLITS[schedule])
+    program, times = ordered(shape)
+    sequence = sequence_of(shape)
+    cells, lanes = pp * shape.chunks, allocate_lanes(len(sequence.event), pp, pp * shape.chunks)
+    turns = fill_sequence(schedule, program.order, pp, vpp, ga, overlapped, sequence)
     alone = []
     for lane in range(LANES):
-        drawn(program, cells, pp, seed + lane)
-        assert run(program, pp, vpp, ga, overlapped, times)
-        alone.append(left(program, times, cells, pp, ga))
-        put(program, pp, cells, lane, lanes)
-    run_lanes(sequence, turns, pp, cells, overlapped, lanes)
+        drawn(program, shape, seed + lane)
+        assert run_alone(program, shape, times)
+        alone.append(left(times, shape))
+        put(program, split, pp, cells, lane, lanes)
+    run_lanes(sequence, turns, rule_of(schedule, pp, overlapped), pp, cells, lanes)
     for lane in range(LANES):
-        take(lanes, lane, pp, cells, ga, program, times)
-        assert left(program, times, cells, pp, ga) == alone[lane]
+        times.end_s[:] = np.nan
+        take(lanes, lane, pp, cells, shape.rounds, split, times)
+        assert left(times, shape) == alone[lane]
 
 
+@pytest.mark.parametrize("schedule", range(len(SCHEDULES)))
 @pytest.mark.parametrize("overlapped", [True, False])
-def test_an_order_in_which_blocks_wait_for_each_other_has_no_sequence(overlapped: bool) -> None:
-    pp, ga = 2, 2
-    program, times = allocate(2 * pp * ga, pp, pp)
-    fill_order(ONE_F_ONE_B, pp, 1, ga, 0, program.order, program.order)
-    program.order[:4] = program.order[:4][::-1].copy()  # the first stage begins with its last backward
-    assert not run(program, pp, 1, ga, overlapped, times)
-    assert fill_sequence(program.order, pp, 1, ga, overlapped, allocate_sequence(2 * pp * ga, pp)) == 0
+def test_an_order_in_which_blocks_wait_for_each_other_has_no_sequence(schedule: int, overlapped: bool) -> None:
+    if schedule == DEEPSPEED:
+        return  # its slots give the order
+    pp, ga = 2, 6
+    shape = Shape(schedule, pp, 2 if PLACEMENT[schedule] == V else 1, ga, overlapped)
+    program, times = ordered(shape)
+    drawn(program, shape, 0)
+    row = row_of(schedule, shape.vpp, ga)
+    first = program.order[:row]
+    first[first >= 0] = first[first >= 0][::-1].copy()  # the first stage begins with its last backward
+    assert not run_alone(program, shape, times)
+    assert fill_sequence(schedule, program.order, pp, shape.vpp, ga, overlapped, sequence_of(shape)) == 0
 
 
 def test_slots_are_used_again() -> None:
     """A step of any length needs as many as ends that messages wait for at once: here two for each pair of neighbours."""
-    pp, ga = 4, 64
-    order = np.empty(2 * pp * ga, np.int64)
-    fill_order(ONE_F_ONE_B, pp, 1, ga, 0, order, order)
-    sequence = allocate_sequence(2 * pp * ga, pp)
-    assert fill_sequence(order, pp, 1, ga, True, sequence) > 0
-    assert sequence.size[0] <= 2 + 2 * (pp - 1)
-    assert sequence.size[2] == 2 * pp * ga
+    shape = Shape(ONE_F_ONE_B, 4, 1, 64, True)
+    program, _ = ordered(shape)
+    sequence = sequence_of(shape)
+    assert fill_sequence(ONE_F_ONE_B, program.order, shape.pp, 1, shape.ga, True, sequence) > 0
+    assert sequence.size[0] <= 2 + 2 * (shape.pp - 1)
+    assert sequence.size[2] == 2 * shape.pp * shape.ga
 
 
 @outer_kernel
@@ -123,24 +198,32 @@ def test_vectors_round_and_choose_as_floats_do() -> None:
 
 
 def test_a_batch_has_the_bits_of_each_plan_alone(gpt7b: Workload, h100: HardwareTable) -> None:
-    """Shapes of one, a few, and more than LANES plans; both kinds of sends; a schedule that does not run together."""
+    """Shapes of one, a few, and more than LANES plans; both kinds of sends; every engine, with and without a barrier."""
     rng = np.random.default_rng(0)
-    rows = 60
+    rows = 90
+    schedules = [GPIPE, ONE_F_ONE_B, DEEPSPEED, ZB_H1, DUALPIPE]
     grid = make_plans(
         gpt7b,
         tp=rng.choice([1, 2, 4], rows).tolist(),
-        pp=rng.choice([1, 2, 4], rows, p=[0.1, 0.1, 0.8]).tolist(),
-        ga=rng.choice([2, 4, 8], rows, p=[0.1, 0.2, 0.7]).tolist(),
+        pp=rng.choice([1, 2, 4], rows, p=[0.1, 0.2, 0.7]).tolist(),
+        ga=rng.choice([4, 8], rows, p=[0.1, 0.9]).tolist(),
         all_gpus=rng.choice([64, 128], rows).tolist(),
-        schedule=rng.choice([GPIPE, ONE_F_ONE_B, DEEPSPEED], rows, p=[0.2, 0.7, 0.1]).tolist(),
+        schedule=rng.choice(schedules, rows, p=[0.1, 0.3, 0.1, 0.25, 0.25]).tolist(),
         overlap_pp=rng.integers(0, 2, rows).tolist(),
         overlap_grad=rng.integers(0, 2, rows).tolist(),
         overlap_param=rng.integers(0, 2, rows).tolist(),
+        post_validation=rng.choice([0, 1], rows, p=[0.7, 0.3]).tolist(),
         straggler_factor=rng.choice([1.0, 1.3], rows).tolist(),
         checkpointing=rng.integers(0, 2, rows).tolist(),
     )
     found = simulate(gpt7b, h100, grid)
-    assert (found.reason == 0).sum() > rows // 2
+    ran = found.reason == 0
+    assert ran.sum() > rows // 2
+    together = Counter(
+        zip(grid.schedule[ran], grid.pp[ran], grid.ga[ran], grid.overlap_pp[ran], grid.post_validation[ran], strict=True)
+    )
+    assert {key[0] for key, plans in together.items() if plans > 1} == set(schedules)
+    assert any(key[-1] == 1 and plans > 1 for key, plans in together.items())
     for row in range(rows):
         alone = simulate(gpt7b, h100, slice_plans(grid, slice(row, row + 1)))
         assert alone.reason[0] == found.reason[row]

@@ -202,7 +202,7 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
     for text in (
         "2 shapes left out, the host took as long to launch them as the GPU to run them",
         "the same GEMM took +10.0 % at the end",
-        "the GPU has 40 GB, H100-SXM 80 GB: is it this device?",
+        "the GPU has 40 GB, H100-SXM 85 GB: is it this device?",
         "the script was stopped before its end",
         "clock under load: 1400 to 1400 MHz",
         "1 x 'gemm': 'no time left'",

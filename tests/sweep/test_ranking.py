@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from sim_core import PARTS, SpecError
+from sweep.api import run
 from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
@@ -351,6 +352,24 @@ def test_a_column_has_the_same_names_everywhere(results: Path, given: str, colum
     if given not in ("TP", "fwd%"):  # SQL has its own meaning of these
         plain = rank(results, where=f"{column} > 500", per=[], top=10)
         assert rank(results, where=f"{given} > 500", per=[], top=10).rows.equals(plain.rows)
+
+
+def test_a_best_plan_that_hardly_fits_is_said(tmp_path: Path) -> None:
+    """Memory is predicted within 6 % in the mean: a plan that leaves less may not run."""
+    spec: dict[str, Any] = {
+        "name": "tight",
+        "workload": {"model": "llama3-8b"},
+        "hardware": "H100-SXM",
+        "axes": {"tp": [2, 4]},
+        "fixed": {"dp": 4, "pp": 1, "global_batch": 16},
+    }
+    best = run(spec, tmp_path / "roomy").rank()
+    for part, tight in ((0.93, False), (0.97, True)):
+        memory = f"{best['peak_memory_bytes'][0].as_py() / part:.0f} B"
+        run(spec | {"hardware": {"preset": "H100-SXM", "memory": memory}}, tmp_path / memory)
+        told = sweep("rank", tmp_path / memory).stdout
+        assert (f"tight: plan {best['plan'][0].as_py()} needs 97% of the device's memory" in told) == tight
+        assert ('--where "peak_memory_bytes < 0.94 * device_memory_bytes"' in told) == tight
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

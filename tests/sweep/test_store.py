@@ -144,8 +144,7 @@ def test_a_result_of_an_earlier_version_is_read_and_resumed(write_spec: SpecWrit
     whole, store = rows(out), Store(directory=out)
     held = store.provenance()
     assert held is not None
-    (out / MANIFEST).rename(out / "aside")
-    assert store.provenance() is None
+    (out / MANIFEST).unlink()
     (out / OLD_MANIFEST).write_bytes(sealed_text(held))
     assert store.provenance() == held
     assert store.started_s() == pytest.approx((out / OLD_MANIFEST).stat().st_mtime)
@@ -198,6 +197,17 @@ def test_a_damaged_manifest_is_written_anew_from_the_slices(store: Store, prepar
         assert store.slices() == [Slice(5, 9)]
     assert pq.read_metadata(folder(store) / MANIFEST).num_rows == 0
     assert store.started_s() is not None
+
+
+def test_a_deleted_manifest_is_written_anew_from_the_slices(store: Store, prepared: Prepared) -> None:
+    with store.opened(prepared.provenance):
+        put(store, prepared, (0, 5), (5, 9))
+    (folder(store) / MANIFEST).unlink()
+    with store.verified() as files:
+        assert len(files) == 2
+    with store.opened(prepared.provenance):
+        assert store.slices() == [Slice(0, 5), Slice(5, 9)]
+    assert (folder(store) / MANIFEST).is_file()
 
 
 def test_without_a_slice_to_tell_a_damaged_manifest_needs_fresh(store: Store, prepared: Prepared) -> None:

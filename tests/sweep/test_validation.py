@@ -54,6 +54,8 @@ def test_the_published_runs_are_as_near_as_recorded() -> None:
     assert sum(one["runs"] + sum(one["other_quality"].values()) for one in found) == len(read_table(COMMITTED))
     tr11 = next(one for one in found if one["set"] == "bigscience-tr11-prequel")
     assert (tr11["oom_runs"], tr11["oom_recall"], tr11["oom_precision"]) == (3, 100, 100)
+    mpt = [one for one in found if one["set"] == "llm-foundry-mpt"]
+    assert [one["oom_called"] for one in mpt] == [0, 0, 0], "each ran: a GPU of 80 GB holds 79.1 GiB, not 80e9 bytes"
 
 
 def test_every_published_run_has_source_licence_and_a_known_quality() -> None:
@@ -120,7 +122,7 @@ def test_devices_by_name() -> None:
     for name in ("", "MI300X", "H100-PCIe-80GB", "A100-20GB", "TPUv5p", "RTX4090"):
         with pytest.raises(NotSimulated):
             preset_of(name)
-    assert hardware_of(row(hw="V100-16GB")).value("memory") == 16e9
+    assert hardware_of(row(hw="V100-16GB")).value("memory") == pytest.approx(15.77 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +188,9 @@ def test_worse_figures_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     margins.RECORDED.write_text(json.dumps(recorded))
     (line,) = worse(now)
     assert "mape" in line
+    recorded[0] |= {"mape": now[0].mape, "oom_precision": 0.0}
+    margins.RECORDED.write_text(json.dumps(recorded))
+    assert worse(now) == [], "a run was called out of memory once, and none is now"
     recorded[0]["simulated"] = 3
     margins.RECORDED.write_text(json.dumps(recorded))
     assert worse(now) == ["mine, H100-80GB-SXM: simulated 2, recorded 3"]

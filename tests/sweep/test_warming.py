@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import sim_core.simulator as simulator
 import sweep.warming as warming
 from sim_core import compile_steps, simulate
 from sweep.columns import describe_rows
-from sweep.evaluation import spread
+from sweep.evaluation import WARM_UP_PLANS, spread
 from sweep.preparation import Prepared, prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES
@@ -29,7 +32,7 @@ def kinds(value: Any) -> Any:
 def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = EXAMPLES / f"{name}.yaml"
     sweep = prepare(load_spec(spec, []), spec.parent).sweep
-    plans = describe_rows(sweep.space, spread(sweep.space.count, warming.WARM_UP_PLANS))[1]
+    plans = describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]
     seen: list[Any] = []
     for module in (compiling, simulator):
         monkeypatch.setattr(module, "run_rows", lambda *arguments: seen.append(kinds(arguments)))
@@ -42,7 +45,7 @@ def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypa
 def test_plans_that_cannot_run_compile_nothing(prepared: Prepared) -> None:
     sweep = prepared.sweep
     plans = describe_rows(sweep.space, np.zeros(1, np.int64))[1]
-    assert not compile_steps(sweep.workload, sweep.hardware, plans._replace(tp=plans.tp * 2**20))
+    assert not compile_steps(sweep.workload, sweep.hardware, plans._replace(tp=plans.tp * 2**16))
 
 
 @pytest.mark.parametrize("other", ["/bin/false", "/bin/true"])
@@ -50,11 +53,16 @@ def test_a_second_process_that_fails_leaves_it_to_the_first(
     prepared: Prepared, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    popen = warming.subprocess.Popen
+    popen = subprocess.Popen
+
+    def noted(command: list[str], **how: Any) -> Any:
+        started.append(command)
+        return popen(command, **how)
+
     monkeypatch.setattr(warming, "is_compiled", lambda what: False)
     monkeypatch.setattr(warming, "PLAIN_PYTHON", False)
-    monkeypatch.setattr(warming.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(warming.sys, "executable", other)
-    monkeypatch.setattr(warming.subprocess, "Popen", lambda command, **how: started.append(command) or popen(command, **how))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(sys, "executable", other)
+    monkeypatch.setattr(subprocess, "Popen", noted)
     assert warming.warm_up(prepared.sweep) > 0
     assert started == [[other, "-m", "sweep.warming"]]

@@ -1,0 +1,120 @@
+"""The driver of a sweep: Ray beside local processes, its memory, how fast it takes in what workers send."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.measuring import EXAMPLE, ROOT, Figure, Rows
+from sweep.evaluation import evaluate
+from sweep.executors.choice import Kind, opened
+from sweep.folder import folder_at
+from sweep.preparation import prepare
+from sweep.slice_file import Slice, encoded
+from sweep.slices import MAX_ROWS, SliceQueue, SliceTask
+from sweep.spec import load_spec
+
+DRIVER: Final = """
+import tempfile, time
+from pathlib import Path
+from sweep.warming import warm_up
+from sweep.executors.choice import Kind, opened
+from sweep.preparation import prepare
+from sweep.folder import folder_at
+from sweep.execution import run_sweep
+from sweep.spec import load_spec
+from sweep.store import Store
+if __name__ == "__main__":
+    spec = Path("{spec}")
+    sets = ["axes.tp=[4]", "axes.pp=[1,2]", "axes.vpp=[1]", "axes.ga=[1,2]", "where=[]"]
+    sets += ["axes.micro_batch={{range: [1, 100000]}}", "sample.n={plans}"]
+    prepared = prepare(load_spec(spec, sets), spec.parent)
+    warm_up(prepared.sweep)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as out, opened(Kind("{kind}"), 2, 120.0, "{writer}", folder_at(out)) as executor:
+        start_s = time.perf_counter() - begun
+        progress = run_sweep(prepared, Store(directory=out), executor)
+        seconds = progress.seconds
+        status = Path("/proc/self/status").read_text()
+    print(progress.done, next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), start_s, seconds)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driven:
+    """What a run of its own process took: seconds to start the executor and to run, peak memory of the driver alone."""
+
+    start_s: float
+    seconds: float
+    peak_mb: float
+
+
+def driven(plans: int, kind: str = "local", writer: str = "auto") -> Driven:
+    """A sweep of a sample of `plans` plans with 2 workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "driver.py"
+        script.write_text(DRIVER.format(spec=EXAMPLE, plans=plans, kind=kind, writer=writer), encoding="utf-8")
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=ROOT)
+    count, peak_kb, start_s, seconds = done.stdout.split()
+    if int(count) != plans:
+        raise SystemExit(f"{count} of {plans} plans were simulated")
+    return Driven(start_s=float(start_s), seconds=float(seconds), peak_mb=int(peak_kb) / 1024)
+
+
+def memory_rows() -> Rows:
+    """The driver's peak memory at growing numbers of plans."""
+    for kind in ("local", "ray"):
+        for plans in (1_000_000, 10_000_000):
+            peak_mb = driven(plans, kind, "driver").peak_mb
+            yield Figure(f"driver's peak memory, --executor {kind}, {plans:,} plans", peak_mb, "MB", "flat")
+
+
+def ray_rows() -> Rows:
+    """Ray beside local processes, turn by turn, start-up apart."""
+    plans = 1_000_000
+    taken: dict[str, list[Driven]] = {"local": [], "driver": [], "worker": []}
+    for _ in range(3):
+        for writer, runs in taken.items():
+            runs.append(driven(plans, "local" if writer == "local" else "ray", writer if writer != "local" else "auto"))
+    median = {writer: statistics.median(run.seconds for run in runs) for writer, runs in taken.items()}
+    yield Figure(f"{plans:,} plans, 2 workers, --executor local", median["local"], "s")
+    for writer in ("driver", "worker"):
+        over = median[writer] / median["local"] - 1
+        yield Figure(f"  --executor ray, written by the {writer}", median[writer], "s", "<= +10 %", f"{over:+.1%}")
+    start_s = statistics.median(run.start_s for run in taken["driver"] + taken["worker"])
+    yield Figure("  Ray's start-up, not in that", start_s, "s")
+
+
+class Instant(SliceTask):
+    """A task whose slices cost nothing to simulate: what is left is the way to the driver, and the driver's work."""
+
+    def encode(self, part: Slice) -> pa.Buffer:
+        """The same encoded slice of 65,536 rows for all."""
+        return pa.py_buffer(self.provenance)
+
+
+def intake_rows() -> Rows:
+    """Rows a second that one driver can take in and write, with workers that need no time."""
+    rows = 400 * MAX_ROWS
+    sweep = prepare(load_spec(EXAMPLE), EXAMPLE.parent).sweep
+    data = encoded(evaluate(sweep, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}")
+    for writer in ("driver", "worker"):
+        with tempfile.TemporaryDirectory() as out, opened(Kind.ray, 2, 120.0, writer, folder_at(out)) as executor:
+            task = Instant(sweep=sweep, directory=out, provenance=data.to_pybytes())
+            queue = SliceQueue(gaps=deque([Slice(0, rows)]), workers=executor.workers, rows_per_s=1e9)
+            begun, begun_cpu = time.perf_counter(), time.process_time()
+            slices = sum(1 for _ in executor.run(task, queue))
+            seconds, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+        told = f"{slices} slices"
+        yield Figure(f"driver's intake, rows written by the {writer}", rows / seconds / 1e6, "M rows/s", "", told)
+        yield Figure(f"  of it, written by the {writer}", rows / cpu_s / 1e6, "M rows/CPU-s of the driver", "hundreds of cores")

@@ -1,0 +1,177 @@
+"""Block events a second of the engine alone, beside the same recurrence in C."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.measuring import ROOT, Figure, Rows, median_s
+from sim_core.engine.codes import (
+    DEEPSPEED,
+    DUALPIPE,
+    GPIPE,
+    ONE_F_ONE_B,
+    PLACEMENT,
+    SPLITS,
+    ZB_H1,
+    chunks_of,
+    events_of,
+    most_scratch,
+    rounds_of,
+    row_of,
+)
+from sim_core.engine.events import WEIGHT, Program, Times, allocate, run
+from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes
+from sim_core.engine.schedule import fill_order
+from sim_core.engine.sequence import Sequence, allocate_sequence
+from sim_core.engine.sequencing import fill_sequence, rule_of
+from sim_core.engine.slots import run_slots
+from sim_core.engine.split_events import run_split, set_links
+from sim_core.jit import outer_kernel
+from sim_core.vectors import LANES
+
+COMPILERS: Final = ("cc", "gcc", "clang")
+BLOCKS: Final = 2_000_000
+"""Blocks of all plans in one round, about."""
+
+
+class Case(NamedTuple):
+    """A pipeline: its name, and what its order of blocks follows from."""
+
+    name: str
+    schedule: int
+    pp: int
+    vpp: int
+    ga: int
+    overlapped: bool = True
+
+
+CASES: Final = (
+    Case("1F1B, pp 8, 64 micro-batches", ONE_F_ONE_B, 8, 1, 64),
+    Case("1F1B, pp 8, 64 micro-batches, blocking sends", ONE_F_ONE_B, 8, 1, 64, overlapped=False),
+    Case("1F1B of DeepSpeed, pp 8, 64 micro-batches", DEEPSPEED, 8, 1, 64, overlapped=False),
+    Case("interleaved, pp 8 x vpp 3, 64 micro-batches", ONE_F_ONE_B, 8, 3, 64),
+    Case("GPipe, pp 8, 64 micro-batches", GPIPE, 8, 1, 64),
+    Case("ZB-H1, pp 8, 64 micro-batches", ZB_H1, 8, 1, 64),
+    Case("DualPipe, pp 8, 64 micro-batches", DUALPIPE, 8, 1, 64),
+    Case("1F1B, pp 32, 256 micro-batches", ONE_F_ONE_B, 32, 1, 256),
+    Case("interleaved, pp 64 x vpp 4, 512 micro-batches", ONE_F_ONE_B, 64, 4, 512),
+)
+
+
+@outer_kernel
+def alone(repeat: int, schedule: int, program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> None:
+    """Run one plan many times."""
+    for _ in range(repeat):
+        if SPLITS[schedule]:
+            run_split(program, pp, chunks_of(schedule, vpp), rounds_of(schedule, ga), times)
+        elif schedule == DEEPSPEED:
+            run_slots(program, pp, ga, times)
+        else:
+            run(program, pp, vpp, ga, overlapped, times)
+
+
+@outer_kernel
+def together(repeat: int, sequence: Sequence, turns: int, rule: int, pp: int, cells: int, lanes: Lanes) -> None:
+    """Run LANES plans many times."""
+    for _ in range(repeat):
+        run_lanes(sequence, turns, rule, pp, cells, lanes)
+
+
+@outer_kernel
+def find(
+    repeat: int, schedule: int, order: npt.NDArray[np.int64], pp: int, vpp: int, ga: int, overlapped: bool, sequence: Sequence
+) -> None:
+    """Find the sequence many times."""
+    for _ in range(repeat):
+        fill_sequence(schedule, order, pp, vpp, ga, overlapped, sequence)
+
+
+def compiled_recurrence(folder: Path) -> ctypes.CDLL | None:
+    """recurrence.c, compiled for this processor; None without a C compiler."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return None
+    library = folder / "recurrence.so"
+    source = ROOT / "benchmarks" / "recurrence.c"
+    subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def pointer(array: npt.NDArray[np.generic]) -> Any:
+    """An array as C takes it."""
+    return array.ctypes.data_as(ctypes.c_void_p)
+
+
+def rates_in_c(
+    library: ctypes.CDLL, lanes: Lanes, sequence: Sequence, numbers: tuple[int, int, int], blocks: int
+) -> tuple[float, float]:
+    """Block events a second of the recurrence in C: of one plan, of LANES at once. Its ends are the engine's, or it raises."""
+    turns, rule, pp = numbers
+    rates = []
+    for function, width in ((library.one, 1), (library.eight, LANES)):
+        duration_s, cost_s, slot_s, free_s = (
+            np.ascontiguousarray(rows[:, :width]) for rows in (lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s)
+        )
+        if width == LANES:  # copies lie in no cache lines of their own
+            duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
+        repeat = BLOCKS // (blocks * width) + 1
+        given = [pointer(sequence.event), pointer(sequence.turn), ctypes.c_int64(turns), ctypes.c_int64(rule)]
+        given += map(pointer, (duration_s, cost_s, slot_s, free_s))
+        call = partial(function, ctypes.c_int64(repeat), ctypes.c_int64(pp), *given)
+        seconds = median_s(call, time.process_time)
+        if not np.array_equal(free_s[:pp], lanes.free_s[:pp, :width]):
+            raise SystemExit("recurrence.c: ends that are not those of the engine")
+        rates.append(blocks * width * repeat / seconds)
+    return rates[0], rates[1]
+
+
+def engine_rows() -> Rows:
+    """The engine on each schedule: one plan, LANES at once, to find their sequence; the recurrence in C."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled_recurrence(Path(folder))
+        if library is None:
+            yield f"no C compiler ({', '.join(COMPILERS)}): the recurrence in C is left out"
+        for case in CASES:
+            yield from case_rows(case, library)
+
+
+def case_rows(case: Case, library: ctypes.CDLL | None) -> Rows:
+    """The figures of one pipeline. Python calls the engine once for all repetitions."""
+    name, schedule, pp, vpp, ga, overlapped = case
+    chunks, split = chunks_of(schedule, vpp), bool(SPLITS[schedule])
+    cells, rule = pp * chunks, rule_of(schedule, pp, overlapped)
+    program, times = allocate(pp * row_of(schedule, vpp, ga), pp, cells)
+    program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
+    program.message_s[:] = 0.1
+    if split:
+        program.duration_s[WEIGHT] /= 2  # weight gradients: of the whole backward, a part
+        set_links(PLACEMENT[schedule], pp, chunks, program)
+    fill_order(schedule, pp, vpp, ga, 0, program.order, np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64))
+    blocks = int((program.order >= 0).sum())
+    events = events_of(schedule, pp, vpp, ga)
+    sequence, lanes = allocate_sequence(events, pp, cells), allocate_lanes(events, pp, cells)
+    turns = fill_sequence(schedule, program.order, pp, vpp, ga, overlapped, sequence)
+    for lane in range(LANES):
+        put(program, split, pp, cells, lane, lanes)
+    repeat, several = BLOCKS // blocks + 1, BLOCKS // (blocks * LANES) + 1
+    clock, unit = time.process_time, "M block events/CPU-s"
+    alone_s = median_s(lambda: alone(repeat, schedule, program, pp, vpp, ga, overlapped, times), clock)
+    together_s = median_s(lambda: together(several, sequence, turns, rule, pp, cells, lanes), clock)
+    find_s = median_s(lambda: find(repeat, schedule, program.order, pp, vpp, ga, overlapped, sequence), clock)
+    yield Figure(f"engine: {name}", blocks * repeat / alone_s / 1e6, unit, ">= 30 M")
+    yield Figure(f"  {LANES} plans of one order at once", blocks * LANES * several / together_s / 1e6, unit, ">= 270 M")
+    yield Figure("  to find their sequence", blocks * repeat / find_s / 1e6, unit)
+    if library is not None:
+        one, eight = rates_in_c(library, lanes, sequence, (turns, rule, pp), blocks)
+        yield Figure("  ends alone in C, one plan", one / 1e6, unit)
+        yield Figure(f"  ends alone in C, {LANES} plans at once", eight / 1e6, unit)

@@ -1,0 +1,81 @@
+"""A figure, and how it is taken: medians of several rounds."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+EXAMPLE: Final = ROOT / "examples" / "gpt7b.yaml"
+SPACES: Final = ROOT / "benchmarks" / "spaces"
+ROUNDS: Final = 5
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement: what, the median, its unit, the bar that it is held against, and what else there is to say.
+
+    A name that begins with two spaces is a part of the figure before it.
+    """
+
+    what: str
+    value: float
+    unit: str
+    bar: str = ""
+    note: str = ""
+
+
+Rows = Iterator[Figure | str]
+"""Figures of a group, or a line that says why one is not there."""
+
+
+def median_s(action: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Median seconds of an action over ROUNDS rounds, after one that is not counted; `clock`: of the wall, or CPU seconds."""
+    action()
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = clock()
+        action()
+        seconds.append(clock() - begun)
+    return statistics.median(seconds)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a command took: seconds of the wall, CPU seconds of it and its children, peak memory of the largest process."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def spent(*words: str, cache: str = "") -> Spent:
+    """Run `sweep WORDS...` to its end; `cache`: a folder for compiled kernels in place of the usual one."""
+    with tempfile.TemporaryFile() as output:
+        environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
+        command = [sys.executable, "-m", "sweep", *words]
+        begun = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)  # tells what this child took, with its own children
+        wall_s = time.perf_counter() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        told = output.read().decode()
+    if process.returncode != 0:
+        raise SystemExit(f"sweep {' '.join(words)} ended with {process.returncode}: {told[-500:]}")
+    return Spent(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def median_spent(*words: str, rounds: int = ROUNDS) -> Spent:
+    """Medians of several runs of a `sweep` command, after one that is not counted."""
+    spent(*words)
+    runs = [spent(*words) for _ in range(rounds)]
+    return Spent(*(statistics.median(each) for each in zip(*map(astuple, runs), strict=True)))
