@@ -7,7 +7,7 @@ from sim_core.jit import use_cache_dir
 
 use_cache_dir()  # before the first kernel is defined
 
-from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, ignored_columns
+from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
@@ -219,6 +219,7 @@ __all__ = [
     "Bounds",
     "bounds",
     "coarse_bounds",
+    "coarse_bounds_over",
     "legality",
     "model_document",
     "model_flops_per_token",

@@ -30,11 +30,7 @@ def compact(store: Store) -> tuple[int, int]:
         raise SpecError(f"{store.folder}: holds no results of a sweep")
     with store.opened(provenance) as text:
         before = len(store.slices())
-        damaged = store.damaged(provenance["sweep"])
-        if damaged:
-            raise SpecError(
-                f"{store.folder / damaged[0].file_name}: damaged; the same `sweep run` computes damaged slices again"
-            )
+        store.refuse(store.damaged(provenance["sweep"]))
         store.drop_doubles()
         for parts in _groups(store.slices()):
             _joined(store, parts, text, provenance["sweep"])

@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 
 from sim_core import SpecError
 from sweep.columns import names_of_hardware, other_names
-from sweep.conditions import check_condition, locked_down
+from sweep.conditions import check_condition, locked_down, names_in
 from sweep.folder import Location
+from sweep.index import Index
+from sweep.reading import File, Reading, reading
 from sweep.store import Store
 
 NAMED: Final = "named AS hardware"
 """The rows with all names of their columns; so called, `hardware.nic_bandwidth` is the column, too."""
+
+
+@dataclass
+class Rows:
+    """The rows of a result as the table `results` and as NAMED: of those columns and files that were asked for last."""
+
+    connection: duckdb.DuckDBPyConnection
+    columns: dict[str, str]  # all names and types
+    reading: Reading | None = None  # None: all are there, and checked
+
+    def indexes(self) -> list[Index] | None:
+        """What the footers of all files say; None if one says nothing, or all rows are there."""
+        return self.reading.indexes() if self.reading else None
+
+    def statuses(self) -> dict[str, int]:
+        """Numbers of rows by status."""
+        indexes = self.indexes()
+        if indexes is None:
+            self.ask(["status"])
+            return dict(self.connection.execute("SELECT status, count(*) FROM results GROUP BY status").fetchall())
+        found: Counter[str] = Counter()
+        for index in indexes:
+            for status, _, rows in index.statuses:
+                found[status] += rows
+        return dict(found)
+
+    def ask(self, columns: Collection[str], files: Sequence[File] | None = None) -> None:
+        """Have these columns of these files (default: of all), checked. Raises SpecError if one is damaged."""
+        if self.reading is None:
+            return
+        chosen = self.reading.files if files is None else files
+        names = [name for name in self.columns if name in columns]
+        self.reading.check(chosen, names)
+        self._show(names, chosen)
+
+    def ask_whole(self, files: Sequence[File]) -> None:
+        """Have all columns of these files, checked."""
+        if self.reading is not None:
+            self.reading.check_whole(files)
+            self._show(list(self.columns), files)
+
+    def _show(self, names: Sequence[str], files: Sequence[File]) -> None:
+        paths = [str(file.path) for file in files or self.reading.files[:1]] if self.reading else []
+        chosen = ", ".join(f'"{name}"' for name in names)
+        relation = self.connection.read_parquet(paths).project(chosen)
+        self.connection.register("results", relation if files else relation.limit(0))
+        named(self.connection)
+
+
+@contextmanager
+def parts(directory: Location, where: str | None = None) -> Iterator[Rows]:
+    """The rows of a result, to be asked for; none of them is read or checked before.
+
+    Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
+    """
+    with reading(directory) as files, locked_down([file.path for file in files.files]) as connection:
+        schema = connection.read_parquet(str(files.files[0].path))
+        columns = dict(zip(schema.columns, map(str, schema.types), strict=True))
+        with _in_one_line(directory, where):
+            _check(where, columns)
+            yield Rows(connection=connection, columns=columns, reading=files)
 
 
 @contextmanager
@@ -25,19 +90,39 @@ def results(directory: Location, where: str | None = None) -> Iterator[duckdb.Du
     Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
     """
     with opened(results=directory) as connection:
-        columns, others = named(connection)
-        if where:
-            try:
-                check_condition(where, columns, (), [*others, *names_of_hardware(columns)])
-            except SpecError as error:
-                raise SpecError(f"--where {where!r}: {error}") from None
-        try:
+        columns, _ = named(connection)
+        with _in_one_line(directory, where):
+            _check(where, columns)
             yield connection
-        except duckdb.Error as error:
-            text = str(error).splitlines()[0]
-            if where and not isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
-                raise SpecError(f"--where {where!r}: {text}") from None
-            raise SpecError(f"{Store(directory=directory).folder}: cannot be read ({text})") from None
+
+
+def _check(where: str | None, columns: Collection[str]) -> None:
+    """Raise SpecError unless `where` is a condition on these columns, by any of their names."""
+    if where:
+        try:
+            check_condition(where, list(columns), (), [*other_names(list(columns)), *names_of_hardware(list(columns))])
+        except SpecError as error:
+            raise SpecError(f"--where {where!r}: {error}") from None
+
+
+def columns_in(where: str, columns: Collection[str]) -> set[str]:
+    """The columns that a checked condition reads, by any of their names."""
+    others = {short.lower(): name for short, name in other_names(list(columns)).items()} | {
+        name.lower(): name for name in columns
+    }
+    return {others[name.lower().removeprefix("hardware.")] for name in names_in(where)}
+
+
+@contextmanager
+def _in_one_line(directory: Location, where: str | None) -> Iterator[None]:
+    """Turn an error of the database into a SpecError."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error).splitlines()[0]
+        if where and not isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
+            raise SpecError(f"--where {where!r}: {text}") from None
+        raise SpecError(f"{Store(directory=directory).folder}: cannot be read ({text})") from None
 
 
 def named(connection: duckdb.DuckDBPyConnection) -> tuple[list[str], dict[str, str]]:
@@ -45,7 +130,7 @@ def named(connection: duckdb.DuckDBPyConnection) -> tuple[list[str], dict[str, s
     columns = list(columns_of(connection))
     others = other_names(columns)
     names = "".join(f', "{name}" AS "{short}"' for short, name in others.items())
-    connection.execute(f"CREATE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW named AS SELECT *{names} FROM results").fetchall()
     return columns, others
 
 
@@ -57,7 +142,7 @@ def opened(**tables: Location) -> Iterator[duckdb.DuckDBPyConnection]:
     """
     with ExitStack() as stack:
         files = {name: stack.enter_context(Store(directory=directory).verified()) for name, directory in tables.items()}
-        connection = stack.enter_context(locked_down([path for paths in files.values() for path in paths]))
+        connection = stack.enter_context(locked_down([path for paths in files.values() for path in paths], many=True))
         for name, paths in files.items():
             connection.register(name, connection.read_parquet([str(path) for path in paths]))
         yield connection

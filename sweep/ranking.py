@@ -5,7 +5,7 @@ DuckDB runs the queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,22 +18,24 @@ from sweep.budget import COSTS
 from sweep.columns import MEASURES, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
+from sweep.facts import NEEDED_MEMORY, asked, told
 from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.fronts import FRONT, find_fronts
-from sweep.query import NAMED, columns_of, results
+from sweep.query import NAMED, Rows, columns_in, columns_of, parts
+from sweep.reach import Gathered
 from sweep.selection import (
     ALIKE,
     DIFFERING,
     HIGHER_IS_BETTER,
+    NUMBERS,
+    SIZES,
     Question,
     check_type,
     chosen_rows,
-    counted,
     ordering,
     quoted,
     select,
-    spread,
 )
 from sweep.spec import SweepSpec
 from sweep.store import Store
@@ -102,10 +104,10 @@ def rank(
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
-    with results(directory, where) if connection is None else nullcontext(connection) as connection:
+    with parts(directory, where) if connection is None else nullcontext(Rows(connection, columns_of(connection))) as source:
+        connection, schema = source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
-        schema = columns_of(connection)
         front = [(name, name in HIGHER_IS_BETTER) for name in (result_column(each, list(schema)) for each in pareto)]
         if front and by is not None:
             raise SpecError("--pareto and --by: expected one of them; the front is in the order of its first column")
@@ -117,23 +119,35 @@ def rank(
         top = top or (None if front else GROUP_TOP if per else TOP)
         wanted = [] if list(columns) in ([], [ALL]) else [_named(name, schema) for name in columns]
         condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
+        plan_columns = _plan_columns(schema)
+        facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
+        used = {*(facts.varying if facts else plan_columns), *per, *(name for name, _ in ordered_by)}
+        needed = _needed(used, schema, where, told=facts is not None)
+        reach = Gathered(source, by, descending, per, schema if measured else needed, condition, every=facts is None)
         if where:
             check_type(connection, where, NAMED)
             condition += f" AND coalesce(({where}\n), false)"
-        total, ranked, reasons = counted(connection, by, where or "true", NAMED)
-        memory = _too_large(connection, schema) if "memory_exceeds_device" in reasons else None
-        plan_columns = _plan_columns(schema)
-        varying, held = spread(connection, plan_columns, NAMED, condition)
+        facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
+        varying = facts.varying
         if front:
             find_fronts(connection, NAMED, condition, front, per)
             condition = f"plan IN (SELECT plan FROM {FRONT})"
-        source = NAMED
         question = Question(
-            source=source, condition=condition, order=ordered_by, per=per, top=top, plan_columns=varying, every=every
+            source=NAMED,
+            condition=condition,
+            order=ordered_by,
+            per=per,
+            top=top,
+            plan_columns=varying,
+            every=every,
+            reach=reach,
         )
         select(connection, question, list(schema))
         kept = [name for name in schema if name not in ("status", "reason")]
+        reach.take()
         rows = chosen_rows(connection, kept, per)
+        basis = basis_of(provenance)
+        reach.compare(basis)
         bars = error_bars(
             connection,
             rows,
@@ -142,28 +156,16 @@ def rank(
             by=by,
             per=per,
             varying=varying,
-            basis=basis_of(provenance),
+            basis=basis,
             own=taken_into_account(connection, measured),
         )
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
     for name in BARS:
         rows = rows.append_column(name, bars.columns[name])
-    total += sum(beside.values())
-    reasons |= {reason: reasons.get(reason, 0) + count for reason, count in beside.items()}
-    asked = provenance.get("spec", {})
-    more_columns = [*(COSTS if asked.get("budget") else ()), *(GOODPUT if asked.get("failures") else ())]
-    more_columns += TAIL if asked.get("stragglers") else ()
-    shown = [
-        "plan",
-        *(["tie"] if _tells_ties(rows) else []),
-        *per,
-        *varying,
-        *(name for name, _ in front),
-        *_result_columns(by, schema, more_columns),
-    ]
-    optional = (MFU, *COSTS, *GOODPUT, *TAIL)
-    shown = [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
+    total = facts.total + sum(beside.values())
+    reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
+    shown = _shown(rows, by, per, varying, [name for name, _ in front], schema, provenance.get("spec", {}))
     alike = [n - 1 for n in rows[ALIKE].to_pylist()]
     taken = ["rank", *kept, *BARS, ALIKE, DIFFERING]
     if wanted:
@@ -177,16 +179,16 @@ def rank(
         front=tuple(name for name, _ in front),
         by=by,
         descending=descending,
-        ranked=ranked,
+        ranked=facts.ranked,
         total=total,
         missing=max(int(provenance.get("rows", total)) - total, 0),
         mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
         notes=_notes(provenance),
-        filtered=total - ranked - sum(reasons.values()),
+        filtered=total - facts.ranked - sum(reasons.values()),
         reasons=reasons,
-        memory=memory,
+        memory=facts.memory,
         varying=tuple(varying),
-        held=held,
+        held=facts.held,
         plausibility=provenance.get("plausibility", {}),
         utilisation=_utilisation(rows),
         hfu=tuple(a for a, b in zip(*(rows[name].to_pylist() for name in (HFU, MFU)), strict=True) if a != b and a is not None)
@@ -197,6 +199,30 @@ def rank(
         error_bars=bars,
         differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _needed(used: set[str], schema: Mapping[str, str], where: str | None, *, told: bool) -> set[str]:
+    """The columns that a ranking reads of many rows, besides those `used`; if the footers have `told` of all rows, fewer."""
+    needed = used | {*IDENTITY, *NUMBERS, *SIZES}
+    return needed if told else needed | {*NEEDED_MEMORY} | (columns_in(where, schema) if where else set())
+
+
+def _shown(
+    rows: pa.Table,
+    by: str,
+    per: Sequence[str],
+    varying: Sequence[str],
+    front: Sequence[str],
+    schema: dict[str, str],
+    spec: dict[str, Any],
+) -> list[str]:
+    """The columns that say most of the chosen rows."""
+    more = [*(COSTS if spec.get("budget") else ()), *(GOODPUT if spec.get("failures") else ())]
+    more += TAIL if spec.get("stragglers") else ()
+    ties = ["tie"] if _tells_ties(rows) else []
+    shown = ["plan", *ties, *per, *varying, *front, *_result_columns(by, schema, more)]
+    optional = (MFU, *COSTS, *GOODPUT, *TAIL)
+    return [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
 
 
 def _tells_ties(rows: pa.Table) -> bool:
@@ -229,26 +255,15 @@ def _utilisation(rows: pa.Table) -> tuple[tuple[float, float], ...]:
 
 def outcome(directory: Location) -> tuple[int, int]:
     """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
-    with results(directory) as connection:
-        query = "SELECT count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM results"
-        ok, failed = connection.execute(query).fetchall()[0]
-    return int(ok), int(failed)
+    with parts(directory) as rows:
+        statuses = rows.statuses()
+    return statuses.get("ok", 0), statuses.get("failed", 0)
 
 
 def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
     """The column that a spec asks for, and whether more of it is better."""
     order = ordering(None, None, {"spec": spec.model_dump(mode="json")}, dict.fromkeys(MEASURES, ""))
     return order[0]
-
-
-def _too_large(connection: duckdb.DuckDBPyConnection, schema: dict[str, str]) -> tuple[float, float, float, float] | None:
-    """Least and most bytes that plans need which do not fit into their device, and least and most that these have."""
-    need, have = "coalesce(peak_memory_bytes, state_bytes)", "device_memory_bytes"
-    if have not in schema:
-        return None
-    query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
-    found = connection.execute(query).fetchall()[0]
-    return None if found[0] is None else (found[0], found[1], found[2], found[3])
 
 
 def _plan_columns(schema: dict[str, str]) -> list[str]:

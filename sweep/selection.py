@@ -14,17 +14,34 @@ import pyarrow as pa
 
 from sim_core import PARTS, SpecError
 from sweep.columns import UTILISATION, result_column
+from sweep.uncertainty.evidence import Basis
 
 HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "goodput", "effective_tokens_per_s", *UTILISATION)
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
 DIFFERING: Final = "alike_but_for"
-_NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
-_SIZES: Final = ("all_gpus", "global_batch")
-_SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
+BOUNDS: Final = "bounds"
+"""Table of the groups: `best` and `bound`, values of the first column of the order, and whether there are `more` rows."""
+NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
+SIZES: Final = ("all_gpus", "global_batch")
+SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
 _FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
+
+
+class Reach:
+    """Has the rows of `source` that a step of a selection needs. Here all rows are there, so there is nothing to do."""
+
+    def bound(self, count: int | None) -> None:
+        """All rows, or those alone whose first column is within the `count` best of its group, and more than `count` if there
+        are more."""
+
+    def take(self) -> None:
+        """All columns of the rows in CHOSEN."""
+
+    def compare(self, basis: Basis) -> None:
+        """The rows that may tie with the best of their group, and those in CHOSEN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +55,7 @@ class Question:
     top: int | None  # None: all
     plan_columns: Sequence[str]
     every: bool  # plans with the same numbers stay apart
+    reach: Reach = Reach()  # noqa: RUF009 (has no state)
 
 
 def quoted(name: str) -> str:
@@ -74,21 +92,24 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
     """Select among rows whose first column is within the `looked_at` best of its group; whether that was too few."""
     by, descending = asked.order[0]
     groups = [quoted(name) for name in asked.per]
-    condition = asked.condition
     if looked_at is not None:
         best, beyond, sign = ("max", ">=", "-") if descending else ("min", "<=", "+")
         last = f"list_last({best}({quoted(by)}, {looked_at}))"
-        slack = f"{last} {sign} {_SLACK} * abs({last})"
+        slack = f"{last} {sign} {SLACK} * abs({last})"
         grouped = f"GROUP BY {', '.join(groups)}" if groups else ""
+        asked.reach.bound(looked_at)
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE bounds AS SELECT {''.join(f'{name}, ' for name in groups)}{slack} AS bound, "
-            f"count(*) > {looked_at} AS more FROM {asked.source} WHERE {condition} {grouped}"
+            f"CREATE OR REPLACE TEMP TABLE {BOUNDS} AS SELECT {''.join(f'{name}, ' for name in groups)}{slack} AS bound, "
+            f"{best}({quoted(by)}) AS best, "
+            f"count(*) > {looked_at} AS more FROM {asked.source} WHERE {asked.condition} {grouped}"
         ).fetchall()
-        same = " AND ".join(f"bounds.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
+        same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
         near = f"candidate.{quoted(by)} {beyond} bound"
-        found = f"SELECT candidate.* FROM {_candidates(asked)} candidate JOIN bounds ON {same} WHERE {near}"
+        candidates = f"(SELECT * FROM {asked.source} WHERE {asked.condition}) candidate"
+        found = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
     else:
-        found = f"SELECT * FROM {_candidates(asked)} candidate"
+        asked.reach.bound(None)
+        found = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
     order = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in asked.order) + ", plan"
     over = f"PARTITION BY {', '.join(groups)} " if groups else ""
     limit = "" if asked.top is None else f"QUALIFY rank <= {asked.top}"
@@ -99,20 +120,16 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
     ).fetchall()
     if looked_at is None:
         return False
-    same = " AND ".join(f"bounds.{name} IS NOT DISTINCT FROM {CHOSEN}.{name}" for name in groups) or "true"
+    same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM {CHOSEN}.{name}" for name in groups) or "true"
     lacking = f"(SELECT count(*) FROM {CHOSEN} WHERE {same}) < {asked.top}"
-    return bool(connection.execute(f"SELECT count(*) FROM bounds WHERE more AND {lacking}").fetchall()[0][0])
-
-
-def _candidates(asked: Question) -> str:
-    return f"(SELECT * FROM {asked.source} WHERE {asked.condition})"
+    return bool(connection.execute(f"SELECT count(*) FROM {BOUNDS} WHERE more AND {lacking}").fetchall()[0][0])
 
 
 def _as_one(asked: Question, schema: Sequence[str], found: str) -> str:
     """SQL for rows with the same numbers as one: the lowest plan, how many they are, and in which columns they differ."""
     by = list(dict.fromkeys(name for name, _ in asked.order))
-    numbers = [f"CAST({quoted(name)} AS FLOAT)" for name in _NUMBERS if name in schema]
-    sizes = [quoted(name) for name in _SIZES if name in schema]
+    numbers = [f"CAST({quoted(name)} AS FLOAT)" for name in NUMBERS if name in schema]
+    sizes = [quoted(name) for name in SIZES if name in schema]
     planned = [quoted(name) for name in by if name in asked.plan_columns]
     keys = list(dict.fromkeys([*(quoted(name) for name in asked.per), *sizes, *planned, *numbers]))
     firsts = ", ".join(f"arg_min({quoted(name)}, plan) AS {quoted(name)}" for name in dict.fromkeys([*asked.per, *by]))

@@ -19,6 +19,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sweep.index import INDEX, Index, empty_index, fill_index, read_index
+
 PROVENANCE: Final = b"sweep.provenance"
 SEAL: Final = b"sweep.sha256"
 COUNTED: Final = b"sweep.counted"
@@ -29,6 +31,9 @@ _ALGORITHM: Final = "sha256"
 _EMPTY: Final = b"sha256:" + b"0" * 64
 _FOUND = re.compile(rb"sha256:[0-9a-f]{64}")
 _KEY: Final = "seal"
+_NUMBER: Final = "plan"
+_PAGE: Final = 1 << 16
+"""Bytes of a page before compression: a reader skips those without a row that it looks for."""
 
 
 @dataclass(frozen=True, order=True)
@@ -71,20 +76,26 @@ def covering(parts: Sequence[Slice]) -> list[Slice]:
 def encoded(batch: pa.RecordBatch, provenance: bytes, counted: dict[str, Any] | None = None) -> pa.Buffer:
     """A slice's rows as a sealed Parquet file; `counted`: see COUNTED."""
     floats = [field.name for field in batch.schema if pa.types.is_floating(field.type)]
-    others = [field.name for field in batch.schema if not pa.types.is_floating(field.type)]
+    others = [field.name for field in batch.schema if not pa.types.is_floating(field.type) and field.name != _NUMBER]
+    numbers = {_NUMBER: "DELTA_BINARY_PACKED"} if _NUMBER in batch.schema.names else {}
+    counts = {} if counted is None else {COUNTED: json.dumps(counted).encode()}
+    positions = batch.num_rows + sum((counted or {}).get("plans", {}).values())
+    index = empty_index(batch, json.loads(provenance).get("sweep", ""), positions)
     sink = BytesIO()
     with pq.ParquetWriter(
         sink,
         batch.schema,
         compression="zstd",
         use_dictionary=others,
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT") | numbers,
+        data_page_size=_PAGE,
         write_page_checksum=True,
     ) as writer:
-        writer.write_table(pa.Table.from_batches([batch]))
-        more = {} if counted is None else {COUNTED: json.dumps(counted).encode()}
-        writer.add_key_value_metadata({PROVENANCE: provenance, **more, SEAL: _EMPTY})
+        writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(batch.num_rows, 1))
+        writer.add_key_value_metadata({PROVENANCE: provenance, **counts, **({INDEX: index} if index else {}), SEAL: _EMPTY})
     data = sink.getbuffer()
+    if index:
+        fill_index(data, index)
     place = _place(data)
     if place is not None:
         data[place : place + len(_EMPTY)] = b"sha256:" + _digest(data, place).encode()
@@ -106,6 +117,22 @@ def is_whole(data: bytes, rows: int, identity: str | None) -> bool:
     if place is None and CHECKSUM in provenance:
         return False  # the seal itself is damaged
     return identity is None or provenance.get("sweep") == identity
+
+
+def indexed(tail: bytes) -> Index | None:
+    """The index in the last bytes of a slice's file; None if it has none. Raises ValueError if the footer is damaged, or is
+    longer than `tail`."""
+    size = footer_size(tail)
+    if size > len(tail):
+        raise ValueError("its footer is cut")
+    footer = tail[len(tail) - size :]
+    place = _place(footer)
+    return read_index(footer, None if place is None else (place + len(b"sha256:"), place + len(_EMPTY)))
+
+
+def footer_size(tail: bytes | memoryview) -> int:
+    """Bytes of a file from its footer on, by its last bytes."""
+    return int.from_bytes(tail[-8:-4], "little") + 8
 
 
 def counted_in(footer: pq.FileMetaData) -> dict[str, Any]:
@@ -137,8 +164,7 @@ def _place(data: bytes | memoryview) -> int | None:
     """Where the seal's value is in a Parquet file; None if there is none, as in files of earlier versions."""
     if len(data) < 12:
         return None
-    footer = int.from_bytes(data[-8:-4], "little") + 8
-    start = max(len(data) - footer, 0)
+    start = max(len(data) - footer_size(data), 0)
     tail = bytes(data[start:])
     key = tail.rfind(SEAL)
     found = _FOUND.search(tail, key) if key >= 0 else None

@@ -185,24 +185,30 @@ class Store:
         with ThreadPoolExecutor(_READERS if self.folder.local is None else _LOCAL_READERS) as readers:
             return [part for part, fine in zip(parts, readers.map(whole, parts), strict=True) if not fine]
 
+    def finished(self) -> tuple[str, list[Slice]]:
+        """The identity of the sweep, and its finished slices. Raises SpecError if there are none."""
+        provenance = self.provenance()
+        parts = self.slices() if provenance is not None else []
+        if provenance is None or not parts:
+            raise SpecError(f"{self.folder}: holds no results of a sweep")
+        return str(provenance["sweep"]), parts
+
+    def refuse(self, damaged: Sequence[Slice]) -> None:
+        """Raise SpecError if any slices are damaged."""
+        if damaged:
+            named = f"{self.folder / damaged[0].file_name}" + (f" and {len(damaged) - 1} more" if len(damaged) > 1 else "")
+            raise SpecError(f"{named}: damaged; the same `sweep run` computes damaged slices again")
+
     @contextmanager
     def verified(self) -> Iterator[list[Path]]:
         """Local files of the finished slices, each checked against its hash; copies of them if the folder is elsewhere.
 
         Raises SpecError if there are none, or one is damaged.
         """
-        provenance = self.provenance()
-        parts = self.slices() if provenance is not None else []
-        if provenance is None or not parts:
-            raise SpecError(f"{self.folder}: holds no results of a sweep")
+        sweep, parts = self.finished()
         local = self.folder.local
         with tempfile.TemporaryDirectory(prefix="sweep-") if local is None else nullcontext(local) as place:
-            damaged = self._damaged(parts, provenance["sweep"], Path(place) if local is None else None)
-            if damaged:
-                more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-                raise SpecError(
-                    f"{self.folder / damaged[0].file_name}{more}: damaged; the same `sweep run` computes damaged slices again"
-                )
+            self.refuse(self._damaged(parts, sweep, Path(place) if local is None else None))
             yield [Path(place) / part.file_name for part in parts]
 
     def drop_doubles(self) -> None:
