@@ -74,7 +74,7 @@ def driven(plans: int, kind: str = "local", writer: str = "auto") -> Driven:
 def memory_rows() -> Rows:
     """The driver's peak memory at growing numbers of plans."""
     for kind in ("local", "ray"):
-        for plans in (1_000_000, 10_000_000):
+        for plans in (1_000_000, 4_000_000):
             peak_mb = driven(plans, kind, "driver").peak_mb
             yield Figure(f"driver's peak memory, --executor {kind}, {plans:,} plans", peak_mb, "MB", "flat")
 

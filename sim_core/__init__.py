@@ -3,7 +3,7 @@
 This module is the public interface of the package, which does not know sweeps, clusters or result files.
 """
 
-from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, ignored_columns
+from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns
 from sim_core.compiling import compile_steps, compile_tables
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
@@ -219,6 +219,7 @@ __all__ = [
     "Bounds",
     "bounds",
     "coarse_bounds",
+    "coarse_bounds_over",
     "legality",
     "model_document",
     "model_flops_per_token",

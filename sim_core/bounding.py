@@ -15,6 +15,7 @@ from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
+from sim_core.over_micro_batches import reasons_over
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.scratch import Scratch, allocate_scratch
@@ -87,15 +88,7 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     FASTER. They have its reason and its bytes, too. Not for fidelity simai.
     """
     reason, memory = legality(workload, hardware, plans)
-    arrays = arrays_of(workload, hardware)
-    step, pieces = arrays.step, arrays.pieces
-    of_replicas = np.isin(step.role, (REDUCE_GRADIENTS, GATHER_PARAMETERS))
-    arrays = arrays._replace(
-        step=step._replace(comm_bytes=np.where(of_replicas, 0.0, step.comm_bytes)),
-        pieces=pieces._replace(gradient_bytes=np.zeros_like(pieces.gradient_bytes)),
-    )
-    columns = hardware.columns._replace(shared_nics=np.zeros_like(hardware.columns.shared_nics))
-    workload, hardware = replace(workload, arrays=arrays), replace(hardware, columns=columns)
+    workload, hardware = _without_replicas(workload, hardware)
     plans = with_loads(workload, plans)
     step_s = np.full(len(reason), np.nan)
     rows = np.flatnonzero(reason == 0)
@@ -106,6 +99,56 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         step_s = _bounds(workload, hardware, plans, exact)
         step_s[rows] = _between(plans.ga[rows], plans.ga[of], step_s[of])
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
+
+
+def coarse_bounds_over(
+    workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints, *, rough: bool = False
+) -> tuple[Ints, Floats]:
+    """`reason` and `step_time_s` of `coarse_bounds` for each plan with each number of micro-batches in `ga`, [n, m].
+
+    Reasons are worked out once for numbers that change nothing, bounds for the fewest, the middle and the most that can run.
+    `rough`: for the most alone. A coarse bound falls no faster than the micro-batches: it is made of sums and maxima of seconds
+    in proportion to them, and of others, which are not below 0.
+    """
+    order = np.argsort(ga, kind="stable")
+    ga = ga[order]
+    reason = reasons_over(workload, hardware, plans, ga)
+    legal = reason == 0
+    step_s = np.full(legal.shape, np.nan)
+    rows = np.flatnonzero(legal.any(axis=1))
+    if len(rows):
+        workload, hardware = _without_replicas(workload, hardware)
+        number = _first_middle_last(legal[rows])[-1 if rough else 0 :]
+        cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
+        some = with_loads(workload, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
+        some_s = _bounds(workload, hardware, some, np.zeros_like(cells))
+        known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
+        found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept
+        if not rough:
+            found_s = np.maximum(found_s, _between(ga, known, known_s))
+        step_s[rows] = np.where(legal[rows], found_s, np.nan)
+    back = np.argsort(order)
+    return reason[:, back], step_s[:, back]
+
+
+def _first_middle_last(chosen: npt.NDArray[np.bool_]) -> Ints:
+    """The first, middle and last column that is chosen in each row, [3, n]; at least one is."""
+    columns, count = chosen.shape[1], np.cumsum(chosen, axis=1)
+    middle = np.argmax(count >= (count[:, -1:] + 1) // 2, axis=1)
+    return np.stack([np.argmax(chosen, axis=1), middle, columns - 1 - np.argmax(chosen[:, ::-1], axis=1)])
+
+
+def _without_replicas(workload: Workload, hardware: HardwareTable) -> tuple[Workload, HardwareTable]:
+    """Both, so that data parallelism sends nothing outside the blocks, and every message has NICs of its own."""
+    arrays = arrays_of(workload, hardware)
+    step, pieces = arrays.step, arrays.pieces
+    of_replicas = np.isin(step.role, (REDUCE_GRADIENTS, GATHER_PARAMETERS))
+    arrays = arrays._replace(
+        step=step._replace(comm_bytes=np.where(of_replicas, 0.0, step.comm_bytes)),
+        pieces=pieces._replace(gradient_bytes=np.zeros_like(pieces.gradient_bytes)),
+    )
+    columns = hardware.columns._replace(shared_nics=np.zeros_like(hardware.columns.shared_nics))
+    return replace(workload, arrays=arrays), replace(hardware, columns=columns)
 
 
 def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
@@ -122,6 +165,7 @@ def _some_micro_batches(plans: Plans, rows: Ints) -> tuple[Ints, Ints]:
 
 def _between(ga: Ints, known: Ints, step_s: Floats) -> Floats:
     """A lower bound at each `ga`, [n], from those at three others, [3, n]: a coarse bound is convex in it, and never falls.
+    Or [n, m] from an `ga` of [m] and three of [3, n, 1].
 
     It is made of sums and maxima of seconds that grow in proportion to the micro-batches, or not at all. A convex function is
     above its extended chords, on either side; these do not go far, where they would magnify rounding.

@@ -18,6 +18,7 @@ from sim_core import (
     Plans,
     bounds,
     coarse_bounds,
+    coarse_bounds_over,
     legality,
     simulate,
     slice_plans,
@@ -76,6 +77,24 @@ def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.Record
     for name, of_kept in zip(MEMORY, found.memory, strict=True):
         values[name][kept] = of_kept
     return _batch(sweep, described, plans, reason, values, np.full(len(positions), np.nan))
+
+
+def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tuple[pa.RecordBatch, Ints, Floats]:
+    """Coarse bounds of each plan with each number of micro-batches in `ga`: reasons and seconds, [n, m] each.
+
+    `rough`: see `sim_core.coarse_bounds_over`. And the rows of the plans as if each step took a second, with no reason: from
+    these follows what a bound means for a column.
+    """
+    described, plans = describe_rows(sweep.space, positions)
+    kept = satisfied(sweep.where, described)
+    reason = np.full((len(positions), len(ga)), REASON["excluded_by_where"], np.int64)
+    step_s = np.full(reason.shape, np.nan)
+    reason[kept], step_s[kept] = coarse_bounds_over(
+        sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept), ga, rough=rough
+    )
+    unknown = np.full(len(positions), np.nan)
+    values = dict.fromkeys((*METRICS, *MEMORY, "measured_share", *TAIL), unknown) | {"step_time_s": np.ones(len(positions))}
+    return _batch(sweep, described, plans, np.zeros(len(positions), np.int64), values, unknown), reason, step_s
 
 
 def _batch(

@@ -150,11 +150,11 @@ class SliceQueue:
 
     def _rows(self) -> int:
         target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
-        rows = FIRST_ROWS if self.rows_per_s is None else int(self.rows_per_s * target_s)
-        left = sum(gap.rows for gap in self.gaps) // (
-            2 * self.workers
-        )  # smaller towards the end, so that all workers finish together
-        return max(MIN_ROWS, min(rows, left, MAX_ROWS * self.width))
+        rows = FIRST_ROWS * self.width if self.rows_per_s is None else int(self.rows_per_s * target_s)
+        left = sum(gap.rows for gap in self.gaps)
+        if self.workers > 1:  # smaller towards the end, so that all workers finish together
+            left //= 2 * self.workers
+        return max(MIN_ROWS * self.width, min(rows, left, MAX_ROWS * self.width))
 
     def finished(self, receipt: Receipt) -> None:
         """Update the speed of a worker, smoothed over slices."""

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from sim_core.engine.codes import (
     DEEPSPEED,
     DUALPIPE,
-    DUALPIPEV,
     INTERLEAVED_ZB,
     LOOP,
     LOOPED_BFS,
@@ -43,6 +42,7 @@ from sim_core.planning.columns import (
 )
 from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
+from sim_core.planning.micro_batches import micro_batches_unfit
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
@@ -216,7 +216,6 @@ _INTERLEAVES: Final = np.isin(np.arange(len(SCHEDULES)), (ONE_F_ONE_B, LOOPED_BF
 _EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
 EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
-MAX_BLOCKS: Final = 2**24
 MAX_GPUS: Final = LARGEST["all_gpus"]
 MAX_BATCH: Final = 2.0**53
 
@@ -232,11 +231,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
     dp = replicas(plans)
     sharing = dp * plans.cp  # ranks with the same dense parameters
     around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
-    chunks = plans.pp * plans.vpp
     interleaved = plans.vpp > 1
-    megatron = event & interleaved & (plans.schedule == ONE_F_ONE_B)
-    group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
-    rounds = np.maximum(plans.ga // plans.pp, 1)
+    unfit = micro_batches_unfit(plans)
     layers = plans.layers
     slots = layers + EXTRA_LAYERS[plans.layer_split]
     simai = ~event & _unknown_to_simai(workload, plans)
@@ -246,7 +242,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
         "tp_pp_exceeds_gpus": model_parallel > plans.all_gpus,
         "gpus_not_divisible": plans.all_gpus % model_parallel != 0,
-        "global_batch_not_divisible": plans.ga == 0,
+        "global_batch_not_divisible": unfit["global_batch_not_divisible"],
         "cp_not_recorded": (plans.cp > 1) & workload.from_file,
         "dispatcher_not_recorded": (plans.dispatcher != 0) & workload.from_file,
         **_unfit_modules(workload, plans),
@@ -260,14 +256,14 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "vpp_needs_1f1b": event & (interleaved & ~_INTERLEAVES[plans.schedule]),
         "v_needs_vpp_2": event & (PLACEMENT[plans.schedule] == V) & (plans.vpp != 2),
         "dualpipe_needs_even_pp": event & (plans.schedule == DUALPIPE) & (plans.pp % 2 != 0),
-        "dualpipe_needs_more_microbatches": event & _too_few_for_dualpipe(plans),
+        "dualpipe_needs_more_microbatches": unfit["dualpipe_needs_more_microbatches"],
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
         "layers_not_divisible": (plans.layer_split != BALANCED) & (plans.layer_split != LISTED) & (slots % parts != 0),
         "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
-        "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
-        "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
-        "microbatches_not_in_rounds": event & (plans.schedule == INTERLEAVED_ZB) & (plans.ga % rounds != 0),
+        "microbatches_not_multiple_of_pp": unfit["microbatches_not_multiple_of_pp"],
+        "microbatch_group_does_not_fit": unfit["microbatch_group_does_not_fit"],
+        "microbatches_not_in_rounds": unfit["microbatches_not_in_rounds"],
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
         "schedule_needs_overlap_pp": event & (plans.pp > 1) & SPLITS_BACKWARD[plans.schedule] & (plans.overlap_pp == 0),
         "deepspeed_overlaps_nothing": event & (plans.schedule == DEEPSPEED) & (plans.overlap_pp + plans.overlap_grad > 0),
@@ -285,7 +281,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         **_unfit_sharding(workload, plans),
         "not_in_simai": simai,
         **_refused(workload, plans),
-        "step_too_large": event & (np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * chunks * plans.ga > MAX_BLOCKS),
+        "step_too_large": unfit["step_too_large"],
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
@@ -297,20 +293,6 @@ def _unmovable(workload: Workload, asked: Ints, own: int | None, recorded: float
         (asked > 0) & (asked != (own or -1)) & (workload.modelled is not None or not recorded > 0)
     )
     return unmovable
-
-
-def _group_fits(plans: Plans, group: Ints) -> npt.NDArray[np.bool_]:
-    """Groups of micro-batches that Megatron-Core interleaves (core/pipeline_parallel/schedules.py)."""
-    left = plans.ga % group
-    fits: npt.NDArray[np.bool_] = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
-    return fits
-
-
-def _too_few_for_dualpipe(plans: Plans) -> npt.NDArray[np.bool_]:
-    """Plans of DualPipe or DualPipeV with fewer micro-batches than it needs, or an odd number for two directions."""
-    dual, in_v = plans.schedule == DUALPIPE, plans.schedule == DUALPIPEV
-    few: npt.NDArray[np.bool_] = ((dual | in_v) & (plans.ga < 2 * plans.pp)) | (dual & (plans.ga % 2 != 0))
-    return few
 
 
 def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:

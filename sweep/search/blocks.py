@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,7 @@ Ints = npt.NDArray[np.int64]
 GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Of ignored columns: the sign of what tends to be fast, so that the plan that stands for a block is a good one."""
 MICRO_BATCHES: Final = {"ga", "global_batch"}
+"""Columns that the number of micro-batches changes, besides those that follow from a step."""
 MANY: Final = 8
 """Values of such an axis from which three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
@@ -32,6 +34,7 @@ class Blocks:
 
     outer: tuple[tuple[int, int], ...]
     inner: tuple[tuple[int, int], ...]
+    micro_batches: tuple[int, ...] = ()  # ga of blocks side by side that differ in it alone, a family; none: no families
     best: int  # what the inner values of the plan that stands for a block add to its number
     pays: bool  # whether bounding blocks first can be cheaper than bounding plans
 
@@ -45,9 +48,21 @@ class Blocks:
         """Number of blocks."""
         return int(np.prod([size for size, _ in self.outer], dtype=np.int64))
 
+    @property
+    def family(self) -> int:
+        """Number of blocks in a family."""
+        return max(len(self.micro_batches), 1)
+
     def numbers(self, places: Ints) -> Ints:
         """Plan numbers at places in the order of the search."""
         return _numbers(places // self.width, self.outer) + _numbers(places % self.width, self.inner)
+
+    def block_of(self, plans: Ints) -> Ints:
+        """The block of each plan."""
+        found = np.zeros_like(plans)
+        for size, stride in self.outer:
+            found = found * size + plans // stride % size
+        return found
 
     def standing_for(self, blocks: Ints) -> Ints:
         """Numbers of the plans that stand for blocks."""
@@ -59,8 +74,11 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
     space = sweep.space
     if space.sample is not None:  # the plans of a block are not all in it
         return Blocks(outer=((space.count, 1),), inner=(), best=0, pays=False)
-    ignored = _ignored(sweep) - _asked_for(sweep, objective)
-    faster = FASTER.keys() - _asked_for(sweep, objective) if ignored else set()
+    asked = _asked_for(sweep, objective)
+    ignored = _ignored(sweep) - asked
+    faster = FASTER.keys() - asked if ignored else set()
+    families = bool(ignored) and objective.follows_step and not asked & MICRO_BATCHES
+    apart: tuple[int, ...] = ()
     outer: list[tuple[int, int]] = []
     inner: list[tuple[int, int]] = []
     best = 0
@@ -69,8 +87,10 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
         row = _best_row(axis, space, ignored, faster)
         (outer if row is None else inner).append((axis.size, axis.stride))
         best += 0 if row is None else row * axis.stride
+        if families and axis.codes.keys() == {"ga"}:
+            apart = tuple(axis.codes["ga"].tolist())
     pays = bool(ignored) and (bool(inner) or any(axis.size >= MANY for axis in micro_batches))
-    return Blocks(outer=tuple(outer), inner=tuple(inner), best=best, pays=pays)
+    return Blocks(outer=tuple(outer), inner=tuple(inner), micro_batches=apart, best=best, pays=pays)
 
 
 def _ignored(sweep: Sweep) -> frozenset[str]:
@@ -86,7 +106,7 @@ def _ignored(sweep: Sweep) -> frozenset[str]:
 def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
     """Columns that tell plans of a block apart for the user: in the objective, the groups, or perhaps in a constraint."""
     columns = result_schema(sweep.space).names
-    text = " ".join(sweep.where).lower()
+    text = set(re.findall(r"\w+", " ".join(sweep.where).lower()))
     names = {name: {name} for name in columns}
     for short, name in other_names(columns).items():
         names[name].add(short)

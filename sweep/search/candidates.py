@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 
 from sweep.evaluation import bounded, evaluate
 from sweep.preparation import Sweep
+from sweep.search.ahead import count_reasons, of_blocks, of_bounded, promise_of, refined
 from sweep.search.blocks import Blocks
 from sweep.search.frontier import Frontier
 from sweep.search.objective import group_keys
@@ -26,6 +26,8 @@ BEATEN: Final = "bound_beaten"
 """Counted for a plan that was not simulated: even its bound is worse than the best."""
 WORSE: Final = "not_among_best"
 """Counted for a plan that was simulated, and is worse than the best."""
+ELSEWHERE: Final = -1
+"""Instead of a reason: a block of another slice."""
 FIRST_BATCH: Final = 64
 """Plans simulated at first; twice as many each time."""
 FIRST_MEMBERS: Final = 1024
@@ -47,36 +49,45 @@ def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier)
     """Search a slice of the places in `blocks`; only blocks whose coarse bound is not beaten are looked into."""
     if not blocks.pays:
         return search_among(sweep, blocks.numbers(np.arange(part.start, part.stop)), frontier)
-    number = np.arange(part.start // blocks.width, -(-part.stop // blocks.width))
-    begin, end = np.maximum(number * blocks.width, part.start), np.minimum((number + 1) * blocks.width, part.stop)
-    counted, promise = _promise(bounded(sweep, blocks.standing_for(number), coarse=True), frontier, end - begin)
+    of_family = blocks.width * blocks.family
+    families = np.arange(part.start // of_family, -(-part.stop // of_family))
+    first = int(families[0]) * blocks.family
+    number = np.arange(first, first + len(families) * blocks.family)
+    plans = np.maximum(np.minimum((number + 1) * blocks.width, part.stop) - np.maximum(number * blocks.width, part.start), 0)
+    ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
+    counted = count_reasons(ahead, plans)
+    ahead = replace(ahead, reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
+    ahead = refined(sweep, blocks, families, ahead, promise_of(ahead, frontier).rows, frontier)
+    promise = promise_of(ahead, frontier)
+    counted[BEATEN] = counted.pop("", 0)
     left, most = promise.order, FIRST_MEMBERS
     searched: list[Searched] = []
-    members: Iterable[Ints]
     while True:
         left = promise.still_open(left, frontier)
         if not len(left):
             break
         rows = promise.rows[left]
-        taken = max(1, int(np.searchsorted(np.cumsum((end - begin)[rows]), most, side="right")))
-        if taken > 1:
-            members = [np.concatenate([np.arange(begin[row], end[row]) for row in rows[:taken]])]
-        else:  # perhaps a large one
-            cuts = range(begin[rows[0]], end[rows[0]], MEMBERS)
-            members = (np.arange(cut, min(cut + MEMBERS, end[rows[0]])) for cut in cuts)
-        searched += [search_among(sweep, blocks.numbers(places), frontier) for places in members]
+        taken = max(1, int(np.searchsorted(np.cumsum(plans[rows]), most, side="right")))
+        places = np.concatenate([np.arange(0), *(_members(blocks, part, first + row) for row in rows[:taken])])
+        cuts = range(0, len(places), MEMBERS)  # one block may be a large one
+        searched += [search_among(sweep, blocks.numbers(places[cut : cut + MEMBERS]), frontier) for cut in cuts]
         left, most = left[taken:], min(2 * most, MEMBERS)
-    looked_into = sum(each.plans for each in searched)
-    counted[BEATEN] += int((end - begin)[promise.rows].sum()) - looked_into
+    counted[BEATEN] -= sum(each.plans for each in searched)
     for each in searched:
         counted.update(each.counted)
     return _joined(sweep, [each.rows for each in searched], counted, frontier)
 
 
+def _members(blocks: Blocks, part: Slice, block: int) -> Ints:
+    """Places of a block in a slice."""
+    return np.arange(max(block * blocks.width, part.start), min((block + 1) * blocks.width, part.stop))
+
+
 def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     """Search among `positions`; adds what it simulates to `frontier`."""
     found = bounded(sweep, positions)
-    counted, promise = _promise(found, frontier, np.ones(len(positions), np.int64))
+    ahead = of_bounded(found, frontier.objective)
+    counted, promise = count_reasons(ahead, np.ones(len(positions), np.int64)), promise_of(ahead, frontier)
     left, size = promise.order, FIRST_BATCH
     tables: list[pa.RecordBatch] = []
     while True:
@@ -89,42 +100,8 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
         frontier.simulated += simulated.num_rows
         frontier.tightness += _tightness(found.take(pa.array(chosen)), simulated)
         take_in(simulated, frontier)
-    counted[BEATEN] += len(promise.rows) - sum(table.num_rows for table in tables)
+    counted[BEATEN] = counted.pop("", 0) - sum(table.num_rows for table in tables)
     return _joined(sweep, tables, counted, frontier)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Promise:
-    """The legal among some rows, with what they can cost at best, most promising first."""
-
-    rows: Ints
-    cost: Floats
-    keys: list[bytes]
-    group: Ints
-    order: Ints  # of `rows`, `cost` and `group`
-
-    def still_open(self, ahead: Ints, frontier: Frontier) -> Ints:
-        """Those of `ahead`, a part of the order, that can be in the answer by what is found."""
-        return ahead[~(self.cost[ahead] > frontier.limits(self.keys)[self.group[ahead]])]
-
-
-def _promise(found: pa.RecordBatch, frontier: Frontier, plans: Ints) -> tuple[Counter[str], _Promise]:
-    """Bounded rows, each of which stands for some plans: how many of these cannot run, by reason, and the others."""
-    objective = frontier.objective
-    legal = pc.equal(found.column("reason"), "").to_numpy(zero_copy_only=False)
-    counted: Counter[str] = Counter()
-    if not legal.all():
-        reasons = found.column("reason")
-        of_reason = np.bincount(reasons.indices.to_numpy()[~legal], plans[~legal])
-        counted.update({reasons.dictionary[k].as_py(): int(count) for k, count in enumerate(of_reason) if count})
-    rows = np.flatnonzero(legal)
-    keys, group = group_keys(found.select(["plan", *objective.per]).take(pa.array(rows)), objective.per)
-    cost = objective.cost(found)[rows]
-    # the most promising first: nearest to the best bound of its group
-    lowest = np.full(len(keys), np.inf)
-    np.minimum.at(lowest, group, cost)
-    order = np.argsort(cost - lowest[group], kind="stable")
-    return counted, _Promise(rows=rows, cost=cost, keys=keys, group=group, order=order)
 
 
 def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], frontier: Frontier) -> Searched:

@@ -18,6 +18,7 @@ Ints = npt.NDArray[np.int64]
 RISES: Final = LONGER
 FALLS: Final = tuple(name for name in SHORTER if name != "hfu")
 """Columns that can only rise, or fall, when the step takes longer; what recompute runs again is known only when simulated."""
+STEP: Final = "step_time_s"
 KNOWN: Final = (*MEMORY, DEVICE_MEMORY)
 """Columns that are known without a simulation, as are those of the plan itself."""
 
@@ -35,12 +36,17 @@ class Objective:
     def __post_init__(self) -> None:
         """Raises SpecError for a column that the bound of a step does not bound."""
         bounded = self.column not in MEASURES or self.column in KNOWN
-        if not bounded and self.column not in (FALLS if self.descending else RISES):
+        if not bounded and not self.follows_step:
             direction = "highest" if self.descending else "lowest"
             raise SpecError(
                 f"search: the {direction} {self.column} cannot be bounded without simulating every plan (`sweep run`); "
                 f"a search takes the lowest of {', '.join(RISES)}, the highest of {', '.join(FALLS)}"
             )
+
+    @property
+    def follows_step(self) -> bool:
+        """Whether the column is in proportion to a step or its inverse."""
+        return self.column in (FALLS if self.descending else RISES)
 
     def cost(self, rows: pa.RecordBatch) -> Floats:
         """What the search minimises, [rows], in the order of the column; NaN where the column is null."""
@@ -49,6 +55,15 @@ class Objective:
         if self.descending:
             return -values
         return values
+
+    def cost_over(self, rows: pa.RecordBatch, ga: Ints, step_s: Floats) -> Floats:
+        """The same of rows whose step takes a second, with other micro-batches, [m], and seconds, [rows, m]."""
+        a_second = self.cost(rows)[:, None]
+        if self.column == STEP:
+            return a_second * step_s
+        steps = ga / rows.column("ga").to_numpy()[:, None]  # all other columns are of a sample or a token, or of a second
+        found: Floats = a_second * steps / step_s if self.descending else a_second / steps * step_s
+        return found
 
     def limit(self, best: float, worst_kept: float) -> float:
         """The cost up to which a plan belongs to the answer: that of the last of the best, or `within` of the first."""

@@ -18,25 +18,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sim_core import REASON
-from sweep.evaluation import evaluate, spread
+from sweep.evaluation import evaluate
 from sweep.execution import Progress, run_slices
 from sweep.executors import Executor
-from sweep.preparation import Prepared, Sweep
+from sweep.preparation import Prepared
 from sweep.search.blocks import Blocks, blocks_of
-from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
+from sweep.search.candidates import WORSE, in_answer, search_blocks, take_in
 from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
+from sweep.search.seeding import seed
 from sweep.slice_file import Slice, encoded
 from sweep.slices import Receipt, SliceTask
 from sweep.store import Store
 
 Ints = npt.NDArray[np.int64]
 
-SEED_PLANS: Final = 4096
-"""Plans of different blocks, spread over the space, that are searched first, or those of an eighth of the blocks."""
-MOST_AROUND: Final = 256
-CLIMBS: Final = 20
-"""At most so often the search goes on from its best plans to all plans that differ from them in one axis."""
+MOST_OF_FAMILY: Final = 16
+"""Blocks of a family that count as one in the size of a slice, at most: each takes some memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,35 +104,9 @@ def run_search(
         found = seed(sweep, blocks, objective)
         return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=found, blocks=blocks)
 
-    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, width=blocks.width)
+    width = blocks.width * min(blocks.family, MOST_OF_FAMILY)
+    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, width=width)
     return finish(prepared, objective, store)
-
-
-def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
-    """The best of some plans spread over the blocks, and of those around them: the same ones at every call."""
-    frontier = Frontier(objective=objective)
-    chosen = spread(blocks.count, min(SEED_PLANS, max(blocks.count // 8, 1)))
-    search_among(sweep, blocks.standing_for(chosen), frontier)
-    if sweep.space.sample is not None:
-        return frontier  # the plans around one are not in the sample
-    seen = np.empty(0, np.int64)
-    for _ in range(CLIMBS):
-        best = np.unique(np.concatenate([np.empty(0, np.int64), *(plans for _, plans in frontier.found.values())]))
-        best = np.setdiff1d(best, seen)[:MOST_AROUND]
-        if not len(best):
-            break
-        seen = np.union1d(seen, best)
-        search_among(sweep, _around(sweep, best), frontier)
-    return frontier
-
-
-def _around(sweep: Sweep, plans: Ints) -> Ints:
-    """All plans that differ from one of `plans` in one axis."""
-    found = [
-        (plans - plans // axis.stride % axis.size * axis.stride)[:, None] + np.arange(axis.size) * axis.stride
-        for axis in sweep.space.axes
-    ]
-    return np.unique(np.concatenate([plans, *(numbers.ravel() for numbers in found)]))
 
 
 def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import FASTER, METRICS, SCHEDULES, bounds, coarse_bounds, hardware_table, ignored_columns, simulate, slice_plans
+from sim_core import (
+    FASTER,
+    METRICS,
+    SCHEDULES,
+    bounds,
+    coarse_bounds,
+    coarse_bounds_over,
+    hardware_table,
+    ignored_columns,
+    simulate,
+    slice_plans,
+)
 from tests.oracle.cases import Machines, columns, random_machines, random_plans, random_workload
 
 UNITS = {"bandwidth": "B/s", "latency": "s", "efficiency": ""}
@@ -108,3 +119,37 @@ def test_coarse_bounds_of_some_micro_batches_hold_for_the_others(first: int) -> 
         assert (found.step_time_s[legal] <= np.array(alone) * (1 + 1e-9)).all()
         between += int((found.step_time_s[legal] < alone).sum())
     assert between > 0
+
+
+NUMBERS = np.array([24, 1, 2, 3, 0, 8, 4, 6, 7, 16, 2**24, 12, 5, 48])
+"""Of micro-batches, in no order: some that no group and no round divides, one of steps too large."""
+
+
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_coarse_bounds_over_micro_batches_are_those_of_each_plan(first: int) -> None:
+    legal = 0
+    reasons: set[int] = set()
+    for seed in range(first, first + 30):
+        rng = np.random.default_rng(seed)
+        workload = random_workload(rng)
+        machines = random_machines(rng, workload.dtype)
+        draw = random_plans(rng, workload, len(machines.variants))
+        drawn = columns([next(draw) for _ in range(8)])
+        if seed % 10 == 0:  # global batches that are too large: 2^53 is the most
+            drawn = drawn._replace(all_gpus=np.where(np.arange(8) < 4, drawn.all_gpus * 2**34, drawn.all_gpus))
+        each = slice_plans(drawn, np.repeat(np.arange(8), len(NUMBERS)))._replace(ga=np.tile(NUMBERS, 8))
+        simulated, one_by_one = simulate(workload, machines.table, each), coarse_bounds(workload, machines.table, each)
+        reason, step_s = coarse_bounds_over(workload, machines.table, drawn, NUMBERS)
+        assert np.array_equal(reason.ravel(), one_by_one.reason)
+        assert np.array_equal(np.isnan(step_s.ravel()), one_by_one.reason != 0)
+        runs = simulated.reason == 0
+        assert (step_s.ravel()[runs] <= simulated.metrics[STEP_TIME, runs]).all()
+        alone_s = np.hstack([coarse_bounds_over(workload, machines.table, drawn, one)[1] for one in NUMBERS[:, None]])
+        assert (step_s.ravel()[runs] <= alone_s.ravel()[runs] * (1 + 1e-9)).all()
+        assert (step_s.ravel()[runs] >= one_by_one.step_time_s[runs] * (1 - 1e-9)).all()
+        again, rough_s = coarse_bounds_over(workload, machines.table, drawn, NUMBERS, rough=True)
+        assert np.array_equal(again, reason)
+        assert (rough_s[reason == 0] <= step_s[reason == 0]).all()
+        legal, reasons = legal + int(runs.sum()), reasons | set(reason.ravel())
+    assert legal > 300
+    assert len(reasons) > 5

@@ -43,7 +43,7 @@ AXES: dict[str, list[Any]] = {
     "vpp": [1, 2, 3],
     "ep": [1, 2, 4, 8],
     "all_gpus": [64, 128, 256],
-    "ga": [4, 8, 16, 32],
+    "ga": [4, 6, 8, 12, 16, 20, 24, 28, 32],
     "micro_batch": [1, 2, 4],
     "checkpointing": ["none", "full", "block:1"],
     "schedule": ["1f1b", "gpipe", "1f1b-deepspeed", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev"],

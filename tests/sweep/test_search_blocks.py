@@ -75,8 +75,43 @@ def test_the_plan_that_stands_for_a_block_has_the_best_network(tmp_path: Path) -
     assert set(columns["overlap_grad"]) == {1}
 
 
-def test_slices_that_cut_blocks_find_the_same(tmp_path: Path) -> None:
-    prepared, objective = prepared_of(tmp_path), objective_of()
+BY_FAMILIES: dict[str, list[Any]] = {
+    "bucket_bytes": ["25 MB", "200 MB"],
+    "ga": [24, 8, 16, 4, 12],
+    "pp": [1, 2, 4],
+    "tp": [2, 4],
+    "micro_batch": [1, 2],
+    "all_gpus": [64, 128],
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed", "micro_batches"),
+    [
+        ({}, {}, (24, 8, 16, 4, 12)),
+        ({"column": "step_time_s"}, {"where": ["micro_batch * tp < 8"]}, (24, 8, 16, 4, 12)),
+        ({"per": ("global_batch",)}, {}, ()),
+        ({}, {"where": ["batch > 256"]}, ()),
+        ({"column": "peak_memory_bytes"}, {}, ()),
+        ({}, {"axes": AXES}, ()),
+    ],
+)
+def test_blocks_that_differ_in_micro_batches_alone_are_a_family(
+    asked: Any, changed: Any, micro_batches: tuple[int, ...], tmp_path: Path
+) -> None:
+    prepared = prepared_of(tmp_path, **{"axes": BY_FAMILIES, **changed})
+    blocks = blocks_of(prepared.sweep, objective_of(**asked))
+    assert blocks.micro_batches == micro_batches
+    number = np.arange(blocks.count)
+    numbers = blocks.standing_for(number)
+    assert np.array_equal(blocks.block_of(numbers), number)
+    if micro_batches:
+        assert prepared.sweep.space.decode(numbers)["ga"].reshape(-1, 5).tolist() == [list(micro_batches)] * (blocks.count // 5)
+
+
+@pytest.mark.parametrize("axes", [AXES, BY_FAMILIES])
+def test_slices_that_cut_blocks_find_the_same(axes: dict[str, list[Any]], tmp_path: Path) -> None:
+    prepared, objective = prepared_of(tmp_path, axes=axes), objective_of()
     count = prepared.sweep.space.count
     blocks, frontier = blocks_of(prepared.sweep, objective), Frontier(objective=objective)
     cuts = [0, 3, 29, 30, 101, count]
