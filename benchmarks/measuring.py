@@ -56,6 +56,11 @@ class Spent:
     cpu_s: float
     peak_mb: float
 
+    @property
+    def told(self) -> str:
+        """What a figure of one of them notes: on a machine that others use, CPU seconds say more."""
+        return f"{self.cpu_s:.2f} CPU-s, {self.peak_mb:,.0f} MB"
+
 
 TIMED: Final = """
 import json, resource, subprocess, sys, time
