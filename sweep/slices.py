@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import REASON, SimError, SpecError
-from sweep.evaluation import evaluate, warm_up
+from sweep.evaluation import evaluate
 from sweep.folder import Location, folder_at
 from sweep.patience import StoreUnavailable
 from sweep.preparation import Sweep
 from sweep.slice_file import Slice, encoded
+from sweep.warming import warm_up
 
 FIRST_ROWS: Final = 4096
 MIN_ROWS: Final = 1024
