@@ -59,11 +59,12 @@ def main() -> None:
     unknown = sorted(set(given.groups) - set(GROUPS))
     if unknown:
         parser.error(f"unknown group {unknown[0]!r}, expected one of {', '.join(GROUPS)}")
-    kept: dict[str, Any] = {"machine": "", "figures": {}}
+    kept: dict[str, Any] = {"machine": "", "load": 0.0, "figures": {}}
     if RECORDED.exists():
         kept = json.loads(RECORDED.read_text(encoding="utf-8"))
-    here = machine()
-    print(f"{here}; medians of {ROUNDS}\nrecorded on: {kept['machine'] or '(nothing is recorded)'}")
+    here, load = machine(), round(os.getloadavg()[0], 1)
+    print(f"{here}, load {load} before this; medians of {ROUNDS}")
+    print(f"recorded on: {kept['machine']}, load {kept['load']}" if kept["machine"] else "nothing is recorded")
     print(f"{'':72} {'':>12} {'':22} {'recorded':>9}  bar")
     found: dict[str, float] = {}
     for name in given.groups or GROUPS:
@@ -79,7 +80,8 @@ def main() -> None:
             print(line(figure, kept["figures"].get(key)), flush=True)
     if given.record:
         before = kept["figures"] if kept["machine"] == here else {}
-        RECORDED.write_text(json.dumps({"machine": here, "figures": {**before, **found}}, indent=1) + "\n", encoding="utf-8")
+        kept = {"machine": here, "load": load, "figures": {**before, **found}}
+        RECORDED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def line(figure: Figure, before: float | None) -> str:

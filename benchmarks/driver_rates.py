@@ -27,7 +27,7 @@ from sweep.spec import load_spec
 DRIVER: Final = """
 import tempfile, time
 from pathlib import Path
-from sweep.evaluation import warm_up
+from sweep.warming import warm_up
 from sweep.executors.choice import Kind, opened
 from sweep.preparation import prepare
 from sweep.folder import folder_at
@@ -74,7 +74,7 @@ def driven(plans: int, kind: str = "local", writer: str = "auto") -> Driven:
 def memory_rows() -> Rows:
     """The driver's peak memory at growing numbers of plans."""
     for kind in ("local", "ray"):
-        for plans in (1_000_000, 10_000_000):
+        for plans in (1_000_000, 4_000_000):
             peak_mb = driven(plans, kind, "driver").peak_mb
             yield Figure(f"driver's peak memory, --executor {kind}, {plans:,} plans", peak_mb, "MB", "flat")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -56,22 +56,32 @@ class Spent:
     cpu_s: float
     peak_mb: float
 
+    @property
+    def told(self) -> str:
+        """What a figure of one of them notes: on a machine that others use, CPU seconds say more."""
+        return f"{self.cpu_s:.2f} CPU-s, {self.peak_mb:,.0f} MB"
+
+
+TIMED: Final = """
+import json, resource, subprocess, sys, time
+begun = time.perf_counter()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+wall_s, usage = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+if done.returncode:
+    sys.exit(" ".join(sys.argv[1:]) + ": " + done.stdout[-500:])
+print(json.dumps([wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))
+"""
+"""Runs a command in a process of its own: the peak memory of a child begins with that of its parent."""
+
 
 def spent(*words: str, cache: str = "") -> Spent:
     """Run `sweep WORDS...` to its end; `cache`: a folder for compiled kernels in place of the usual one."""
-    with tempfile.TemporaryFile() as output:
-        environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
-        command = [sys.executable, "-m", "sweep", *words]
-        begun = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)  # tells what this child took, with its own children
-        wall_s = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        told = output.read().decode()
-    if process.returncode != 0:
-        raise SystemExit(f"sweep {' '.join(words)} ended with {process.returncode}: {told[-500:]}")
-    return Spent(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
+    command = [sys.executable, "-c", TIMED, sys.executable, "-m", "sweep", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    return Spent(*json.loads(done.stdout))
 
 
 def median_spent(*words: str, rounds: int = ROUNDS) -> Spent:

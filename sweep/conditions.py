@@ -44,12 +44,13 @@ _CONDITION: Final = "a condition on the columns of one plan"
 
 
 @contextmanager
-def locked_down(files: Sequence[Path] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
+def locked_down(files: Sequence[Path] = (), *, many: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """A database in memory that can read `files` and nothing else; with none, it has one thread and little memory.
 
-    With none, every caller has a connection of its own to one database of the process: to open one takes 20 ms.
+    `many`: queries are to come, so that the footers of files are kept in memory. With no files, every caller has a connection
+    of its own to one database of the process: to open one takes 20 ms.
     """
-    with _opened(files) if files else closing(_of_process(os.getpid()).cursor()) as connection:
+    with _opened(files, many=many) if files else closing(_of_process(os.getpid()).cursor()) as connection:
         yield connection
 
 
@@ -59,7 +60,7 @@ def _of_process(process: int) -> duckdb.DuckDBPyConnection:
     return _opened(())
 
 
-def _opened(files: Sequence[Path]) -> duckdb.DuckDBPyConnection:
+def _opened(files: Sequence[Path], *, many: bool = False) -> duckdb.DuckDBPyConnection:
     """A database of its own."""
     config: dict[str, str | bool | int | float | list[str]] = {
         "autoinstall_known_extensions": "false",
@@ -72,6 +73,9 @@ def _opened(files: Sequence[Path]) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config=config)
     names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in files)
     connection.execute(f"SET allowed_paths = [{names}]").fetchall()
+    if many:
+        connection.execute("LOAD parquet").fetchall()
+        connection.execute("SET parquet_metadata_cache = true").fetchall()
     connection.execute("SET enable_external_access = false").fetchall()
     connection.execute("SET lock_configuration = true").fetchall()
     return connection

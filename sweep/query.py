@@ -142,7 +142,7 @@ def opened(**tables: Location) -> Iterator[duckdb.DuckDBPyConnection]:
     """
     with ExitStack() as stack:
         files = {name: stack.enter_context(Store(directory=directory).verified()) for name, directory in tables.items()}
-        connection = stack.enter_context(locked_down([path for paths in files.values() for path in paths]))
+        connection = stack.enter_context(locked_down([path for paths in files.values() for path in paths], many=True))
         for name, paths in files.items():
             connection.register(name, connection.read_parquet([str(path) for path in paths]))
         yield connection

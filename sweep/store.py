@@ -196,10 +196,8 @@ class Store:
     def refuse(self, damaged: Sequence[Slice]) -> None:
         """Raise SpecError if any slices are damaged."""
         if damaged:
-            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            raise SpecError(
-                f"{self.folder / damaged[0].file_name}{more}: damaged; the same `sweep run` computes damaged slices again"
-            )
+            named = f"{self.folder / damaged[0].file_name}" + (f" and {len(damaged) - 1} more" if len(damaged) > 1 else "")
+            raise SpecError(f"{named}: damaged; the same `sweep run` computes damaged slices again")
 
     @contextmanager
     def verified(self) -> Iterator[list[Path]]:

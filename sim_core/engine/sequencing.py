@@ -82,14 +82,14 @@ def fill_sequence(schedule: int, order: Codes, pp: int, vpp: int, ga: int, overl
     if rule_of(schedule, pp, overlapped) == BLOCKING:
         return int(_block(order, pp, ga, sequence))
     _link(PLACEMENT[schedule], pp, chunks, rounds, sequence.sent)
-    if SPLITS[schedule]:
+    if SPLITS[schedule]:  # each call is inlined with its constant: whole backwards pay for no parts
         return int(_send(order, row_of(schedule, vpp, ga), pp, chunks, rounds, True, sequence))
     return int(_send(order, row_of(schedule, vpp, ga), pp, chunks, rounds, False, sequence))
 
 
 @inner_kernel
 def _link(placement: int, pp: int, chunks: int, rounds: int, sent: Rows) -> None:
-    """Fill `sent`."""
+    """Fill `Sequence.sent`."""
     cells = pp * chunks
     sent[: 2 * cells] = -1
     for stage in range(pp):

@@ -54,7 +54,8 @@ def compare(
                 for path, count, provenance in zip((old, new), counts, pairs.provenances, strict=True)
                 if count[0] < int(provenance.get("rows", 0))
             ),
-            matched=_one(pairs.connection, "SELECT count(*) FROM pairs WHERE old_plan IS NOT NULL AND new_plan IS NOT NULL"),
+            matched=pairs.left_out
+            + _one(pairs.connection, "SELECT count(*) FROM pairs WHERE old_plan IS NOT NULL AND new_plan IS NOT NULL"),
             matched_without=pairs.without,
             inputs=input_changes(before, after),
             groups=tuple(_groups(pairs, order, groups)),
@@ -90,11 +91,17 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
     ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
     over = f"PARTITION BY {quoted(per)} " if per else ""
     plans = ", ".join(str(found.plan) for found in champions[0].values()) or "NULL"
+    pairs.connection.execute(f"CREATE TEMP TABLE champions AS FROM pairs WHERE old_plan IN ({plans})").fetchall()
+    numbers = pairs.connection.execute("SELECT new_plan FROM champions WHERE new_plan IS NOT NULL").fetchall()
+    same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM best."{name}"' for name in per)
     now = _dicts(
-        pairs,
-        f'WITH ranked AS (SELECT plan, rank() OVER ({over}ORDER BY {ranking}) AS rank, "{by}" AS value FROM new_rows '
-        f"WHERE status = 'ok' AND \"{by}\" IS NOT NULL) SELECT old_plan, new_status, value, rank FROM pairs "
-        f"LEFT JOIN ranked ON plan = new_plan WHERE old_plan IN ({plans})",
+        pairs,  # only rows that are not behind the old best plan of their group have a say in its rank
+        f"WITH best AS (SELECT * FROM new_rows WHERE plan IN ({', '.join(str(row[0]) for row in numbers) or 'NULL'})), "
+        f"ahead AS (SELECT one.* FROM new_rows one SEMI JOIN best ON "
+        f'one."{by}" {">=" if descending else "<="} best."{by}"{same} '
+        f"WHERE one.status = 'ok'), "
+        f'ranked AS (SELECT plan, rank() OVER ({over}ORDER BY {ranking}) AS rank, "{by}" AS value FROM ahead) '
+        "SELECT old_plan, new_status, value, rank FROM champions LEFT JOIN ranked ON plan = new_plan",
     )
     current = {row["old_plan"]: row for row in now}
     found = []
@@ -130,11 +137,17 @@ def _champions(
     by = order[0][0]
     ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
     over = f"PARTITION BY {quoted(per)} " if per else ""
+    ok = f"status = 'ok' AND \"{by}\" IS NOT NULL"
+    groups, best = quoted(per), f'{"max" if order[0][1] else "min"}("{by}") AS best'
+    least = f"SELECT {f'{groups}, ' if per else ''}{best} FROM {side}_rows "
+    least += f"WHERE {ok} {f'GROUP BY {groups}' if per else ''}"
+    same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM least."{name}"' for name in per)
     columns = list(dict.fromkeys(["plan", *per, *pairs.varying, by, "step_time_s"]))
     rows = _dicts(
         pairs,
-        f"SELECT {quoted(columns)} FROM {side}_rows WHERE status = 'ok' AND \"{by}\" IS NOT NULL "
-        f"QUALIFY row_number() OVER ({over}ORDER BY {ranking}, plan) = 1",
+        f"WITH least AS ({least}), first AS (SELECT one.* FROM {side}_rows one SEMI JOIN least "
+        f'ON one."{by}" = least.best{same} '
+        f"WHERE {ok}) SELECT {quoted(columns)} FROM first QUALIFY row_number() OVER ({over}ORDER BY {ranking}, plan) = 1",
     )
     return {
         tuple(row[name] for name in per): Champion(

@@ -19,6 +19,23 @@ LATER: Final = ("cp_exposed_s",)
 SIDES: Final = ("old", "new")
 _NUMBER: Final = "plan"
 _ALWAYS: Final = ("fidelity",)  # to match by if no column varies
+_RANGE: Final = 1 << 19  # plan numbers that are matched at a time
+_IDLE: Final = (
+    "coalesce(old_status <> 'ok' AND new_status <> 'ok' AND (new_status <> 'failed' OR old_status = 'failed'), false)"
+)
+"""Of a pair: no figure of a comparison depends on it but the number of pairs."""
+_STATUSES: Final = (
+    "o.plan AS old_plan, n.plan AS new_plan, o.status AS old_status, n.status AS new_status, "
+    "coalesce(nullif(n.reason, ''), nullif(o.reason, ''), n.status, o.status) AS why"
+)
+_BOTH: Final = "o.status = 'ok' AND n.status = 'ok'"
+_CHANGES: Final = ", ".join(
+    [
+        "o.step_time_s AS old_s, n.step_time_s AS new_s",
+        f"CASE WHEN {_BOTH} THEN n.step_time_s / o.step_time_s - 1 END AS change",
+        *(f"CASE WHEN {_BOTH} THEN n.{part} - o.{part} END AS {part}" for part in PARTS),
+    ]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +51,7 @@ class Pairs:
     keys: tuple[str, ...]
     varying: tuple[str, ...]
     without: tuple[str, ...]
+    left_out: int  # pairs that are not in the table: neither side runs
 
 
 @contextmanager
@@ -44,13 +62,15 @@ def paired(old: Location, new: Location) -> Iterator[Pairs]:
             provenances = tuple(_checked(connection, side, path) for side, path in zip(SIDES, (old, new), strict=True))
             keys = _same_columns(connection, provenances)
             varying, without = _spread(connection, keys)
-            _match(connection, [key for key in varying if key not in without])
+            by = [key for key in varying if key not in without]
+            left_out = _match(connection, by or _ALWAYS)
             yield Pairs(
                 connection=connection,
                 provenances=(provenances[0], provenances[1]),
                 keys=tuple(keys),
                 varying=tuple(varying),
                 without=tuple(without),
+                left_out=left_out,
             )
         except duckdb.Error as error:
             text = str(error).splitlines()[0]
@@ -115,18 +135,46 @@ def _spread(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> tuple
     return varying, without
 
 
-def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> None:
-    """Create the table `pairs`: plan numbers, statuses, reason (new, else old), step times, and new - old of each part."""
-    on = " AND ".join(f'o."{name}" IS NOT DISTINCT FROM n."{name}"' for name in by or _ALWAYS)
-    both = "o.status = 'ok' AND n.status = 'ok'"
-    deltas = ", ".join(f"CASE WHEN {both} THEN n.{part} - o.{part} END AS {part}" for part in PARTS)
-    why = "coalesce(nullif(n.reason, ''), nullif(o.reason, ''), n.status, o.status)"
-    connection.execute(
-        "CREATE TEMP TABLE pairs AS SELECT o.plan AS old_plan, n.plan AS new_plan, o.status AS old_status, "
-        f"n.status AS new_status, {why} AS why, o.step_time_s AS old_s, n.step_time_s AS new_s, "
-        f"CASE WHEN {both} THEN n.step_time_s / o.step_time_s - 1 END AS change, {deltas} "
-        f"FROM old_rows o FULL OUTER JOIN new_rows n ON {on}"
-    ).fetchall()
+def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> int:
+    """Create the table `pairs`: plan numbers, statuses, reason (new, else old), step times, and new - old of each part.
+
+    Plans match if they have the same values `by`. As long as the same number means the same values, one range of numbers is
+    matched after the other, which takes little memory; else all at once. Returns how many pairs the table leaves out (_IDLE).
+    """
+    ends = [connection.execute(f"SELECT max(plan) FROM {side}_rows").fetchall()[0][0] or 0 for side in SIDES]
+    left_out = 0
+    for first in range(0, max(ends) + 1, _RANGE):
+        within = f"plan BETWEEN {first} AND {first + _RANGE - 1}"
+        keyed = f"plan, status, reason, hash({', '.join(map(_quoted, by))}) AS keyed"
+        old, new = (f"(SELECT {keyed} FROM {side}_rows WHERE {within})" for side in SIDES)
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE matched AS SELECT {_STATUSES}, coalesce(o.keyed <> n.keyed, false) AS other "
+            f"FROM {old} o FULL OUTER JOIN {new} n ON o.plan = n.plan"
+        ).fetchall()
+        idle, others = connection.execute(f"SELECT count(*) FILTER ({_IDLE}), count(*) FILTER (other) FROM matched").fetchall()[
+            0
+        ]
+        target = "INSERT INTO pairs" if first else "CREATE TEMP TABLE pairs AS"
+        if others:
+            on = " AND ".join(f"o.{_quoted(name)} IS NOT DISTINCT FROM n.{_quoted(name)}" for name in by)
+            connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT {_STATUSES}, {_CHANGES} "
+                f"FROM old_rows o FULL OUTER JOIN new_rows n ON {on}"
+            ).fetchall()
+            left_out = 0
+            break
+        old, new = (f"(SELECT * FROM {side}_rows WHERE {within} AND status = 'ok')" for side in SIDES)
+        connection.execute(
+            f"{target} SELECT m.* EXCLUDE (other), {_CHANGES} FROM matched m LEFT JOIN {old} o ON o.plan = m.old_plan "
+            f"LEFT JOIN {new} n ON n.plan = m.new_plan WHERE NOT {_IDLE}"
+        ).fetchall()
+        left_out += idle
+    connection.execute("DROP TABLE matched").fetchall()
+    return left_out
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 def known_column(name: str, pairs: Pairs, what: str) -> str:

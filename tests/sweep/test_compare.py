@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from sim_core import PARTS, SpecError, hardware_yaml, read_hardware
+from sweep.compare import pairs
 from sweep.compare.changes import input_changes
 from sweep.compare.comparison import QUANTILES, compare
 from sweep.compare.report import markdown, percent, plan_text, sections
@@ -75,7 +76,9 @@ def slower_network(**more: Any) -> Row:
     return {"preset": "H100-SXM", "nic_bandwidth": "300 Gb/s", "memory": "30 GB", **more}
 
 
-def test_every_number_is_that_of_pairing_in_python(run: Runner) -> None:
+@pytest.mark.parametrize("plans_at_a_time", [100, 1 << 19])
+def test_every_number_is_that_of_pairing_in_python(run: Runner, monkeypatch: pytest.MonkeyPatch, plans_at_a_time: int) -> None:
+    monkeypatch.setattr(pairs, "_RANGE", plans_at_a_time)
     """A slower network and less memory, on a space that lost one tp and won another."""
     old = run("old")
     new = run("new", hardware=slower_network(), axes={**AXES, "tp": [1, 2, 4, 16]})
@@ -173,6 +176,13 @@ def test_plans_are_matched_by_value_not_by_number(run: Runner) -> None:
     assert (found.new_plans.plans, found.vanished_plans.plans, found.largest) == (0, 0, ())
     assert not [change for change in found.inputs if change.moves_results]
     assert {group.worse for group in found.groups} == {0.0}
+
+
+def test_where_numbers_become_those_of_other_plans_all_are_matched_by_value(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "_RANGE", 100)
+    test_plans_are_matched_by_value_not_by_number(run)
 
 
 def test_a_number_that_is_an_axis_on_one_side_is_held_on_the_other(run: Runner) -> None:
