@@ -27,7 +27,7 @@ from sweep.spec import load_spec
 DRIVER: Final = """
 import tempfile, time
 from pathlib import Path
-from sweep.evaluation import warm_up
+from sweep.warming import warm_up
 from sweep.executors.choice import Kind, opened
 from sweep.preparation import prepare
 from sweep.folder import folder_at

@@ -3,11 +3,8 @@
 This module is the public interface of the package, which does not know sweeps, clusters or result files.
 """
 
-from sim_core.jit import use_cache_dir
-
-use_cache_dir()  # before the first kernel is defined
-
 from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns
+from sim_core.compiling import compile_steps, compile_tables
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
@@ -39,7 +36,7 @@ from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
 )
-from sim_core.jit import BOUNDS, STEP, cache_dir, compiling_alone, is_compiled
+from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone, is_compiled
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
@@ -152,6 +149,7 @@ __all__ = [
     "MEMORY",
     "METRICS",
     "PARTS",
+    "PLAIN_PYTHON",
     "PLAN_DEFAULTS",
     "PRECISIONS",
     "PRECISION_NAMES",
@@ -210,6 +208,8 @@ __all__ = [
     "ignored_columns",
     "imbalance_codes",
     "collective_seconds",
+    "compile_steps",
+    "compile_tables",
     "compiling_alone",
     "count",
     "export_simai",

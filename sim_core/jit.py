@@ -1,7 +1,8 @@
 """Compilation of all kernels by numba, cached on disk under the hash of what they are made of.
 
-numba's own cache misses changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named
-by the hash of its text and of all that it names, so that machine code of old sources is never used.
+numba is imported when the first kernel is called: commands that only read results do without it. numba's own cache misses
+changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named by the hash of its text and
+of all that it names, so that machine code of old sources is never used.
 """
 
 from __future__ import annotations
@@ -12,12 +13,10 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, cached_property, update_wrapper
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
-
-import numba
-from numba.core.dispatcher import Dispatcher
 
 from sim_core.sources import ROOT, function_hashes, source_hash
 
@@ -25,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., object])
 STEP: Final = "step"
 BOUNDS: Final = "bounds"
 """What kernels are for: simulated steps, or also their bounds."""
+PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+"""Whether kernels are plain Python in this process."""
 
 
 @cache
@@ -105,20 +106,75 @@ def inlined_kernel(function: F) -> F:
     return _compiled(function, _nrt=False, no_cpython_wrapper=True, forceinline=True)
 
 
+_PLAIN: Final = ContextVar("plain", default=False)
+
+
+@contextmanager
+def in_plain_python() -> Iterator[None]:
+    """Let kernels that Python calls run as plain Python, which compiles nothing."""
+    before = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(before)
+
+
+class Kernel:
+    """A function that numba compiles, or loads from the cache, when it is first called by Python or by another kernel."""
+
+    def __init__(self, function: Callable[..., object], options: dict[str, Any]) -> None:
+        self.py_func = function
+        self._options = options
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self.py_func if _PLAIN.get() else self.dispatcher)(*arguments)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """The same function in numba."""
+        numba, options = _numba(), dict(self._options)
+        if "no_cpython_wrapper" in options:
+            from sim_core.inner_code import InnerCompiler
+
+            options["pipeline_class"] = InnerCompiler
+        return _one_per_type(numba.njit(**options)(self.py_func))
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What a kernel that names this one finds in its place."""
+        return self.dispatcher._numba_type_
+
+
+@cache
+def _numba() -> Any:
+    """numba, which keeps kernels in `cache_dir()` and knows vectors."""
+    import numba
+
+    # setattr, because numba creates these names at run time
+    setattr(numba.config, "CACHE_DIR", str(_version_dir()))  # noqa: B010
+    locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
+    setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
+    import sim_core.vector_code  # noqa: F401 (what it says to numba)
+
+    return numba
+
+
 def _compiled(function: F, **options: Any) -> F:
+    if PLAIN_PYTHON:
+        return function
     options |= {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    return cast(F, _one_per_type(numba.njit(**options)(function)))
+    return cast(F, Kernel(function, options))
 
 
 def _one_per_type(dispatcher: Any) -> Any:
     """Let kernels call it by the types of its arguments alone: numba compiles it once more for each constant otherwise."""
-    if isinstance(dispatcher, Dispatcher):
-        by_type, kind_of = dispatcher.get_call_template, getattr(numba.types, "unliteral")  # noqa: B009 (made at run time)
+    by_type, kind_of = dispatcher.get_call_template, _numba().types.unliteral
 
-        def get_call_template(args: Any, kws: Any) -> Any:
-            return by_type(tuple(map(kind_of, args)), {name: kind_of(kind) for name, kind in kws.items()})
+    def get_call_template(args: Any, kws: Any) -> Any:
+        return by_type(tuple(map(kind_of, args)), {name: kind_of(kind) for name, kind in kws.items()})
 
-        setattr(dispatcher, "get_call_template", get_call_template)  # noqa: B010 (numba's method, of this one only)
+    dispatcher.get_call_template = get_call_template
     return dispatcher
 
 
@@ -156,14 +212,6 @@ class KernelLocator:
             return None
         name = f"{function.__module__}.{function.__name__}"
         return cls(_function_hashes().get(name, source_hash()), function.__code__.co_firstlineno)
-
-
-def use_cache_dir() -> None:
-    """Let numba keep kernels in `cache_dir()`; called once by the package, before the first kernel is defined."""
-    # setattr, because numba creates these names at run time
-    setattr(numba.config, "CACHE_DIR", str(_version_dir()))  # noqa: B010
-    locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
-    setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
 
 
 @contextmanager

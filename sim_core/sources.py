@@ -112,21 +112,24 @@ def _module(text: str) -> Module:
     others, of_all = [], set[str]()
     for code in tree.body:
         if isinstance(code, ast.Import | ast.ImportFrom):
-            of = code.module or "" if isinstance(code, ast.ImportFrom) else None
-            for one in code.names:
-                module.imports[one.asname or one.name] = Symbol(of, one.name) if of is not None else Symbol(one.name, WHOLE)
+            module.imports.update(_imported(code))
             continue
         begin = min([code.lineno, *(one.lineno for one in getattr(code, "decorator_list", ()))])
         own = "\n".join(lines[begin - 1 : code.end_lineno])
-        names = _defined(code)
+        names, used = _defined(code), {name.id for name in ast.walk(code) if isinstance(name, ast.Name)}
+        if "import " in own:  # modules that a function imports for what they do are part of it
+            for inside in ast.walk(code):
+                if isinstance(inside, ast.Import | ast.ImportFrom):
+                    module.imports.update(_imported(inside))
+                    used.update(_imported(inside))
         if isinstance(code, ast.FunctionDef):
             module.functions.append(code.name)
         for name in names:
             module.texts[name] = module.texts.get(name, "") + own
-            module.uses.setdefault(name, set()).update(_used(code))
+            module.uses.setdefault(name, set()).update(used)
         if not names and not (isinstance(code, ast.Expr) and isinstance(code.value, ast.Constant)):
             others.append(own)
-            of_all |= _used(code)
+            of_all |= used
     for name in module.uses:
         module.texts[name] += "\0" + "\n".join(others)
         module.uses[name] |= of_all
@@ -141,5 +144,7 @@ def _defined(code: ast.stmt) -> list[str]:
     return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
 
-def _used(code: ast.stmt) -> set[str]:
-    return {name.id for name in ast.walk(code) if isinstance(name, ast.Name)}
+def _imported(code: ast.Import | ast.ImportFrom) -> dict[str, Symbol]:
+    if isinstance(code, ast.Import):
+        return {one.asname or one.name: Symbol(one.name, WHOLE) for one in code.names}
+    return {one.asname or one.name: Symbol(code.module or "", one.name) for one in code.names}

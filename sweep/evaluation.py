@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 import numpy as np
@@ -10,19 +9,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import (
-    BOUNDS,
     FIRST_FAILURE,
     MEMORY,
     METRICS,
     REASON,
     REASONS,
     STATUSES,
-    STEP,
     Plans,
     bounds,
     coarse_bounds,
     coarse_bounds_over,
-    compiling_alone,
     legality,
     simulate,
     slice_plans,
@@ -134,21 +130,6 @@ def _batch(
     arrays |= {name: pa.array(column, mask=np.isnan(column)) for name, column in values.items()}
     schema = result_schema(sweep.space)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
-
-
-def warm_up(sweep: Sweep, what: str = STEP) -> float:
-    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds. BOUNDS: also bounds some.
-
-    At least one plan must be legal, or nothing is compiled and every worker compiles for itself; so more are tried if needed.
-    """
-    begun = time.perf_counter()
-    with compiling_alone(what):
-        for plans in (WARM_UP_PLANS, PROBE_PLANS):
-            if what == BOUNDS:
-                bounded(sweep, spread(sweep.space.count, plans))
-            if "" in evaluate(sweep, spread(sweep.space.count, plans)).column("reason").to_pylist():
-                break
-    return time.perf_counter() - begun
 
 
 def spread(count: int, chosen: int) -> Ints:

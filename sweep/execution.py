@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from sim_core import SpecError, is_compiled, short
 from sweep.columns import result_schema
-from sweep.evaluation import PROBE_PLANS, evaluate, spread, warm_up
+from sweep.evaluation import PROBE_PLANS, evaluate, spread
 from sweep.executors import ClusterLost, Executor
 from sweep.preparation import Prepared, Sweep
 from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.slices import FIRST_ROWS, SliceQueue, SliceTask
 from sweep.store import Store
+from sweep.warming import warm_up
 
 WARM_S: Final = 3.0
 TRIED_PLANS: Final = 1024

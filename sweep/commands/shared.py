@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from sim_core import LARGEST, STEP, SpecError, cache_dir, is_compiled, short, shown
-from sweep.evaluation import warm_up
 from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
 from sweep.show.terminal import signals_end_at_once
 from sweep.spec import SweepSpec
+from sweep.warming import warm_up
 
 RESULTS: Final = Path("results")
 

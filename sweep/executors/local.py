@@ -7,12 +7,10 @@ store the last ones. Workers end with their driver, even if it is killed (PR_SET
 
 from __future__ import annotations
 
-import ctypes
 import math
 import multiprocessing as mp
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,10 +25,10 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SimError
+from sweep.lifetime import end_with
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 
-_PR_SET_PDEATHSIG: Final = 1
 _STOP_S: Final = 5.0
 _STARTED: Final = "started"
 _READY: Final = "ready"
@@ -202,10 +200,7 @@ def _stop(worker: _Worker) -> None:
 
 def _work(pipe: Connection, driver: int) -> None:
     """The main function of a worker: receive slices, answer each with a receipt or an error, end when the pipe closes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != driver:  # the driver died before prctl took effect
-            return
+    end_with(driver)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

@@ -17,7 +17,6 @@ from sim_core import SimError, SpecError
 from sweep.compare.comparison import compare
 from sweep.compare.report import group_text
 from sweep.compare.result import Comparison
-from sweep.evaluation import warm_up
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
@@ -32,6 +31,7 @@ from sweep.nightly.verdict import regressions
 from sweep.preparation import Prepared, prepare
 from sweep.spec import load_spec
 from sweep.store import Store
+from sweep.warming import warm_up
 
 EXIT_REGRESSIONS: Final = 1
 EXIT_FAILURES: Final = 2

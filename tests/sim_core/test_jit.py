@@ -126,7 +126,8 @@ def test_a_function_is_made_of_all_that_it_names() -> None:
         ("engine/events.py", "end_s, position, free_s = ", "end_s, position, other_s = ", True),  # in a function that it calls
         ("engine/codes.py", "LOOP, V, BOTH_WAYS = 0, 1, 2", "LOOP, V, BOTH_WAYS = 0, 2, 1", True),  # a constant
         ("jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
-        ("vectors.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
+        ("vector_code.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become
+        ("inner_code.py", "self._finalized = True", "self._finalized = False", True),  # in how it is compiled
         ("planning/columns.py", "    tp: int", "    tp: float", True),  # a field of an argument
         ("engine/codes.py", "import numpy as np\n", "import numpy as np\n\nnp.seterr()\n", True),  # a statement of a module
         ("models/flops.py", "def ", "def other_", False),
@@ -181,7 +182,29 @@ def test_only_kernels_call_inner_kernels() -> None:
 def test_a_kernel_is_compiled_once_for_all_constants() -> None:
     one = cast(Any, allocated_sum)
     assert both(np.ones(3)) == 3 * 1 + 3 * 2
-    assert len(one.signatures) == 1
+    assert len(one.dispatcher.signatures) == 1
+
+
+@pytest.mark.skipif("NUMBA_DISABLE_JIT" in os.environ, reason="kernels are plain Python")
+def test_a_kernel_is_compiled_when_it_is_first_called_unless_as_plain_python() -> None:
+    one = cast(Any, jit.kernel(lambda value: 2 * value))
+    with jit.in_plain_python():
+        assert one(2) == 4
+    assert "dispatcher" not in vars(one)
+    with pytest.raises(ZeroDivisionError), jit.in_plain_python():
+        raise ZeroDivisionError
+    assert halved(3.0) == 1.5
+    assert "dispatcher" in vars(halved)
+
+
+@jit.inner_kernel
+def _half(value: float) -> float:
+    return value / 2
+
+
+@jit.outer_kernel
+def halved(value: float) -> float:
+    return _half(value)
 
 
 @jit.kernel

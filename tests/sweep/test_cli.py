@@ -16,7 +16,7 @@ import typer
 
 from sim_core import HARDWARE_KEYS, read_hardware
 from sweep.cli import COMMANDS
-from tests.conftest import GPT7B, LLAMA405B
+from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 
@@ -40,6 +40,22 @@ def test_the_list_of_commands_is_told_without_loading_them() -> None:
         assert name in told
     files = Path(import_module("sweep.commands").__path__[0]).glob("*_command.py")
     assert {path.stem.removesuffix("_command") for path in files} == {*COMMANDS}
+
+
+def test_commands_that_read_results_do_without_the_compiler(tmp_path: Path) -> None:
+    """numba alone takes as long to import as a ranking takes."""
+    spec, result = EXAMPLES / "gpt7b.yaml", tmp_path / "result"
+    assert sweep("run", spec, "--out", result, "--set", "axes.tp=[1]", "-q").returncode == 0
+    lines: list[list[object]] = [["ls", tmp_path], ["status", result], ["rank", result], ["compare", result, result]]
+    lines.append(["report", result, "--output", tmp_path / "page.html"])
+    code = (
+        "import sys; from sweep.cli import app; "
+        f"[app(line, standalone_mode=False) for line in {[[*map(str, line)] for line in lines]}]; "
+        "print('loaded', {'numba', 'llvmlite', 'ray', 'scipy', 'pandas', 'plotly'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "loaded set()" in done.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

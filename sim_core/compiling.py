@@ -1,0 +1,47 @@
+"""The kernels of a sweep in two halves, so that two processes can compile them at the same time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim_core.batch import batches, run_rows, tables_of
+from sim_core.costing.recomputed import again_flops
+from sim_core.hardware.table import HardwareTable
+from sim_core.jit import in_plain_python
+from sim_core.metrics import METRICS
+from sim_core.planning.columns import EVENT, Plans
+from sim_core.planning.imbalance import with_loads
+from sim_core.planning.legality import check
+from sim_core.scratch import allocate_together
+from sim_core.simulator import legality
+from sim_core.workloads.workload import Workload
+
+
+def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
+    """Compile all that `simulate` runs before the steps of `plans`, by running it."""
+    reason, _ = legality(workload, hardware, plans)
+    plans = with_loads(workload, plans)
+    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
+        tables_of(workload, hardware, plans, rows)
+        return
+
+
+def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> bool:
+    """Compile the kernel of steps alone, by running one of `plans`, whose tables plain Python makes. False if none can run.
+
+    Its memory may be too small: plain Python would need long to find one that fits.
+    """
+    with in_plain_python():
+        can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
+        if not len(can_run):
+            return False
+        virtual = (plans.pp * plans.vpp)[can_run]
+        rows = can_run[[int(np.argmin(virtual))]]  # few rows of tables
+        plans = with_loads(workload, plans)
+        tables = tables_of(workload, hardware, plans, rows)
+        arrays, again = workload.arrays, again_flops(workload)
+        scratch = allocate_together(arrays, plans, tables.split, rows)
+    n = len(plans.tp)
+    reason, metrics, recomputed = np.zeros(n, np.int64), np.empty((len(METRICS), n)), np.empty(n)
+    run_rows(arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
+    return True

@@ -1,0 +1,77 @@
+"""The engine made ready for a sweep: loaded from the cache, or compiled, by two processes if there are two cores."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+
+from sim_core import (
+    BOUNDS,
+    PLAIN_PYTHON,
+    STEP,
+    HardwareTable,
+    Plans,
+    Workload,
+    compile_steps,
+    compile_tables,
+    compiling_alone,
+    is_compiled,
+)
+from sweep.columns import describe_rows
+from sweep.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, evaluate, spread
+from sweep.lifetime import end_with
+from sweep.preparation import Sweep
+
+
+def warm_up(sweep: Sweep, what: str = STEP) -> float:
+    """Compile the engine, or load it from the cache, by simulating a few plans; returns seconds. BOUNDS: also bounds some.
+
+    At least one plan must be legal, or nothing is compiled and every worker compiles for itself; so more are tried if needed.
+    """
+    begun = time.perf_counter()
+    with compiling_alone(what):
+        if not is_compiled(what) and len(os.sched_getaffinity(0)) > 1 and not PLAIN_PYTHON:
+            some = describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]
+            given = sweep.workload, sweep.hardware, some
+            with _steps_compiled_meanwhile(given):
+                compile_tables(*given)
+        for plans in (WARM_UP_PLANS, PROBE_PLANS):
+            if what == BOUNDS:
+                bounded(sweep, spread(sweep.space.count, plans))
+            if "" in evaluate(sweep, spread(sweep.space.count, plans)).column("reason").to_pylist():
+                break
+    return time.perf_counter() - begun
+
+
+@contextmanager
+def _steps_compiled_meanwhile(given: tuple[Workload, HardwareTable, Plans]) -> Iterator[None]:
+    """Another process compiles the kernel of steps during the block. If it fails, this one does when it needs the kernel."""
+    with TemporaryFile() as file:
+        pickle.dump((os.getpid(), given), file)
+        file.seek(0)
+        other = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=file, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    try:
+        yield
+        other.wait()
+    finally:
+        other.kill()
+        other.wait()
+
+
+def _compile_steps() -> None:
+    """The main function of the other process."""
+    parent, given = pickle.load(sys.stdin.buffer)
+    end_with(parent)
+    compile_steps(*given)
+
+
+if __name__ == "__main__":
+    _compile_steps()

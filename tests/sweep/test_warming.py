@@ -1,0 +1,68 @@
+"""The engine made ready: two processes compile it, and a sweep does without the second."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sim_core.compiling as compiling
+import sim_core.simulator as simulator
+import sweep.warming as warming
+from sim_core import compile_steps, simulate
+from sweep.columns import describe_rows
+from sweep.evaluation import WARM_UP_PLANS, spread
+from sweep.preparation import Prepared, prepare
+from sweep.spec import load_spec
+from tests.conftest import EXAMPLES
+
+
+def kinds(value: Any) -> Any:
+    """What numba compiles for: kinds of numbers, dimensions and order of arrays, tuples of them."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.ndim, value.flags.c_contiguous, value.flags.writeable
+    return (type(value), [kinds(one) for one in value]) if isinstance(value, tuple) else type(value)
+
+
+@pytest.mark.parametrize("name", ["gpt7b", "llama3_70b_h100", "gpt7b_as_recorded"])
+def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EXAMPLES / f"{name}.yaml"
+    sweep = prepare(load_spec(spec, []), spec.parent).sweep
+    plans = describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]
+    seen: list[Any] = []
+    for module in (compiling, simulator):
+        monkeypatch.setattr(module, "run_rows", lambda *arguments: seen.append(kinds(arguments)))
+    assert compile_steps(sweep.workload, sweep.hardware, plans)
+    simulate(sweep.workload, sweep.hardware, plans)
+    assert len(seen) >= 2
+    assert all(one == seen[0] for one in seen[1:])
+
+
+def test_plans_that_cannot_run_compile_nothing(prepared: Prepared) -> None:
+    sweep = prepared.sweep
+    plans = describe_rows(sweep.space, np.zeros(1, np.int64))[1]
+    assert not compile_steps(sweep.workload, sweep.hardware, plans._replace(tp=plans.tp * 2**16))
+
+
+@pytest.mark.parametrize("other", ["/bin/false", "/bin/true"])
+def test_a_second_process_that_fails_leaves_it_to_the_first(
+    prepared: Prepared, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    popen = subprocess.Popen
+
+    def noted(command: list[str], **how: Any) -> Any:
+        started.append(command)
+        return popen(command, **how)
+
+    monkeypatch.setattr(warming, "is_compiled", lambda what: False)
+    monkeypatch.setattr(warming, "PLAIN_PYTHON", False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(sys, "executable", other)
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    assert warming.warm_up(prepared.sweep) > 0
+    assert started == [[other, "-m", "sweep.warming"]]
