@@ -29,6 +29,11 @@ TARGET_S: Final = 1.0
 """A slice should take about this long to compute: handing it out costs little, and little is lost with a worker."""
 SLOWEST_S: Final = 10.0
 """Where storing is slow, a slice takes twice as long to compute as to store, up to this."""
+MOST_FILES: Final = 20_000
+"""So many files of a sweep are quick to list and to rank: the slices of a large one take longer, up to LONGEST_S."""
+LONGEST_S: Final = 30.0
+SHORTEST_S: Final = 0.1
+"""Slices get shorter towards the end of a run, so that all workers finish together, but not less than this."""
 LIMIT_S: Final = 120.0
 """Default time limit: a slice that takes longer counts as hanging. Its process is ended and the plan at fault is found."""
 MOST_LEFT: Final = 4
@@ -130,6 +135,7 @@ class SliceQueue:
     width: int = 1  # plans that take the time of one
     returned: deque[tuple[Slice, int]] = field(default_factory=deque)  # slices, each with its number of losses
     rows_per_s: float | None = None
+    whole: int = 0  # rows of the run
     stored_s: float = 0.0
     left: list[Slice] = field(default_factory=list)  # computed, but not stored: for the next run
     left_in_a_row: int = 0
@@ -149,12 +155,15 @@ class SliceQueue:
         return Slice(gap.start, gap.start + rows), 0
 
     def _rows(self) -> int:
-        target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
-        rows = FIRST_ROWS * self.width if self.rows_per_s is None else int(self.rows_per_s * target_s)
         left = sum(gap.rows for gap in self.gaps)
-        if self.workers > 1:  # smaller towards the end, so that all workers finish together
-            left //= 2 * self.workers
-        return max(MIN_ROWS * self.width, min(rows, left, MAX_ROWS * self.width))
+        self.whole = max(self.whole, left)
+        rate = self.rows_per_s
+        if rate is None:
+            return max(MIN_ROWS, min(FIRST_ROWS, left // (2 * self.workers)))
+        target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
+        rows = max(rate * target_s, min(self.whole / MOST_FILES, rate * LONGEST_S))
+        shared = max(left / (2 * self.workers), rate * SHORTEST_S)  # smaller towards the end
+        return max(MIN_ROWS, int(min(rows, shared, MAX_ROWS * self.width)))
 
     def finished(self, receipt: Receipt) -> None:
         """Update the speed of a worker, smoothed over slices."""

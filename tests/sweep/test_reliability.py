@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from sweep.slice_file import Slice
-from sweep.slices import FIRST_ROWS, MAX_ROWS, Receipt, SliceQueue
+from sweep.slices import FIRST_ROWS, LONGEST_S, MAX_ROWS, MIN_ROWS, SHORTEST_S, Receipt, SliceQueue
 from sweep.store import Store
 from tests.conftest import ROOT
 from tests.sweep.conftest import rows, spec_in
@@ -252,6 +252,20 @@ def test_a_slow_store_does_not_make_slices_small() -> None:
         assert taken is not None
         sizes.append(taken[0].rows)
     assert sizes == [10_240, 10_240, MAX_ROWS]
+
+
+@pytest.mark.parametrize(("rate", "files"), [(150_000, 20_000), (20_000, 28_000), (4_000, 35_000)])
+def test_a_large_sweep_is_cut_into_fewer_slices(rate: int, files: int) -> None:
+    """10^9 plans, 1,000 workers: slices take longer, so that their files can be listed, but not longer than LONGEST_S."""
+    queue = SliceQueue(gaps=deque([Slice(0, 10**9)]), workers=1000)
+    sizes: list[int] = []
+    while (taken := queue.take()) is not None:
+        sizes.append(taken[0].rows)
+        queue.finished(Receipt(part=taken[0], seconds=taken[0].rows / rate))
+    assert sum(sizes) == 10**9
+    assert len(sizes) <= files
+    assert max(sizes) <= rate * LONGEST_S
+    assert sum(sizes[-1000:]) <= 1000 * max(rate * SHORTEST_S, MIN_ROWS), "the last of each worker are short"
 
 
 def test_every_cell_of_the_matrix_names_its_test() -> None:
