@@ -29,7 +29,7 @@ WORSE: Final = "not_among_best"
 ELSEWHERE: Final = -1
 """Instead of a reason: a block of another slice."""
 FIRST_BATCH: Final = 64
-"""Plans simulated at first; twice as many each time."""
+"""Plans simulated at first, or one for each group; twice as many each time."""
 FIRST_MEMBERS: Final = 1024
 """About so many plans of blocks are bounded one by one at first; twice as many each time ..."""
 MEMBERS: Final = 16_384
@@ -88,7 +88,7 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     found = bounded(sweep, positions)
     ahead = of_bounded(found, frontier.objective)
     counted, promise = count_reasons(ahead, np.ones(len(positions), np.int64)), promise_of(ahead, frontier)
-    left, size = promise.order, FIRST_BATCH
+    left, size = promise.order, max(FIRST_BATCH, len(np.unique(promise.group)))
     tables: list[pa.RecordBatch] = []
     while True:
         left = promise.still_open(left, frontier)

@@ -20,29 +20,28 @@ class Frontier:
 
     objective: Objective
     found: dict[bytes, tuple[Floats, Ints]] = field(default_factory=dict)
+    limit: dict[bytes, float] = field(default_factory=dict)  # of groups of which as many as the best are known
     simulated: int = 0
     tightness: float = 0.0  # sum over the simulated of bound / step
 
     def copy(self) -> Frontier:
         """One to be added to on its own, which has simulated nothing yet; the arrays are never changed in place."""
-        return Frontier(objective=self.objective, found=dict(self.found))
+        return Frontier(objective=self.objective, found=dict(self.found), limit=dict(self.limit))
 
     def add(self, keys: Sequence[bytes], group: Ints, cost: Floats, plan: Ints) -> None:
         """Take in simulated plans: [rows] each but for `keys`, the groups that `group` counts."""
-        for k in np.unique(group):
-            mine = group == k
+        by_group = np.argsort(group, kind="stable")
+        for mine in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(group) else ():
+            k = int(group[mine[0]])
             before = self.found.get(keys[k], (np.empty(0), np.empty(0, np.int64)))
             plans, first = np.unique(np.concatenate([before[1], plan[mine]]), return_index=True)
             costs = np.concatenate([before[0], cost[mine]])[first]
             order = np.lexsort((plans, costs))[: self.objective.best]
-            self.found[keys[k]] = costs[order], plans[order]
+            costs = costs[order]
+            self.found[keys[k]] = costs, plans[order]
+            if len(costs) == self.objective.best:
+                self.limit[keys[k]] = self.objective.limit(float(costs[0]), float(costs[-1]))
 
     def limits(self, keys: Sequence[bytes]) -> Floats:
         """The highest cost of a plan that can be in the answer, of each group; infinite while fewer than the best are known."""
-        return np.array([self._limit(key) for key in keys])
-
-    def _limit(self, key: bytes) -> float:
-        costs, _ = self.found.get(key, (np.empty(0), None))
-        if len(costs) < self.objective.best:
-            return float("inf")
-        return self.objective.limit(float(costs[0]), float(costs[-1]))
+        return np.array([self.limit.get(key, np.inf) for key in keys], np.float64)
