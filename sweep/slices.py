@@ -159,7 +159,7 @@ class SliceQueue:
         self.whole = max(self.whole, left)
         rate = self.rows_per_s
         if rate is None:
-            return max(MIN_ROWS, min(FIRST_ROWS, left // (2 * self.workers)))
+            return max(MIN_ROWS, min(FIRST_ROWS, left // (2 * self.workers), MAX_ROWS * self.width))
         target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
         rows = max(rate * target_s, min(self.whole / MOST_FILES, rate * LONGEST_S))
         shared = max(left / (2 * self.workers), rate * SHORTEST_S)  # smaller towards the end
