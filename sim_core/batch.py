@@ -25,10 +25,10 @@ from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.last import slow_last_backwards
+from sim_core.step.last import cost_last_backwards
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, share_sends
-from sim_core.step.once import finish_step, gather_parameters
+from sim_core.step.once import finish_step, gather_parameters, slow_beside_gather
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import shard_blocks
 from sim_core.vectors import LANES
@@ -166,7 +166,7 @@ def _begin(case: Case, scratch: Scratch) -> None:
     shard_blocks(case, low, program, scratch.layers, out)
     share_sends(case, low, program, out)
     gather_parameters(case, low, program, scratch.buckets, scratch.once, out)
-    slow_last_backwards(case, low, program, scratch.buckets)
+    cost_last_backwards(case, low, program, scratch.buckets)
 
 
 @inlined_kernel
@@ -181,13 +181,15 @@ def _finish(case: Case, scratch: Scratch) -> None:
     for k in range(low.extra_s.shape[0]):
         out[k] += low.extra_s[k] * ga / pp
     barrier_s = reduce_gradients(case, low, program, times, scratch.buckets, scratch.reduced_s, out)
+    slow_beside_gather(case, program, times, scratch.once, out)
     slowest_s = finish_step(case, scratch.once, out)
     message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
+    slowed_s = times.slowed_s
     reduced_s, after_s = scratch.reduced_s, scratch.once.after_s
     for stage in range(pp):
         out[PP_TOTAL] += message_s[stage] / pp
         out[PP_EXPOSED] += exposed_s[stage] / pp
-        out[DP_EXPOSED] += gated_s[stage] / pp
+        out[DP_EXPOSED] += (gated_s[stage] + slowed_s[stage]) / pp
         out[BUBBLE] += idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:

@@ -22,7 +22,7 @@ from sim_core.scratch import Scratch, allocate_scratch
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.last import slow_last_backwards
+from sim_core.step.last import cost_last_backwards
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import finish_step, gather_parameters
@@ -223,7 +223,7 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     shard_blocks(case, scratch.low, program, scratch.layers, unused)
     share_sends(case, scratch.low, program, unused)
     gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)
-    slow_last_backwards(case, scratch.low, program, scratch.buckets)
+    cost_last_backwards(case, scratch.low, program, scratch.buckets)
     bound_pipeline(plan, program, times)
     barrier_s = 0.0
     if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:

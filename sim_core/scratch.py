@@ -80,14 +80,17 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
         program=_widened(scratch.program._replace(order=scratch.program.order[:0]))._replace(order=scratch.program.order),
         low=_widened(scratch.low),
         buckets=_widened(scratch.buckets),
-        once=scratch.once._replace(after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0)),
+        once=scratch.once._replace(
+            gathered_s=np.repeat(scratch.once.gathered_s[None], LANES, axis=0),
+            after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0),
+        ),
         sums=np.repeat(scratch.sums[None], LANES, axis=0),
     )
     first = scratch._replace(
         program=_first(kept.program)._replace(order=scratch.program.order),
         low=_first(kept.low),
         buckets=_first(kept.buckets),
-        once=scratch.once._replace(after_s=kept.once.after_s[0]),
+        once=scratch.once._replace(gathered_s=kept.once.gathered_s[0], after_s=kept.once.after_s[0]),
         sums=kept.sums[0],
     )
     return Together(first, kept, allocate_sequence(events, stages, cells), allocate_lanes(events, stages, cells))
@@ -118,7 +121,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             into_s=program.into_s[lane],
             gate_start_s=program.gate_start_s[lane],
             gate_end_s=program.gate_end_s[lane],
-            late_s=program.late_s[lane],
+            stream_s=program.stream_s[lane],
         ),
         of_order=kept.of_order,
         times=kept.times,
@@ -147,6 +150,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             compute_s=once.compute_s,
             comm_s=once.comm_s,
             optimizer_s=once.optimizer_s,
+            gathered_s=once.gathered_s[lane],
             after_s=once.after_s[lane],
         ),
         sums=kept.sums[lane],

@@ -58,7 +58,7 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     """The blocks of one plan in the event engine. Raises SpecError if the plan cannot run."""
     blocks = timed(run_alone(workload, hardware, plans, row))
     by_start = np.lexsort((blocks.stage, blocks.start_s))
-    return Events(**{name: column[by_start] for name, column in blocks._asdict().items()})
+    return Events(**{name: getattr(blocks, name)[by_start] for name in Events._fields})
 
 
 def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Timeline:

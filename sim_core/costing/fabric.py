@@ -116,3 +116,27 @@ def shared_s(window_s: float, exposed_s: float, all_s: float, beside_s: float) -
     if window_s <= 0 or beside_s <= 0 or all_s <= 0:
         return 0.0
     return max(exposed_s * min(beside_s / window_s, 1.0), all_s + beside_s - window_s, 0.0)
+
+
+@outer_kernel
+def beside_stream(block_s: float, exposed_s: float, all_s: float, sent_s: float, rate: float) -> tuple[float, float]:
+    """What a block and a stream of other messages do to each other while the stream sends all the time.
+
+    Returns the seconds by which the block gets longer, and those of the stream that get through until the block ends. Alone, the
+    stream needs the NICs for the part `rate` of its time. The block sends for `all_s`, alone; for `exposed_s` of them it does
+    nothing else, the rest goes evenly beside its compute. Its pipeline message, `sent_s`, follows it, and is late as well. Of NICs that are asked for too much each of the two
+    has what it asks for, but the one that asks for more than half only what the other leaves, at least half (max-min
+    fairness: D. Bertsekas, R. Gallager 1992, Data Networks, section 6.5.2).
+    """
+    exposed_s = min(exposed_s, block_s)
+    compute_s, hidden_s = block_s - exposed_s, max(all_s - exposed_s, 0.0)
+    left = max(1.0 - rate, 0.5)
+    sending_s = exposed_s / left + sent_s * (1.0 / left - 1.0)
+    through_s = sending_s * min(1.0, 0.5 / rate)
+    if compute_s > 0:
+        asked = min(hidden_s / compute_s, 1.0)
+        had = min(asked, left) if asked > 0.5 else asked
+        stretched_s = compute_s * (asked / had if had > 0 else 1.0)
+        sending_s += stretched_s
+        through_s += stretched_s * min(1.0, (1.0 - had) / rate)
+    return sending_s - block_s, through_s

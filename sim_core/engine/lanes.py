@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
+from sim_core.engine.events import DOWN, LONGER, OWN, PAIR, READY, SENT, UP, WEIGHT, Program, Times
 from sim_core.engine.sequence import (
     ALONE,
+    BESIDE,
     BLOCKING,
     DURATION,
     FIRST,
@@ -42,7 +43,7 @@ class Lanes(NamedTuple):
     cost_s: Floats  # [NO_MESSAGE * cells + 1] of messages, by kind and stage, or cell where weight gradients are apart
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
-    late_s: Floats  # [cells] 0 where weight gradients are apart
+    stream_s: Floats  # [4 * cells] the rows of `Program.stream_s`
     slot_s: Floats  # [slots] ends that messages wait for
     first_s: Floats  # [cells] end of the first forward through a cell
     last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
@@ -51,6 +52,11 @@ class Lanes(NamedTuple):
     exposed_s: Floats
     idle_s: Floats
     gated_s: Floats
+    slowed_s: Floats
+    through_s: Floats
+    behind_s: Floats
+    shared: Floats  # [cells] and this as in Times
+    later_s: Floats
 
 
 def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
@@ -60,7 +66,7 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         cost_s=allocate_rows(NO_MESSAGE * cells + 1),
         gate_start_s=allocate_rows(cells),
         gate_end_s=allocate_rows(cells),
-        late_s=allocate_rows(cells),
+        stream_s=allocate_rows(4 * cells),
         slot_s=allocate_rows(events + 2),
         first_s=allocate_rows(cells),
         last_s=allocate_rows(2 * cells),
@@ -69,9 +75,15 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         exposed_s=allocate_rows(stages),
         idle_s=allocate_rows(stages),
         gated_s=allocate_rows(stages),
+        slowed_s=allocate_rows(stages),
+        through_s=allocate_rows(stages),
+        behind_s=allocate_rows(stages),
+        shared=allocate_rows(cells),
+        later_s=allocate_rows(cells),
     )
-    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.late_s):
+    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s):
         rows[:] = 0.0  # lanes that no plan uses compute, too
+    lanes.stream_s[:] = 1.0
     return lanes
 
 
@@ -84,7 +96,8 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
         lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
-        lanes.late_s[cell, lane] = 0.0 if split else program.late_s[cell]
+        for row in range(4):
+            lanes.stream_s[row * cells + cell, lane] = program.stream_s[row, cell]
     if split:
         for cell in range(cells):
             lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
@@ -105,6 +118,8 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool,
     end_s = times.end_s
     for cell in range(cells):
         end_s[cell * rounds] = lanes.first_s[cell, lane]
+        times.shared[cell] = lanes.shared[cell, lane]
+        times.later_s[cell] = lanes.later_s[cell, lane]
         end_s[(cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_INPUTS * cells + cell, lane]
         if split:
             end_s[(2 * cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
@@ -114,6 +129,7 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool,
         times.exposed_s[stage] = lanes.exposed_s[stage, lane]
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
+        times.slowed_s[stage] = lanes.slowed_s[stage, lane]
 
 
 @outer_kernel
@@ -127,6 +143,9 @@ def run_lanes(sequence: Sequence, turns: int, rule: int, pp: int, cells: int, la
     lanes.exposed_s[:pp] = 0.0
     lanes.idle_s[:pp] = 0.0
     lanes.gated_s[:pp] = 0.0
+    lanes.slowed_s[:pp] = 0.0
+    lanes.through_s[:pp] = 0.0
+    lanes.behind_s[:pp] = 0.0
     _run(sequence, turns, rule, cells, lanes)
 
 
@@ -175,20 +194,47 @@ def _run(sequence: Sequence, turns: int, rule: int, cells: int, lanes: Lanes) ->
 
 @inlined_kernel
 def _end_of(first: int, last: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
-    """End of a first forward, which waits for its parameters, or of a last backward, which takes longer; it is kept."""
+    """End of a first forward, which waits for its parameters, or of a backward beside gradients; those of last ones are kept."""
     end, gated_s = start + seconds, lanes.gated_s
     if first >= 0:
         gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
         end = gated
         store(lanes.first_s, first, end)
-    if last >= OF_BOTH * cells:
+    if last >= BESIDE * cells:
+        end = end + _beside_gradients(last - BESIDE * cells, stage, cells, start, seconds, False, lanes)
+    elif last >= OF_BOTH * cells:
         cell = last - OF_BOTH * cells
-        late = load(lanes.late_s, cell)
-        store(gated_s, stage, load(gated_s, stage) + late)
-        end = end + late
+        end = end + _beside_gradients(cell, stage, cells, start, seconds, True, lanes)
         store(lanes.last_s, OF_INPUTS * cells + cell, end)
         store(lanes.last_s, OF_WEIGHTS * cells + cell, end)
     elif last >= 0:
         store(lanes.last_s, last, end)
     return end
+
+
+@inlined_kernel
+def _beside_gradients(cell: int, stage: int, cells: int, start: Floats, seconds: Floats, last: bool, lanes: Lanes) -> Floats:
+    """As `beside_gradients` in `events`."""
+    stream_s = lanes.stream_s
+    longer, sent = load(stream_s, LONGER * cells + cell), load(stream_s, SENT * cells + cell)
+    through = load(lanes.through_s, stage)
+    left = larger(through - start, zeros())
+    if last:
+        ready = load(stream_s, READY * cells + cell)
+        left = left + ready
+    gone = smaller(left, sent)
+    part = gone / sent
+    more = part * longer
+    if last:
+        store(lanes.shared, cell, part)
+        store(lanes.later_s, cell, load(lanes.behind_s, stage))
+        store(lanes.behind_s, stage, zeros())
+        end = start + seconds + more
+        store(lanes.through_s, stage, end + (left - gone) + (load(stream_s, OWN * cells + cell) - ready))
+    else:
+        later = part * (seconds + longer - sent)
+        store(lanes.through_s, stage, through + later)
+        store(lanes.behind_s, stage, load(lanes.behind_s, stage) + later)
+    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + more)
+    return more

@@ -6,7 +6,7 @@ receives an activation from it, which in this slot receives the one and sends th
 
 from __future__ import annotations
 
-from sim_core.engine.events import DOWN, UP, Program, Times, clear
+from sim_core.engine.events import DOWN, UP, Program, Times, beside_gradients, clear
 from sim_core.jit import outer_kernel
 
 
@@ -47,8 +47,9 @@ def run_slots(program: Program, pp: int, ga: int, times: Times) -> bool:
                 times.gated_s[stage] += gated - end
                 end = gated
             elif micro_batch == ga - 1 and direction == UP:
-                times.gated_s[stage] += program.late_s[stage]
-                end += program.late_s[stage]
+                longer = beside_gradients(program, times, stage, stage, free_s[stage], True)
+                times.longer_s[(UP * pp + stage) * ga + micro_batch] = longer
+                end += longer
             end_s[(direction * pp + stage) * ga + micro_batch] = end
             free_s[stage] = end
     return True

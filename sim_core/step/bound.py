@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
+from sim_core.engine.events import DOWN, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
 from sim_core.jit import inner_kernel
 from sim_core.planning.columns import Plan
 
@@ -47,6 +47,15 @@ def bound_pipeline(plan: Plan, program: Program, times: Times) -> None:
         for third in range(1, 3 if SPLITS[schedule] else 2):
             for chunk in range(chunks):
                 times.end_s[(third * cells + first + chunk) * rounds + rounds - 1] = last_s if chunk == 0 else 0.0
+        for cell in range(first, first + chunks):
+            times.shared[cell] = _beside_own(program, cell)
+            times.later_s[cell] = 0.0
+
+
+@inner_kernel
+def _beside_own(program: Program, cell: int) -> float:
+    """The least part of a cell's last backward beside which gradients are reduced: that in which its own are ready."""
+    return min(program.stream_s[READY, cell] / program.stream_s[SENT, cell], 1.0)
 
 
 @inner_kernel
@@ -88,10 +97,10 @@ def _busy(plan: Plan, program: Program, stage: int, chunks: int, rounds: int) ->
             block_s += duration_s[DOWN, cell] + duration_s[UP, cell]
         if SPLITS[plan.schedule]:
             weights_s += duration_s[WEIGHT, cell]
-    later_s = 0.0
+    slowed_s = 0.0
     for cell in range(stage * chunks, (stage + 1) * chunks):
-        later_s += program.late_s[cell]
-    return rounds * block_s + later_s, rounds * weights_s
+        slowed_s += _beside_own(program, cell) * program.stream_s[LONGER, cell]
+    return rounds * block_s + slowed_s, rounds * weights_s
 
 
 @inner_kernel

@@ -11,7 +11,7 @@ from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
-from sim_core.engine.events import UP, WEIGHT, Program, Times
+from sim_core.engine.events import LONGER, SENT, UP, WEIGHT, Program, Times
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
@@ -149,6 +149,14 @@ def _exchange_s(case: Case, row: int) -> float:
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 
+@inner_kernel
+def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
+    """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
+    longer_s = program.stream_s[LONGER, cell]
+    behind_s = program.duration_s[UP, cell] + longer_s - program.stream_s[SENT, cell]
+    return times.shared[cell] * longer_s, times.shared[cell] * max(longer_s, behind_s)
+
+
 @inlined_kernel
 def reduce_gradients(
     case: Case, low: Lowered, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats
@@ -157,7 +165,7 @@ def reduce_gradients(
 
     Bucket j of n is ready after (j+1)/n of the backward; the stream takes buckets as they become ready. Writes the end of each
     stage's reduction to `reduced_s` and returns the latest one (the barrier of the gradient norm). No stage is there before its
-    NICs have sent all that they carry. `buckets.costed` tells which rows are filled (slow_last_backwards).
+    NICs have sent all that they carry. `buckets.costed` tells which rows are filled (cost_last_backwards).
     """
     pp, schedule = case.plan.pp, case.plan.schedule
     chunks, rounds, placement = chunks_of(schedule, case.plan.vpp), rounds_of(schedule, case.plan.ga), PLACEMENT[schedule]
@@ -178,9 +186,12 @@ def reduce_gradients(
             cell = stage * chunks + chunk
             virtual = virtual_of(placement, stage, chunk, pp)
             last_s = end_s[(last_third * cells + cell) * rounds + rounds - 1]
-            late_s = 0.0 if last_third == 2 else program.late_s[cell]
-            last_s -= late_s
-            out[DP_TOTAL] += late_s / pp
+            longer_s, late_s = 0.0, 0.0
+            if last_third == 1 and overlapped:  # NICs were shared
+                longer_s, late_s = shared_s(program, times, cell)
+                stream_s += times.later_s[cell]
+                out[DP_TOTAL] += (late_s + times.later_s[cell]) / pp
+            last_s -= longer_s
             apart = last_third == 2 and end_s[(cells + cell) * rounds + rounds - 1] < last_s
             tail_s = duration_s[WEIGHT, cell] if apart else duration_s[UP, cell]
             if layered:

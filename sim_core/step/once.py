@@ -17,8 +17,8 @@ from sim_core.costing.compute import once_s
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, Program
+from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, rounds_of, virtual_of
+from sim_core.engine.events import DOWN, Program, Times
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
@@ -45,6 +45,7 @@ class Once(NamedTuple):
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     optimizer_s: Floats  # [sizes] of a modelled optimizer
+    gathered_s: Floats  # [stages] of the gather of parameters behind the first forwards, until all have arrived
     after_s: Floats  # [stages] all work of a stage after the gradients
 
 
@@ -56,6 +57,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         compute_s=np.empty((sizes, step_pieces)),
         comm_s=np.empty((sizes, step_pieces)),
         optimizer_s=np.empty(sizes),
+        gathered_s=np.zeros(stages),
         after_s=np.empty(stages),
     )
 
@@ -66,7 +68,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
 
     Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
     a layer runs once its buckets have arrived. Where a forward would begin before, its messages and the gather share NICs; as
-    many forwards come before it as virtual stages. Initializes `after_s` of each stage.
+    many forwards come before it as virtual stages. Initializes `gathered_s` and `after_s` of each stage.
     """
     pp, first, size_of = case.plan.pp, case.first, case.split.size
     placement, chunks = PLACEMENT[case.plan.schedule], chunks_of(case.plan.schedule, case.plan.vpp)
@@ -102,9 +104,26 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
                 low.carried_s[stage] += buckets.nic_s[size]
             arrived_s += total_s[size]
             gathered_s += total_s[size]
-        after_s[stage] = case.arrays.framework.dp_contention * gathered_s if overlapped else gathered_s
+        once.gathered_s[stage] = arrived_s if overlapped else 0.0
+        after_s[stage] = 0.0 if overlapped else gathered_s
         out[DP_TOTAL] += gathered_s / pp
         out[DP_EXPOSED] += after_s[stage] / pp
+
+
+@inlined_kernel
+def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, out: Floats) -> None:
+    """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while the stage waits for them."""
+    plan, contention = case.plan, case.arrays.framework.dp_contention
+    if plan.overlap_param == 0 or contention == 0:
+        return
+    chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    for stage in range(plan.pp):
+        begun_s = np.inf
+        for cell in range(stage * chunks, (stage + 1) * chunks):
+            begun_s = min(begun_s, times.end_s[cell * rounds] - program.duration_s[DOWN, cell])
+        hidden_s = max(once.gathered_s[stage] - max(begun_s, times.gated_s[stage]), 0.0)
+        once.after_s[stage] += contention * hidden_s
+        out[DP_EXPOSED] += contention * hidden_s / plan.pp
 
 
 @inlined_kernel

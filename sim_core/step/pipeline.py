@@ -74,8 +74,9 @@ def go_on(plan: Plan, program: Program, times: Times, reduced_s: Floats, after_s
 
 def timed_blocks(
     shape: tuple[int, int, int, int], program: Program, times: Times
-) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats, Floats]:
-    """All blocks: stage, chunk, micro-batch, direction, part, start and end; `shape` is schedule, pp, vpp, ga."""
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats, Floats, Floats]:
+    """All blocks: stage, chunk, micro-batch, direction, part, start, end, and what they take longer beside gradients; `shape` is
+    schedule, pp, vpp, ga."""
     schedule, pp, vpp, ga = shape
     chunks, rounds = chunks_of(schedule, vpp), rounds_of(schedule, ga)
     codes = program.order[: pp * row_of(schedule, vpp, ga)]
@@ -88,11 +89,12 @@ def timed_blocks(
     backward, chunk, micro_batch = codes & 1, (codes >> CHUNK_SHIFT) & CHUNK_MASK, codes >> MICRO_BATCH_SHIFT
     cell = stage * chunks + chunk
     part = np.where(parts == PAIRED, WHOLE, parts)
-    end = times.end_s[((backward + (part == WEIGHTS)) * pp * chunks + cell) * rounds + micro_batch]
+    block = ((backward + (part == WEIGHTS)) * pp * chunks + cell) * rounds + micro_batch
+    end = times.end_s[block]
+    longer = times.longer_s[block]
     seconds = program.duration_s[backward, cell] - np.where(part == INPUT, program.duration_s[WEIGHT, cell], 0.0)
     seconds = np.where(part == WEIGHTS, program.duration_s[WEIGHT, cell], seconds)
-    ending = (backward == 1) & (part == WHOLE) & (micro_batch == rounds - 1)
-    seconds = seconds + np.where(ending, program.late_s[cell], 0.0)
+    seconds = seconds + longer
     of_pair = program.duration_s[PAIR, stage * chunks + ((forward >> CHUNK_SHIFT) & CHUNK_MASK)]
     start = end - np.where(second | (parts == PAIRED), of_pair, seconds)
-    return stage, chunk, micro_batch, backward, part, start, end
+    return stage, chunk, micro_batch, backward, part, start, end, longer

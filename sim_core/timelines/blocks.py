@@ -56,6 +56,7 @@ class Timed(NamedTuple):
     part: Ints
     start_s: Floats
     end_s: Floats
+    longer_s: Floats  # of the block, beside the gradients of its stage
 
     @property
     def second(self) -> npt.NDArray[np.bool_]:
@@ -79,16 +80,15 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     """Spans of all blocks."""
     plan = plan_at(ran.plans, 0)
     forward, backward, weight = _cells(ran, hardware, plan)
-    longer, late_s = ran.scratch.low.longer, ran.scratch.program.late_s
+    longer = ran.scratch.low.longer
     cell = blocks.stage * chunks_of(plan.schedule, plan.vpp) + blocks.chunk
     second = blocks.second
     parts = np.where((blocks.backward == 0)[:, None], forward[cell], backward[cell])
     kind = np.where(blocks.backward == 0, FORWARD, BACKWARD)
     shared_s = (longer.blocks_s[:2] + longer.layers_s)[blocks.backward, cell]
     shared_s[(blocks.part == WEIGHTS) & (blocks.backward == 1)] = 0.0
-    last = (blocks.backward == 1) & (blocks.micro_batch == blocks.micro_batch.max()) & (late_s[cell] > 0)
-    shared_s[last] += late_s[cell[last]]  # beside its gradients, for which it waits
-    parts[last, DP_PART] += late_s[cell[last]]
+    shared_s += blocks.longer_s  # beside its stage's gradients, for which it waits
+    parts[:, DP_PART] += blocks.longer_s
     for part, seconds, name in ((INPUT, backward - weight, INPUT_GRADIENT), (WEIGHTS, weight, WEIGHT_BLOCK)):
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name

@@ -15,6 +15,7 @@ from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.simulator import Ran
 from sim_core.step.buckets import Buckets
+from sim_core.step.gradients import shared_s
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once, gather_parameters
 from sim_core.step.sharding import Layers, run_layers
@@ -87,7 +88,8 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
 def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
     """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending.
 
-    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends.
+    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent beside
+    the backwards that follow are later by as much in all.
     """
     split, buckets, duration_s = ran.tables.split, ran.scratch.buckets, ran.scratch.program.duration_s
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
@@ -101,7 +103,14 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
     found: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
         size = int(split.size[first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)])
-        late_s = float(ran.scratch.program.late_s[stage * chunks + chunk])
+        begin_s, late_s, before_s = 0.0, 0.0, 0.0
+        if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
+            cell = stage * chunks + chunk
+            begin_s, late_s = shared_s(ran.scratch.program, ran.scratch.times, cell)
+            before_s = float(ran.scratch.times.later_s[cell])
+        ready, seconds_of, chunk_of, longer_of = found[-1]
+        if len(longer_of):
+            found[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
         done, seconds = [], []
         for number, bucket_s in zip(buckets.number[size], buckets.bucket_s[size], strict=True):
             if bucket_s > 0:
@@ -111,7 +120,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
             order = np.argsort(np.concatenate(done), kind="stable")
             of_chunk = np.full(len(order), chunk, np.int64)
             part = np.concatenate(done)[order]
-            ready_s = end_s - late_s - tail_s + part * tail_s
+            ready_s = end_s - begin_s - tail_s + part * tail_s
             shifted_s = late_s * (part - part[0]) / max(1 - part[0], 1e-300)
             longer_s = np.append(np.diff(shifted_s), 0.0)
             found.append((ready_s + shifted_s, np.concatenate(seconds)[order] + longer_s, of_chunk, longer_s))
