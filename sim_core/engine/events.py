@@ -16,6 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
+from sim_core.engine.streams import (
+    ROWS,
+    Streams,
+    allocate_streams,
+    beside_gather,
+    beside_gradients,
+    clear_streams,
+    first_forward_end,
+    last_backward,
+)
 from sim_core.jit import inner_kernel, outer_kernel
 
 Floats = npt.NDArray[np.float64]
@@ -29,12 +39,6 @@ WEIGHT, PAIR = 2, 3
 """Further durations: the weight gradient; a forward of a cell and a backward of the stage's other one, at the same time."""
 
 
-LONGER, SENT, READY, OWN = range(4)
-"""Rows of `Program.stream_s`, all of whole backwards whose stage reduces gradients all the while: seconds that the backward takes
-longer; seconds of messages that the stream gets through meanwhile; of the cell's own gradients, those that can be sent before
-its last backward ends; all of the cell's own gradients."""
-
-
 class Program(NamedTuple):
     """A pipeline to run. A *cell* is one virtual stage, numbered stage * vpp + chunk."""
 
@@ -45,7 +49,8 @@ class Program(NamedTuple):
     into_s: Floats  # [2, cells] ... and the cost of its message
     gate_start_s: Floats  # [cells] earliest start of the first forward (its parameters are being gathered) ...
     gate_end_s: Floats  # [cells] ... and its earliest end
-    stream_s: Floats  # [4, cells] of a backward beside its stage's reduction of gradients: LONGER, SENT, READY, OWN
+    gathered_s: Floats  # [stages] when all parameters have been gathered that share NICs with forwards; 0: none do
+    beside_s: Floats  # [ROWS, cells] what a block and a stream beside it do to each other (streams.py)
 
 
 class Times(NamedTuple):
@@ -59,65 +64,30 @@ class Times(NamedTuple):
     exposed_s: Floats  # [stages] exposed part of message_s: the stage was idle
     idle_s: Floats  # [stages] idle for any other reason
     gated_s: Floats  # [stages] waiting for gathered parameters
-    slowed_s: Floats  # [stages] what backwards take longer beside the reduction of gradients
-    through_s: Floats  # [stages] when that reduction will be through, if nothing more comes
-    behind_s: Floats  # [stages] by how much it is later since the latest last backward of a chunk
-    shared: Floats  # [cells] part of a cell's last backward beside which gradients are reduced ...
-    later_s: Floats  # [cells] ... and `behind_s` when this backward begins
-    longer_s: Floats  # index of `end_s`: what this block takes longer beside them; not in `lanes`
     pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none (blocking sends)
+    streams: Streams
 
 
 @outer_kernel
 def run(program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> bool:
     """Run all blocks. False if some can never start (a contradictory order). Blocking sends need vpp 1."""
-    clear(times, pp, 2 * pp * vpp * ga)
+    clear(program, times, pp, 2 * pp * vpp * ga)
     if overlapped or pp == 1:
         return _run_overlapped(program, pp, vpp, ga, times)
     return _run_blocking(program, pp, ga, times)
 
 
 @inner_kernel
-def clear(times: Times, pp: int, blocks: int) -> None:
+def clear(program: Program, times: Times, pp: int, blocks: int) -> None:
     """Before a run."""
     times.end_s[:blocks] = UNKNOWN
-    times.longer_s[:blocks] = 0.0
     times.position[:pp] = 0
     times.free_s[:pp] = 0.0
     times.message_s[:pp] = 0.0
     times.exposed_s[:pp] = 0.0
     times.idle_s[:pp] = 0.0
     times.gated_s[:pp] = 0.0
-    times.slowed_s[:pp] = 0.0
-    times.through_s[:pp] = 0.0
-    times.behind_s[:pp] = 0.0
-
-
-@inner_kernel
-def beside_gradients(program: Program, times: Times, stage: int, cell: int, start_s: float, last: bool) -> float:
-    """Seconds that a backward takes longer beside the gradients that its stage reduces; `last`: its own join the stream.
-
-    The stream gets SENT of itself through while a backward runs, and is later by what both take more than that.
-    """
-    longer_s, sent_s = program.stream_s[LONGER, cell], program.stream_s[SENT, cell]
-    seconds = program.duration_s[UP, cell]
-    left_s = max(times.through_s[stage] - start_s, 0.0)
-    if last:
-        left_s += program.stream_s[READY, cell]
-    gone_s = min(left_s, sent_s)
-    part = gone_s / sent_s
-    if last:
-        times.shared[cell] = part
-        times.later_s[cell] = times.behind_s[stage]
-        times.behind_s[stage] = 0.0
-        end_s = start_s + seconds + part * longer_s
-        times.through_s[stage] = end_s + (left_s - gone_s) + (program.stream_s[OWN, cell] - program.stream_s[READY, cell])
-    else:
-        later_s = part * (seconds + longer_s - sent_s)
-        times.through_s[stage] += later_s
-        times.behind_s[stage] += later_s
-    times.slowed_s[stage] += part * longer_s
-    return float(part * longer_s)
+    clear_streams(program.gathered_s, pp, blocks, times.streams)
 
 
 @inner_kernel
@@ -125,7 +95,8 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
     """Sweep over the stages, alternately down and up; each runs its blocks until one must wait for a message."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
-    end_s, position, free_s, through_s = times.end_s, times.position, times.free_s, times.through_s
+    end_s, position, free_s = times.end_s, times.position, times.free_s
+    streams, beside_s = times.streams, program.beside_s
     width = vpp * ga
     half = pp * width
     blocks = 2 * width
@@ -163,13 +134,17 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
                     idle += max(start - free - cost, 0.0)
                 end = start + duration_s[direction, cell]
                 if micro_batch == 0 and direction == DOWN:
-                    gated = max(max(start, gate_start_s[cell]) + duration_s[DOWN, cell], gate_end_s[cell])
+                    gate_s = gate_start_s[cell], gate_end_s[cell]
+                    gated = first_forward_end(beside_s, stage, cell, start, duration_s[DOWN, cell], gate_s, streams)
                     times.gated_s[stage] += gated - end
                     end = gated
-                elif direction == UP and (micro_batch == ga - 1 or through_s[stage] > start):
-                    longer = beside_gradients(program, times, stage, cell, start, micro_batch == ga - 1)
-                    times.longer_s[block] = longer
-                    end += longer
+                elif direction == UP and micro_batch == ga - 1:
+                    end += last_backward(beside_s, stage, cell, block, (start, duration_s[UP, cell]), streams)
+                elif streams.through_s[stage] > start:
+                    if direction == UP:
+                        end += beside_gradients(beside_s, stage, cell, block, start, streams)
+                    else:
+                        end += beside_gather(beside_s, stage, cell, block, start, streams)
                 end_s[block] = end
                 free = end
                 k += 1
@@ -193,6 +168,7 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
     end_s, post_s, position, free_s, pending = times.end_s, times.post_s, times.position, times.free_s, times.pending
+    streams = times.streams
     half = pp * ga
     blocks = 2 * ga
     post_s[: 2 * half] = UNKNOWN
@@ -244,12 +220,13 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
                 if k < blocks:
                     free = start + duration_s[direction, stage]
                     if micro_batch == 0 and direction == DOWN:
-                        gated = max(max(start, gate_start_s[stage]) + duration_s[DOWN, stage], gate_end_s[stage])
+                        gate_s = gate_start_s[stage], gate_end_s[stage]
+                        gated = first_forward_end(program.beside_s, stage, stage, start, duration_s[DOWN, stage], gate_s, streams)
                         times.gated_s[stage] += gated - free
                         free = gated
                     elif micro_batch == ga - 1 and direction == UP:
-                        times.longer_s[block] = beside_gradients(program, times, stage, stage, start, True)
-                        free += times.longer_s[block]
+                        of_block = start, duration_s[UP, stage]
+                        free += last_backward(program.beside_s, stage, stage, block, of_block, streams)
                     end_s[block] = free
                     if stage > 0 if direction else stage < pp - 1:
                         waiting = block + (-ga if direction else ga)
@@ -282,7 +259,8 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
         into_s=np.zeros((2, cells)),
         gate_start_s=np.zeros(cells),
         gate_end_s=np.zeros(cells),
-        stream_s=np.ones((4, cells)),
+        gathered_s=np.zeros(stages),
+        beside_s=np.ones((ROWS, cells)),
     )
     times = Times(
         end_s=np.empty(blocks),
@@ -293,12 +271,7 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
         exposed_s=np.empty(stages),
         idle_s=np.empty(stages),
         gated_s=np.empty(stages),
-        slowed_s=np.empty(stages),
-        through_s=np.empty(stages),
-        behind_s=np.empty(stages),
-        shared=np.empty(cells),
-        later_s=np.empty(cells),
-        longer_s=np.empty(blocks),
         pending=np.empty(stages, np.int64),
+        streams=allocate_streams(blocks, stages, cells),
     )
     return program, times

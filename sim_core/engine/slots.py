@@ -6,7 +6,8 @@ receives an activation from it, which in this slot receives the one and sends th
 
 from __future__ import annotations
 
-from sim_core.engine.events import DOWN, UP, Program, Times, beside_gradients, clear
+from sim_core.engine.events import DOWN, UP, Program, Times, clear
+from sim_core.engine.streams import first_forward_end, last_backward
 from sim_core.jit import outer_kernel
 
 
@@ -14,7 +15,8 @@ from sim_core.jit import outer_kernel
 def run_slots(program: Program, pp: int, ga: int, times: Times) -> bool:
     """Run all slots; the order of blocks is that of 1F1B. Always True."""
     duration_s, cost_s, end_s, free_s = program.duration_s, program.message_s, times.end_s, times.free_s
-    clear(times, pp, 2 * pp * ga)
+    clear(program, times, pp, 2 * pp * ga)
+    beside_s, streams = program.beside_s, times.streams
     for slot in range(2 * (ga + pp - 1)):
         for stage in range(1, pp):
             if (slot - stage) % 2:
@@ -42,14 +44,13 @@ def run_slots(program: Program, pp: int, ga: int, times: Times) -> bool:
                 continue
             end = free_s[stage] + duration_s[direction, stage]
             if micro_batch == 0 and direction == DOWN:
-                start = max(free_s[stage], program.gate_start_s[stage])
-                gated = max(start + duration_s[DOWN, stage], program.gate_end_s[stage])
+                gate_s = program.gate_start_s[stage], program.gate_end_s[stage]
+                gated = first_forward_end(beside_s, stage, stage, free_s[stage], duration_s[DOWN, stage], gate_s, streams)
                 times.gated_s[stage] += gated - end
                 end = gated
             elif micro_batch == ga - 1 and direction == UP:
-                longer = beside_gradients(program, times, stage, stage, free_s[stage], True)
-                times.longer_s[(UP * pp + stage) * ga + micro_batch] = longer
-                end += longer
+                block = (UP * pp + stage) * ga + micro_batch
+                end += last_backward(beside_s, stage, stage, block, (free_s[stage], duration_s[UP, stage]), streams)
             end_s[(direction * pp + stage) * ga + micro_batch] = end
             free_s[stage] = end
     return True

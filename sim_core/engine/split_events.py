@@ -50,7 +50,7 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
     end_s, position, free_s = times.end_s, times.position, times.free_s
     third = pp * chunks * rounds
     blocks = 3 * chunks * rounds
-    clear(times, pp, 3 * third)
+    clear(program, times, pp, 3 * third)
     done = 0
     downward = True
     while done < pp * blocks:
@@ -108,7 +108,8 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
                     seconds -= duration_s[WEIGHT, cell]
                 free = start + seconds
                 if direction == DOWN and code >> MICRO_BATCH_SHIFT == 0:
-                    gated = max(max(start, program.gate_start_s[cell]) + seconds, program.gate_end_s[cell])
+                    gate_s = program.gate_start_s[cell], program.gate_end_s[cell]
+                    gated = first_forward_end(program.beside_s, stage, cell, start, seconds, gate_s, times.streams)
                     times.gated_s[stage] += gated - free
                     free = gated
                 for each in range(together):
