@@ -1,0 +1,139 @@
+"""Plans of the product for the fluid simulation: the same seconds of blocks and messages, and what they need the NICs for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sim_core import HardwareTable, Plans, Workload
+from sim_core.engine.events import DOWN, UP
+from sim_core.metrics import METRICS
+from sim_core.planning.columns import Plan, plan_at
+from sim_core.simulator import Ran, run_alone
+from sim_core.step.nics import ALL, OPEN
+from sim_core.timelines.messages import parameter_spans
+from sweep.one_plan import plans_of, prepare_plan
+from tests.oracle.fluid import Gather, Message, Step, Work, run
+
+STEP = METRICS.index("step_time_s")
+
+
+class Given(NamedTuple):
+    """A plan of the product."""
+
+    workload: Workload
+    hardware: HardwareTable
+    plans: Plans
+
+
+class Steps(NamedTuple):
+    """Seconds of a step: of the product, of the product without sharing, and of the fluid simulation."""
+
+    shared: float
+    alone: float
+    fluid: float
+
+
+def given(model: str, hardware: str, sets: Sequence[str]) -> Given:
+    """The plan of `sweep simulate --model MODEL --hardware HARDWARE --set ...`."""
+    prepared = prepare_plan({"model": model}, hardware, "event", sets)
+    return Given(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
+
+
+def steps(plan: Given) -> Steps:
+    """The step of a plan, three times; sharded gradients or parameters and split backwards are not simulated."""
+    sharing = plan.hardware.columns._replace(shared_nics=np.zeros(len(plan.hardware), np.bool_))
+    alone = run_alone(plan.workload, replace(plan.hardware, columns=sharing), plan.plans)
+    shared = run_alone(plan.workload, plan.hardware, plan.plans)
+    after_s = alone.metrics[STEP] - alone.scratch.reduced_s.max()
+    return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), after_s + barrier_s(lowered(plan, alone, shared), alone))
+
+
+def barrier_s(step: Step, alone: Ran) -> float:
+    """When the last stage has reduced its gradients; the compute that their kernels slow (dp_contention) comes after it."""
+    ran = run(step)
+    contention = alone.workload.arrays.framework.dp_contention
+    latest = 0.0
+    for stage in range(step.pp):
+        sent_s = sum(message.seconds for chunk in step.gradients[stage] for _, message in chunk)
+        tail_s = ran.reduced[stage] - ran.ended[stage]
+        latest = max(latest, ran.reduced[stage] + contention * max(sent_s - tail_s, 0.0))
+    return latest
+
+
+def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
+    """The plan's blocks and messages alone, from a run without sharing, and their NICs, from one with it."""
+    one, program, low = plan_at(alone.plans, 0), alone.scratch.program, shared.scratch.low
+    pp, vpp = one.pp, one.vpp
+    work: list[list[list[Work]]] = [[[] for _ in range(pp)] for _ in (DOWN, UP)]
+    for way in (DOWN, UP):
+        for cell in range(pp * vpp):
+            of_all, exposed = (float(low.nic_s[way, cell, k]) for k in (ALL, OPEN))
+            seconds = float(program.duration_s[way, cell])
+            work[way][cell // vpp].append(Work(seconds, exposed, of_all - exposed))
+    sends = low.send_nic_s
+    into = [
+        [Message(float(program.message_s[DOWN, stage]), float(sends[stage - 1])) for stage in range(pp)],
+        [Message(float(program.message_s[UP, stage]), float(sends[stage])) for stage in range(pp)],
+    ]
+    gradients = _gradients(one, shared)
+    return Step(
+        schedule=one.schedule,
+        pp=pp,
+        vpp=vpp,
+        ga=one.ga,
+        work=work,
+        into=into,
+        gradients=gradients,
+        gathers=_gathers(one, plan, shared, work),
+        background=one.overlap_pp == 1,
+        overlap_grad=one.overlap_grad == 1,
+        group=one.microbatch_group_size,
+    )
+
+
+def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
+    """The row of the buckets of [stage][chunk]."""
+    first, size = int(ran.tables.split.offset[ran.tables.split.key[0]]), ran.tables.split.size
+    return [[int(size[first + chunk * one.pp + stage]) for chunk in range(one.vpp)] for stage in range(one.pp)]
+
+
+def _gradients(one: Plan, ran: Ran) -> list[list[list[tuple[float, Message]]]]:
+    """Buckets of [stage][chunk] by readiness. What they need of the NICs is known of all of them together."""
+    buckets = ran.scratch.buckets
+
+    def of_size(size: int) -> list[tuple[float, Message]]:
+        part = float(buckets.nic_s[size] / buckets.total_s[size]) if buckets.total_s[size] > 0 else 0.0
+        found = [
+            ((j + 1) / float(number), Message(float(seconds), float(seconds) * part))
+            for number, seconds in zip(buckets.number[size], buckets.bucket_s[size], strict=True)
+            if seconds > 0
+            for j in range(int(number))
+        ]
+        return sorted(found, key=lambda bucket: bucket[0])
+
+    rows = _sizes(one, ran)
+    known = {size: of_size(size) for row in rows for size in row}
+    return [[known[size] for size in row] for row in rows]
+
+
+def _gathers(one: Plan, plan: Given, ran: Ran, work: list[list[list[Work]]]) -> list[list[Gather]]:
+    """Parameters of [stage][chunk] if they are gathered beside the pipeline."""
+    if one.overlap_param == 0:
+        return []
+    parameter_spans(ran, plan.hardware)  # costs the buckets of parameters into the scratch
+    buckets = ran.scratch.buckets
+    return [
+        [
+            Gather(
+                first=float(buckets.first_s[size]),
+                all=Message(float(buckets.total_s[size]), float(buckets.nic_s[size])),
+                buckets=float(buckets.most[size]),
+            )
+            for size in row
+        ]
+        for row in _sizes(one, ran)
+    ]
