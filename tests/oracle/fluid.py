@@ -2,24 +2,24 @@
 
 Written from the physics, not from docs/network.md; it knows nothing of the product but the order of blocks (tests/oracle).
 
-- **NICs.** A stage has one pool of capacity 1: its ranks' share of their nodes' NICs. Sending counts, receiving does not: links are
-  full duplex, and a ring, an all-to-all and a stage between two others receive as much as they send.
-- **Flows.** A message takes `seconds` alone, in which it needs the NICs for `nic`. Alone it asks for nic/seconds of the pool, evenly;
-  given a share s of what it asks for, it goes on at s times its speed. Where the flows ask for more than 1, they get max-min
-  fair shares: none gets more than it asks for, and no flow has less than another that has more than it needs to.
-- **Blocks.** A forward or backward takes `seconds` alone. For `exposed` of them it sends at full speed and stands still until that
-  is through; during the others it computes, and sends `hidden` evenly beside the compute, which waits when that falls
-  behind. Both alternate in slices so small that only their means count (the fluid limit): with e = exposed/seconds,
+- **NICs.** A stage has one pool of capacity 1: its ranks' share of their nodes' NICs. Sending counts, receiving does not: links
+  are full duplex; rings, all-to-alls and a stage between two others receive as much as they send.
+- **Flows.** A message takes `seconds` alone, in which it needs the NICs for `nic`. Alone it asks for nic/seconds of the pool,
+  evenly; given a part of what it asks for, it goes on at that part of its speed. Where the flows ask for more than 1, shares
+  are max-min fair: none gets more than it asks for, and who gets less gets as much as any other.
+- **Blocks.** A forward or backward takes `seconds` alone. For `exposed` of them it sends at full speed, and stands still until
+  that is through; during the others it computes, and sends `hidden` evenly beside the compute, which waits when that
+  falls behind. Both alternate in slices so small that only their means count (the fluid limit): with e = exposed/seconds,
   h = hidden/(seconds - exposed), and shares of s_e of 1 in the one kind of slice and s_h of h in the other, a second of
   its own takes e/s_e + (1 - e) h/s_h, and others get the mean of their shares over these two times.
-- **Pipeline.** Blocks run in the schedule's order, each after the one before it on its stage and after its message. In the background
-  a message leaves at the end of its block; blocking, when its sender has ended the block and its receiver the block
-  before the one that needs it, and both go on when it is through. Every message under way is a flow of its sender.
+- **Pipeline.** Blocks run in the schedule's order, each after the one before it on its stage and after its message. In the
+  background a message leaves at the end of its block; blocking, when its sender has ended the block and its receiver the
+  block before the one that needs it, and the sender goes on when it is through. Each message is a flow of its sender.
 - **Gradients.** Bucket j of n of a chunk is ready when its last backward has done (j + 1)/n of its own work. One stream of each
-  stage sends bucket after bucket as they became ready, beside whatever the stage does then; without overlap all of
+  stage sends bucket after bucket as they become ready, beside whatever the stage does then; without overlap all of
   them after its last block. A stage is through when its blocks and its stream are, and the barrier is the last stage.
-- **Parameters.** With overlap one stream of each stage gathers chunk after chunk from the start. The first forward of a chunk begins
-  when the first bucket is there, and ends no sooner than the compute of a bucket after the last.
+- **Parameters.** With overlap one stream of each stage gathers chunk after chunk from the start. The first forward of a chunk
+  begins when the first bucket is there, and ends no sooner than the compute of a bucket after the last.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim_core import HardwareTable, Plans, Workload
+from sim_core import HardwareTable, Plans, SpecError, Workload, legality
 from sim_core.engine.events import DOWN, UP
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plan, plan_at
@@ -43,13 +43,18 @@ def given(model: str, hardware: str, sets: Sequence[str]) -> Given:
     return Given(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
 
 
+def without_sharing(plan: Given) -> Given:
+    """The same plan where every message has NICs of its own."""
+    columns = plan.hardware.columns._replace(shared_nics=np.zeros(len(plan.hardware), np.bool_))
+    return plan._replace(hardware=replace(plan.hardware, columns=columns))
+
+
 def steps(plan: Given) -> Steps:
     """The step of a plan, three times; sharded gradients or parameters and split backwards are not simulated."""
-    sharing = plan.hardware.columns._replace(shared_nics=np.zeros(len(plan.hardware), np.bool_))
-    alone = run_alone(plan.workload, replace(plan.hardware, columns=sharing), plan.plans)
-    shared = run_alone(plan.workload, plan.hardware, plan.plans)
+    alone, shared = run_alone(*without_sharing(plan)), run_alone(*plan)
     after_s = alone.metrics[STEP] - alone.scratch.reduced_s.max()
-    return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), after_s + barrier_s(lowered(plan, alone, shared), alone))
+    fluid_s = float(after_s + barrier_s(lowered(plan, alone, shared), alone))
+    return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
 
 
 def barrier_s(step: Step, alone: Ran) -> float:
@@ -137,3 +142,72 @@ def _gathers(one: Plan, plan: Given, ran: Ran, work: list[list[list[Work]]]) -> 
         ]
         for row in _sizes(one, ran)
     ]
+
+
+DENSE = ("gpt3-175b", "llama2-13b", "llama3-8b", "llama3-70b", "megatron-18.4b", "qwen2.5-72b")
+EXPERTS = ("deepseek-v2", "glm-4.5-air", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "qwen3-235b-a22b")
+MOST_BLOCKS = 1536
+"""Forwards of a random plan at most."""
+
+
+class Line(NamedTuple):
+    """A plan as the user says it: `sweep simulate --model MODEL --hardware H100-SXM --set ...`."""
+
+    model: str
+    sets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.model, *self.sets])
+
+
+def random_line(rng: np.random.Generator) -> Line:
+    """A plan that may be illegal: of a dense model or one with experts, vpp 1 to 12, NICs of 25 to 400 Gb/s."""
+
+    def pick(*values: int) -> int:
+        return int(rng.choice(values))
+
+    with_experts = bool(rng.random() < 0.5)
+    model = str(rng.choice(EXPERTS if with_experts else DENSE))
+    pp, tp = pick(1, 2, 2, 4, 4, 8, 8, 16), pick(1, 2, 4, 8)
+    cp = pick(1, 1, 2, 4) if with_experts else pick(1, 2, max(16 // tp, 2), max(16 // tp, 2), max(32 // tp, 2))
+    vpp = int(rng.integers(1, 13)) if pp > 1 and rng.random() < 0.75 else 1
+    ga = pp * pick(1, 1, 2, 4) if vpp > 1 else pick(1, 2, 4, 8, 16, 32)
+    replicas = pick(2, 4, 8, 16, 32)
+    values: dict[str, object] = {
+        "tp": tp,
+        "pp": pp,
+        "vpp": vpp,
+        "cp": cp,
+        "ep": pick(2, 8, 16, 16, 32, 32, 64) if with_experts else 1,
+        "all_gpus": tp * pp * cp * replicas,
+        "micro_batch": pick(1, 1, 2),
+        "ga": ga,
+        "schedule": "1f1b" if rng.random() < 0.85 else str(rng.choice(["gpipe", "looped-bfs"])),
+        "layer_split": "balanced",
+        "checkpointing": str(rng.choice(["none", "full"])),
+        "bucket_bytes": pick(0, 0, 2**25, 2**27),
+        "overlap_grad": "true",
+    }
+    values |= {name: str(rng.random() < 0.5).lower() for name in ("overlap_param", "overlap_tp", "overlap_ep")}
+    if vpp == 1:
+        values["overlap_pp"] = str(rng.random() < 0.5).lower()
+    values["hardware.nic_bandwidth"] = f"{pick(25, 50, 100, 200, 400)} Gb/s"
+    values["hardware.memory"] = "100 TB"
+    return Line(model, tuple(f"{name}={value}" for name, value in values.items()))
+
+
+def random_lines(seed: int, count: int) -> list[tuple[Line, Given]]:
+    """The first `count` plans of a seed that can run, whose messages leave a node."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[Line, Given]] = []
+    while len(found) < count:
+        line = random_line(rng)
+        try:
+            plan = given(line.model, "H100-SXM", line.sets)
+        except SpecError:
+            continue
+        one = plan_at(plan.plans, 0)
+        small = one.pp * one.vpp * one.ga <= MOST_BLOCKS
+        if small and one.all_gpus > one.tp * one.pp and legality(*plan)[0][0] == 0:
+            found.append((line, plan))
+    return found
