@@ -14,9 +14,11 @@ from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran, run_alone
 from sim_core.step.nics import ALL, OPEN
+from sim_core.terms import GRADIENTS_SHARDED
 from sim_core.timelines.messages import parameter_spans
 from sweep.one_plan import plans_of, prepare_plan
 from tests.oracle.fluid import Gather, Message, Step, Work, run
+from tests.oracle.pipeline import GPIPE, LOOPED_BFS, ONE_F_ONE_B
 
 STEP = METRICS.index("step_time_s")
 
@@ -57,6 +59,18 @@ def steps(plan: Given) -> Steps:
     return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
 
 
+def causes(plan: Given) -> dict[str, float]:
+    """Error of the product's step over the fluid one: of sends beside blocks alone, and what gathers and gradients add."""
+    whole_s = steps(plan).fluid
+
+    def off(**without: int) -> float:
+        found = steps(plan._replace(plans=plan.plans._replace(**{name: np.array([value]) for name, value in without.items()})))
+        return (found.shared - found.fluid) / whole_s
+
+    sends = off(overlap_grad=0, overlap_param=0)
+    return {"sends": sends, "gathers": off(overlap_grad=0) - sends, "gradients": off(overlap_param=0) - sends}
+
+
 def barrier_s(step: Step, alone: Ran) -> float:
     """When the last stage has reduced its gradients; the compute that their kernels slow (dp_contention) comes after it."""
     ran = run(step)
@@ -72,6 +86,8 @@ def barrier_s(step: Step, alone: Ran) -> float:
 def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
     """The plan's blocks and messages alone, from a run without sharing, and their NICs, from one with it."""
     one, program, low = plan_at(alone.plans, 0), alone.scratch.program, shared.scratch.low
+    assert one.schedule in (GPIPE, ONE_F_ONE_B, LOOPED_BFS), "other schedules are not simulated"
+    assert one.sharding < GRADIENTS_SHARDED, "gathers and scatters of every block are not simulated"
     pp, vpp = one.pp, one.vpp
     work: list[list[list[Work]]] = [[[] for _ in range(pp)] for _ in (DOWN, UP)]
     for way in (DOWN, UP):
