@@ -1,0 +1,229 @@
+"""Plans of the product for the fluid simulation: the same seconds of blocks and messages, and what they need the NICs for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sim_core import HardwareTable, Plans, SpecError, Workload, legality
+from sim_core.engine.events import DOWN, UP
+from sim_core.metrics import METRICS
+from sim_core.planning.columns import Plan, plan_at
+from sim_core.simulator import Ran, run_alone
+from sim_core.step.nics import ALL, OPEN
+from sim_core.terms import GRADIENTS_SHARDED
+from sim_core.timelines.messages import parameter_spans
+from sweep.one_plan import plans_of, prepare_plan
+from tests.oracle.fluid import Gather, Message, Step, Work, run
+from tests.oracle.pipeline import GPIPE, LOOPED_BFS, ONE_F_ONE_B
+
+STEP = METRICS.index("step_time_s")
+
+
+class Given(NamedTuple):
+    """A plan of the product."""
+
+    workload: Workload
+    hardware: HardwareTable
+    plans: Plans
+
+
+class Steps(NamedTuple):
+    """Seconds of a step: of the product, of the product without sharing, and of the fluid simulation."""
+
+    shared: float
+    alone: float
+    fluid: float
+
+
+def given(model: str, hardware: str, sets: Sequence[str]) -> Given:
+    """The plan of `sweep simulate --model MODEL --hardware HARDWARE --set ...`."""
+    prepared = prepare_plan({"model": model}, hardware, "event", sets)
+    return Given(prepared.sweep.workload, prepared.sweep.hardware, plans_of(prepared))
+
+
+def without_sharing(plan: Given) -> Given:
+    """The same plan where every message has NICs of its own."""
+    columns = plan.hardware.columns._replace(shared_nics=np.zeros(len(plan.hardware), np.bool_))
+    return plan._replace(hardware=replace(plan.hardware, columns=columns))
+
+
+def steps(plan: Given) -> Steps:
+    """The step of a plan, three times; sharded gradients or parameters and split backwards are not simulated."""
+    alone, shared = run_alone(*without_sharing(plan)), run_alone(*plan)
+    after_s = alone.metrics[STEP] - alone.scratch.reduced_s.max()
+    fluid_s = float(after_s + barrier_s(lowered(plan, alone, shared), alone))
+    return Steps(float(shared.metrics[STEP]), float(alone.metrics[STEP]), fluid_s)
+
+
+def causes(plan: Given) -> dict[str, float]:
+    """Error of the product's step over the fluid one: of sends beside blocks alone, and what gathers and gradients add."""
+    whole_s = steps(plan).fluid
+
+    def off(**without: int) -> float:
+        found = steps(plan._replace(plans=plan.plans._replace(**{name: np.array([value]) for name, value in without.items()})))
+        return (found.shared - found.fluid) / whole_s
+
+    sends = off(overlap_grad=0, overlap_param=0)
+    return {"sends": sends, "gathers": off(overlap_grad=0) - sends, "gradients": off(overlap_param=0) - sends}
+
+
+def barrier_s(step: Step, alone: Ran) -> float:
+    """When the last stage has reduced its gradients; the compute that their kernels slow (dp_contention) comes after it."""
+    ran = run(step)
+    contention = alone.workload.arrays.framework.dp_contention
+    latest = 0.0
+    for stage in range(step.pp):
+        sent_s = sum(message.seconds for chunk in step.gradients[stage] for _, message in chunk)
+        tail_s = ran.reduced[stage] - ran.ended[stage]
+        latest = max(latest, ran.reduced[stage] + contention * max(sent_s - tail_s, 0.0))
+    return latest
+
+
+def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
+    """The plan's blocks and messages alone, from a run without sharing, and their NICs, from one with it."""
+    one, program, low = plan_at(alone.plans, 0), alone.scratch.program, shared.scratch.low
+    assert one.schedule in (GPIPE, ONE_F_ONE_B, LOOPED_BFS), "other schedules are not simulated"
+    assert one.sharding < GRADIENTS_SHARDED, "gathers and scatters of every block are not simulated"
+    pp, vpp = one.pp, one.vpp
+    work: list[list[list[Work]]] = [[[] for _ in range(pp)] for _ in (DOWN, UP)]
+    for way in (DOWN, UP):
+        for cell in range(pp * vpp):
+            of_all, exposed = (float(low.nic_s[way, cell, k]) for k in (ALL, OPEN))
+            seconds = float(program.duration_s[way, cell])
+            work[way][cell // vpp].append(Work(seconds, exposed, of_all - exposed))
+    sends = low.send_nic_s
+    into = [
+        [Message(float(program.message_s[DOWN, stage]), float(sends[stage - 1])) for stage in range(pp)],
+        [Message(float(program.message_s[UP, stage]), float(sends[stage])) for stage in range(pp)],
+    ]
+    gradients = _gradients(one, shared)
+    return Step(
+        schedule=one.schedule,
+        pp=pp,
+        vpp=vpp,
+        ga=one.ga,
+        work=work,
+        into=into,
+        gradients=gradients,
+        gathers=_gathers(one, plan, shared, work),
+        background=one.overlap_pp == 1,
+        overlap_grad=one.overlap_grad == 1,
+        group=one.microbatch_group_size,
+    )
+
+
+def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
+    """The row of the buckets of [stage][chunk]."""
+    first, size = int(ran.tables.split.offset[ran.tables.split.key[0]]), ran.tables.split.size
+    return [[int(size[first + chunk * one.pp + stage]) for chunk in range(one.vpp)] for stage in range(one.pp)]
+
+
+def _gradients(one: Plan, ran: Ran) -> list[list[list[tuple[float, Message]]]]:
+    """Buckets of [stage][chunk] by readiness. What they need of the NICs is known of all of them together."""
+    buckets = ran.scratch.buckets
+
+    def of_size(size: int) -> list[tuple[float, Message]]:
+        part = float(buckets.nic_s[size] / buckets.total_s[size]) if buckets.total_s[size] > 0 else 0.0
+        found = [
+            ((j + 1) / float(number), Message(float(seconds), float(seconds) * part))
+            for number, seconds in zip(buckets.number[size], buckets.bucket_s[size], strict=True)
+            if seconds > 0
+            for j in range(int(number))
+        ]
+        return sorted(found, key=lambda bucket: bucket[0])
+
+    rows = _sizes(one, ran)
+    known = {size: of_size(size) for row in rows for size in row}
+    return [[known[size] for size in row] for row in rows]
+
+
+def _gathers(one: Plan, plan: Given, ran: Ran, work: list[list[list[Work]]]) -> list[list[Gather]]:
+    """Parameters of [stage][chunk] if they are gathered beside the pipeline."""
+    if one.overlap_param == 0:
+        return []
+    parameter_spans(ran, plan.hardware)  # costs the buckets of parameters into the scratch
+    buckets = ran.scratch.buckets
+    return [
+        [
+            Gather(
+                first=float(buckets.first_s[size]),
+                all=Message(float(buckets.total_s[size]), float(buckets.nic_s[size])),
+                buckets=float(buckets.most[size]),
+            )
+            for size in row
+        ]
+        for row in _sizes(one, ran)
+    ]
+
+
+DENSE = ("gpt3-175b", "llama2-13b", "llama3-8b", "llama3-70b", "megatron-18.4b", "qwen2.5-72b")
+EXPERTS = ("deepseek-v2", "glm-4.5-air", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "qwen3-235b-a22b")
+MOST_BLOCKS = 1536
+"""Forwards of a random plan at most."""
+
+
+class Line(NamedTuple):
+    """A plan as the user says it: `sweep simulate --model MODEL --hardware H100-SXM --set ...`."""
+
+    model: str
+    sets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.model, *self.sets])
+
+
+def random_line(rng: np.random.Generator) -> Line:
+    """A plan that may be illegal: of a dense model or one with experts, vpp 1 to 12, NICs of 25 to 400 Gb/s."""
+
+    def pick(*values: int) -> int:
+        return int(rng.choice(values))
+
+    with_experts = bool(rng.random() < 0.5)
+    model = str(rng.choice(EXPERTS if with_experts else DENSE))
+    pp, tp = pick(1, 2, 2, 4, 4, 8, 8, 16), pick(1, 2, 4, 8)
+    cp = pick(1, 1, 2, 4) if with_experts else pick(1, 2, max(16 // tp, 2), max(16 // tp, 2), max(32 // tp, 2))
+    vpp = int(rng.integers(1, 13)) if pp > 1 and rng.random() < 0.75 else 1
+    ga = pp * pick(1, 1, 2, 4) if vpp > 1 else pick(1, 2, 4, 8, 16, 32)
+    replicas = pick(2, 4, 8, 16, 32)
+    values: dict[str, object] = {
+        "tp": tp,
+        "pp": pp,
+        "vpp": vpp,
+        "cp": cp,
+        "ep": pick(2, 8, 16, 16, 32, 32, 64) if with_experts else 1,
+        "all_gpus": tp * pp * cp * replicas,
+        "micro_batch": pick(1, 1, 2),
+        "ga": ga,
+        "schedule": "1f1b" if rng.random() < 0.85 else str(rng.choice(["gpipe", "looped-bfs"])),
+        "layer_split": "balanced",
+        "checkpointing": str(rng.choice(["none", "full"])),
+        "bucket_bytes": pick(0, 0, 2**25, 2**27),
+        "overlap_grad": "true",
+    }
+    values |= {name: str(rng.random() < 0.5).lower() for name in ("overlap_param", "overlap_tp", "overlap_ep")}
+    if vpp == 1:
+        values["overlap_pp"] = str(rng.random() < 0.5).lower()
+    values["hardware.nic_bandwidth"] = f"{pick(25, 50, 100, 200, 400)} Gb/s"
+    values["hardware.memory"] = "100 TB"
+    return Line(model, tuple(f"{name}={value}" for name, value in values.items()))
+
+
+def random_lines(seed: int, count: int) -> list[tuple[Line, Given]]:
+    """The first `count` plans of a seed that can run, whose messages leave a node."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[Line, Given]] = []
+    while len(found) < count:
+        line = random_line(rng)
+        try:
+            plan = given(line.model, "H100-SXM", line.sets)
+        except SpecError:
+            continue
+        one = plan_at(plan.plans, 0)
+        small = one.pp * one.vpp * one.ga <= MOST_BLOCKS
+        if small and one.all_gpus > one.tp * one.pp and legality(*plan)[0][0] == 0:
+            found.append((line, plan))
+    return found
