@@ -19,13 +19,13 @@ from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import hidden_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.metrics import BUBBLE, DP_EXPOSED, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.columns import Plans, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.last import cost_last_backwards
+from sim_core.step.beside import cost_last_backwards
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import finish_step, gather_parameters, slow_beside_gather
@@ -184,11 +184,12 @@ def _finish(case: Case, scratch: Scratch) -> None:
     slow_beside_gather(case, program, times, scratch.once, out)
     slowest_s = finish_step(case, scratch.once, out)
     message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
-    slowed_s = times.slowed_s
+    slowed_s, late_s = times.streams.slowed_s, times.streams.gathers_late_s
     reduced_s, after_s = scratch.reduced_s, scratch.once.after_s
     for stage in range(pp):
         out[PP_TOTAL] += message_s[stage] / pp
         out[PP_EXPOSED] += exposed_s[stage] / pp
+        out[DP_TOTAL] += late_s[stage] / pp
         out[DP_EXPOSED] += (gated_s[stage] + slowed_s[stage]) / pp
         out[BUBBLE] += idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp

@@ -22,7 +22,7 @@ from sim_core.scratch import Scratch, allocate_scratch
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.last import cost_last_backwards
+from sim_core.step.beside import cost_last_backwards
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import finish_step, gather_parameters

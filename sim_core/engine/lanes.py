@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.events import DOWN, LONGER, OWN, PAIR, READY, SENT, UP, WEIGHT, Program, Times
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
 from sim_core.engine.sequence import (
     ALONE,
-    BESIDE,
+    BESIDE_GATHER,
+    BESIDE_GRADIENTS,
     BLOCKING,
     DURATION,
     FIRST,
@@ -30,6 +31,7 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
+from sim_core.engine.streams import BEHIND, KINDS, LONGER, OWN, READY, ROWS, SENT
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, larger, load, smaller, store, zeros
 
@@ -43,7 +45,7 @@ class Lanes(NamedTuple):
     cost_s: Floats  # [NO_MESSAGE * cells + 1] of messages, by kind and stage, or cell where weight gradients are apart
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
-    stream_s: Floats  # [4 * cells] the rows of `Program.stream_s`
+    beside_s: Floats  # [ROWS * cells]
     slot_s: Floats  # [slots] ends that messages wait for
     first_s: Floats  # [cells] end of the first forward through a cell
     last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
@@ -52,10 +54,11 @@ class Lanes(NamedTuple):
     exposed_s: Floats
     idle_s: Floats
     gated_s: Floats
-    slowed_s: Floats
-    through_s: Floats
+    through_s: Floats  # [stages] and what follows as in Streams
+    gathers_late_s: Floats
     behind_s: Floats
-    shared: Floats  # [cells] and this as in Times
+    slowed_s: Floats
+    shared: Floats  # [cells]
     later_s: Floats
 
 
@@ -66,7 +69,7 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         cost_s=allocate_rows(NO_MESSAGE * cells + 1),
         gate_start_s=allocate_rows(cells),
         gate_end_s=allocate_rows(cells),
-        stream_s=allocate_rows(4 * cells),
+        beside_s=allocate_rows(ROWS * cells),
         slot_s=allocate_rows(events + 2),
         first_s=allocate_rows(cells),
         last_s=allocate_rows(2 * cells),
@@ -75,15 +78,16 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         exposed_s=allocate_rows(stages),
         idle_s=allocate_rows(stages),
         gated_s=allocate_rows(stages),
-        slowed_s=allocate_rows(stages),
         through_s=allocate_rows(stages),
+        gathers_late_s=allocate_rows(stages),
         behind_s=allocate_rows(stages),
+        slowed_s=allocate_rows(stages),
         shared=allocate_rows(cells),
         later_s=allocate_rows(cells),
     )
-    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s):
+    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.through_s):
         rows[:] = 0.0  # lanes that no plan uses compute, too
-    lanes.stream_s[:] = 1.0
+    lanes.beside_s[:] = 1.0
     return lanes
 
 
@@ -96,8 +100,10 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
         lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
-        for row in range(4):
-            lanes.stream_s[row * cells + cell, lane] = program.stream_s[row, cell]
+        for row in range(ROWS):
+            lanes.beside_s[row * cells + cell, lane] = program.beside_s[row, cell]
+    for stage in range(pp):
+        lanes.through_s[stage, lane] = program.gathered_s[stage]
     if split:
         for cell in range(cells):
             lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
@@ -115,11 +121,11 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
 @outer_kernel
 def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
     """Read from a lane what the rest of a step needs: of the ends of blocks those of first forwards and last backwards."""
-    end_s = times.end_s
+    end_s, streams = times.end_s, times.streams
     for cell in range(cells):
         end_s[cell * rounds] = lanes.first_s[cell, lane]
-        times.shared[cell] = lanes.shared[cell, lane]
-        times.later_s[cell] = lanes.later_s[cell, lane]
+        streams.shared[cell] = lanes.shared[cell, lane]
+        streams.later_s[cell] = lanes.later_s[cell, lane]
         end_s[(cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_INPUTS * cells + cell, lane]
         if split:
             end_s[(2 * cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
@@ -129,7 +135,8 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool,
         times.exposed_s[stage] = lanes.exposed_s[stage, lane]
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
-        times.slowed_s[stage] = lanes.slowed_s[stage, lane]
+        streams.slowed_s[stage] = lanes.slowed_s[stage, lane]
+        streams.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
 
 
 @outer_kernel
@@ -143,9 +150,9 @@ def run_lanes(sequence: Sequence, turns: int, rule: int, pp: int, cells: int, la
     lanes.exposed_s[:pp] = 0.0
     lanes.idle_s[:pp] = 0.0
     lanes.gated_s[:pp] = 0.0
-    lanes.slowed_s[:pp] = 0.0
-    lanes.through_s[:pp] = 0.0
+    lanes.gathers_late_s[:pp] = 0.0
     lanes.behind_s[:pp] = 0.0
+    lanes.slowed_s[:pp] = 0.0
     _run(sequence, turns, rule, cells, lanes)
 
 
@@ -194,18 +201,20 @@ def _run(sequence: Sequence, turns: int, rule: int, cells: int, lanes: Lanes) ->
 
 @inlined_kernel
 def _end_of(first: int, last: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
-    """End of a first forward, which waits for its parameters, or of a backward beside gradients; those of last ones are kept."""
+    """End of a first forward, which waits for its parameters, or of a block beside a stream; those of last ones are kept."""
     end, gated_s = start + seconds, lanes.gated_s
     if first >= 0:
-        gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
+        gated = _first_forward_end(first, stage, cells, start, seconds, lanes)
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
         end = gated
         store(lanes.first_s, first, end)
-    if last >= BESIDE * cells:
-        end = end + _beside_gradients(last - BESIDE * cells, stage, cells, start, seconds, False, lanes)
+    if last >= BESIDE_GATHER * cells:
+        end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, cells, start, lanes.gathers_late_s, lanes)
+    elif last >= BESIDE_GRADIENTS * cells:
+        end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, cells, start, lanes.behind_s, lanes)
     elif last >= OF_BOTH * cells:
         cell = last - OF_BOTH * cells
-        end = end + _beside_gradients(cell, stage, cells, start, seconds, True, lanes)
+        end = end + _last_backward(cell, stage, cells, start, seconds, lanes)
         store(lanes.last_s, OF_INPUTS * cells + cell, end)
         store(lanes.last_s, OF_WEIGHTS * cells + cell, end)
     elif last >= 0:
@@ -214,27 +223,46 @@ def _end_of(first: int, last: int, stage: int, cells: int, start: Floats, second
 
 
 @inlined_kernel
-def _beside_gradients(cell: int, stage: int, cells: int, start: Floats, seconds: Floats, last: bool, lanes: Lanes) -> Floats:
-    """As `beside_gradients` in `events`."""
-    stream_s = lanes.stream_s
-    longer, sent = load(stream_s, LONGER * cells + cell), load(stream_s, SENT * cells + cell)
-    through = load(lanes.through_s, stage)
-    left = larger(through - start, zeros())
-    if last:
-        ready = load(stream_s, READY * cells + cell)
-        left = left + ready
+def _first_forward_end(cell: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
+    """As in `streams`."""
+    beside_s, late = lanes.beside_s, load(lanes.gathers_late_s, stage)
+    start = larger(start, load(lanes.gate_start_s, cell) + late)
+    through, sent = load(lanes.through_s, stage), load(beside_s, SENT * cells + cell)
+    part = smaller(larger(through - start, zeros()), sent) / sent
+    behind = part * load(beside_s, BEHIND * cells + cell)
+    store(lanes.through_s, stage, through + behind)
+    store(lanes.gathers_late_s, stage, late + behind)
+    longer = part * load(beside_s, LONGER * cells + cell)
+    return larger(start + seconds + longer, load(lanes.gate_end_s, cell) + (late + behind))
+
+
+@inlined_kernel
+def _beside_stream(cell: int, way: int, stage: int, cells: int, start: Floats, late_s: Floats, lanes: Lanes) -> Floats:
+    """`beside_gather` and `beside_gradients` of `streams`; `late_s` [stages]: by how much the stream is later."""
+    beside_s, row = lanes.beside_s, KINDS * way * cells + cell
+    through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT * cells)
+    part = smaller(larger(through - start, zeros()), sent) / sent
+    behind = part * load(beside_s, row + BEHIND * cells)
+    store(lanes.through_s, stage, through + behind)
+    store(late_s, stage, load(late_s, stage) + behind)
+    longer = part * load(beside_s, row + LONGER * cells)
+    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + longer)
+    return longer
+
+
+@inlined_kernel
+def _last_backward(cell: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
+    """As in `streams`."""
+    beside_s = lanes.beside_s
+    sent, ready = load(beside_s, (KINDS + SENT) * cells + cell), load(beside_s, READY * cells + cell)
+    left = larger(load(lanes.through_s, stage) - start, zeros()) + ready
     gone = smaller(left, sent)
     part = gone / sent
-    more = part * longer
-    if last:
-        store(lanes.shared, cell, part)
-        store(lanes.later_s, cell, load(lanes.behind_s, stage))
-        store(lanes.behind_s, stage, zeros())
-        end = start + seconds + more
-        store(lanes.through_s, stage, end + (left - gone) + (load(stream_s, OWN * cells + cell) - ready))
-    else:
-        later = part * (seconds + longer - sent)
-        store(lanes.through_s, stage, through + later)
-        store(lanes.behind_s, stage, load(lanes.behind_s, stage) + later)
-    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + more)
-    return more
+    longer = part * load(beside_s, (KINDS + LONGER) * cells + cell)
+    end = start + seconds + longer
+    store(lanes.through_s, stage, end + (left - gone) + (load(beside_s, OWN * cells + cell) - ready))
+    store(lanes.shared, cell, part)
+    store(lanes.later_s, cell, load(lanes.behind_s, stage))
+    store(lanes.behind_s, stage, zeros())
+    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + longer)
+    return longer

@@ -27,7 +27,8 @@ from sim_core.engine.codes import (
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT
 from sim_core.engine.sequence import (
     ALONE,
-    BESIDE,
+    BESIDE_GATHER,
+    BESIDE_GRADIENTS,
     BLOCKING,
     DURATION,
     FIRST,
@@ -106,8 +107,8 @@ def _send(order: Codes, codes: int, pp: int, chunks: int, rounds: int, split: bo
     """Sends in the background: as `events` sweeps over the stages, or `split_events`, which adds up each wait by itself."""
     event, slot_of, position, sent = sequence.event, sequence.slot, sequence.position, sequence.sent
     cells = pp * chunks
-    reduces = sequence.pending  # whether a stage has ended the last backward of a chunk
-    reduces[:pp] = 0
+    streams = sequence.pending  # chunks of a stage whose first forward has run, and those whose last backward has
+    streams[:pp] = 0
     done, turns, at = 0, 0, 0
     downward = True
     while done < pp * codes:
@@ -146,9 +147,13 @@ def _send(order: Codes, codes: int, pp: int, chunks: int, rounds: int, split: bo
                         duration = INPUT_GRADIENT * cells + cell
                     if direction == UP and micro_batch == rounds - 1:
                         last = (OF_INPUTS if part == INPUT else OF_BOTH) * cells + cell
-                        reduces[stage] = 1
-                    elif not split and direction == UP and reduces[stage] == 1:
-                        last = BESIDE * cells + cell
+                        streams[stage] += 1
+                    elif direction == DOWN and micro_batch == 0:
+                        streams[stage] += 1
+                    elif not split and direction == DOWN and streams[stage] < chunks:
+                        last = BESIDE_GATHER * cells + cell
+                    elif not split and direction == UP and streams[stage] > chunks:
+                        last = BESIDE_GRADIENTS * cells + cell
                 if split:
                     event[at, POSTED], event[at, POSTED_COST] = NOTHING, NO_MESSAGE * cells
                 if part == PAIRED:

@@ -18,6 +18,7 @@ from sim_core.engine.codes import (
     following_cell,
 )
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, clear
+from sim_core.engine.streams import first_forward_end
 from sim_core.jit import inner_kernel, outer_kernel
 
 

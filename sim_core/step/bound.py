@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of
-from sim_core.engine.events import DOWN, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
+from sim_core.engine.streams import KINDS, LONGER, READY, SENT
 from sim_core.jit import inner_kernel
 from sim_core.planning.columns import Plan
 
@@ -48,14 +49,14 @@ def bound_pipeline(plan: Plan, program: Program, times: Times) -> None:
             for chunk in range(chunks):
                 times.end_s[(third * cells + first + chunk) * rounds + rounds - 1] = last_s if chunk == 0 else 0.0
         for cell in range(first, first + chunks):
-            times.shared[cell] = _beside_own(program, cell)
-            times.later_s[cell] = 0.0
+            times.streams.shared[cell] = _beside_own(program, cell)
+            times.streams.later_s[cell] = 0.0
 
 
 @inner_kernel
 def _beside_own(program: Program, cell: int) -> float:
     """The least part of a cell's last backward beside which gradients are reduced: that in which its own are ready."""
-    return min(program.stream_s[READY, cell] / program.stream_s[SENT, cell], 1.0)
+    return min(program.beside_s[READY, cell] / program.beside_s[KINDS + SENT, cell], 1.0)
 
 
 @inner_kernel
@@ -99,7 +100,7 @@ def _busy(plan: Plan, program: Program, stage: int, chunks: int, rounds: int) ->
             weights_s += duration_s[WEIGHT, cell]
     slowed_s = 0.0
     for cell in range(stage * chunks, (stage + 1) * chunks):
-        slowed_s += _beside_own(program, cell) * program.stream_s[LONGER, cell]
+        slowed_s += _beside_own(program, cell) * program.beside_s[KINDS + LONGER, cell]
     return rounds * block_s + slowed_s, rounds * weights_s
 
 

@@ -11,7 +11,8 @@ from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
-from sim_core.engine.events import LONGER, SENT, UP, WEIGHT, Program, Times
+from sim_core.engine.events import UP, WEIGHT, Program, Times
+from sim_core.engine.streams import BEHIND, KINDS, LONGER
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
@@ -152,9 +153,8 @@ def _exchange_s(case: Case, row: int) -> float:
 @inner_kernel
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
-    longer_s = program.stream_s[LONGER, cell]
-    behind_s = program.duration_s[UP, cell] + longer_s - program.stream_s[SENT, cell]
-    return times.shared[cell] * longer_s, times.shared[cell] * max(longer_s, behind_s)
+    part, longer_s = times.streams.shared[cell], program.beside_s[KINDS + LONGER, cell]
+    return part * longer_s, part * max(longer_s, program.beside_s[KINDS + BEHIND, cell])
 
 
 @inlined_kernel
@@ -189,8 +189,8 @@ def reduce_gradients(
             longer_s, late_s = 0.0, 0.0
             if last_third == 1 and overlapped:  # NICs were shared
                 longer_s, late_s = shared_s(program, times, cell)
-                stream_s += times.later_s[cell]
-                out[DP_TOTAL] += (late_s + times.later_s[cell]) / pp
+                stream_s += times.streams.later_s[cell]
+                out[DP_TOTAL] += (late_s + times.streams.later_s[cell]) / pp
             last_s -= longer_s
             apart = last_third == 2 and end_s[(cells + cell) * rounds + rounds - 1] < last_s
             tail_s = duration_s[WEIGHT, cell] if apart else duration_s[UP, cell]

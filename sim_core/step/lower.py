@@ -41,7 +41,6 @@ class Longer(NamedTuple):
     blocks_s: Floats  # [4, cells] a block, beside its pipeline message, by rows of `duration_s`
     sends_s: Floats  # [2, stages] a pipeline message into a stage, by direction
     layers_s: Floats  # [2, cells] a block and its sharded layers' messages
-    gather_s: Floats  # [cells] the gather of parameters beside the first forward
     full_s: Floats  # [stages] the reduction of gradients, until the NICs have sent all that they carry
 
 
@@ -70,7 +69,6 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
             blocks_s=np.zeros((4, cells)),
             sends_s=np.zeros((2, stages)),
             layers_s=np.zeros((2, cells)),
-            gather_s=np.zeros(cells),
             full_s=np.zeros(stages),
         ),
         send_nic_s=np.zeros(stages),

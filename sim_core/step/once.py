@@ -14,7 +14,6 @@ import numpy.typing as npt
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
-from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, rounds_of, virtual_of
@@ -22,6 +21,7 @@ from sim_core.engine.events import DOWN, Program, Times
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
+from sim_core.step.beside import fill_beside
 from sim_core.step.buckets import Buckets, cost_buckets
 from sim_core.step.lower import Lowered
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
@@ -67,46 +67,37 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
     """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
     Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
-    a layer runs once its buckets have arrived. Where a forward would begin before, its messages and the gather share NICs; as
-    many forwards come before it as virtual stages. Initializes `gathered_s` and `after_s` of each stage.
+    a layer runs once its buckets have arrived. Initializes `gathered_s` and `after_s` of each stage.
     """
     pp, first, size_of = case.plan.pp, case.first, case.split.size
     placement, chunks = PLACEMENT[case.plan.schedule], chunks_of(case.plan.schedule, case.plan.vpp)
     overlapped = case.plan.overlap_param == 1
     gate_start_s, gate_end_s, duration_s = program.gate_start_s, program.gate_end_s, program.duration_s
     costed, total_s, first_s, most = buckets.costed, buckets.total_s, buckets.first_s, buckets.most
-    after_s, longer_s = once.after_s, low.longer.gather_s
+    after_s = once.after_s
     costed[:] = False
     for stage in range(pp):
-        arrived_s, gathered_s = 0.0, 0.0
+        arrived_s, nic_s = 0.0, 0.0
         for chunk in range(chunks):
             cell = stage * chunks + chunk
-            virtual = virtual_of(placement, stage, chunk, pp)
-            row = first + virtual
+            row = first + virtual_of(placement, stage, chunk, pp)
             size = size_of[row]
             if not costed[size]:
                 cost_buckets(case, GATHER_PARAMETERS, row, buckets)
             gate_start_s[cell] = 0.0
             gate_end_s[cell] = 0.0
-            longer_s[cell] = 0.0
             if overlapped and total_s[size] > 0:
                 gate_start_s[cell] = arrived_s + first_s[size]
                 gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
-                block_s = duration_s[DOWN, cell]
-                beside_s = arrived_s + total_s[size] - max(gate_start_s[cell], virtual * block_s)
-                beside_s = min(max(beside_s, 0.0), block_s) * buckets.nic_s[size] / total_s[size]
-                late_s = shared_s(block_s, low.nic_s[DOWN, cell, 1], low.nic_s[DOWN, cell, 0], beside_s)
-                longer_s[cell] = late_s
-                out[DP_TOTAL] += late_s / pp
-                gate_start_s[cell] += late_s
-                gate_end_s[cell] += late_s
-                arrived_s += late_s
                 low.carried_s[stage] += buckets.nic_s[size]
+                nic_s += buckets.nic_s[size]
             arrived_s += total_s[size]
-            gathered_s += total_s[size]
+        shares = overlapped and nic_s > 0
+        fill_beside(case.plan, low, program, DOWN, stage, nic_s / arrived_s if shares else 0.0)
+        program.gathered_s[stage] = arrived_s if shares else 0.0
         once.gathered_s[stage] = arrived_s if overlapped else 0.0
-        after_s[stage] = 0.0 if overlapped else gathered_s
-        out[DP_TOTAL] += gathered_s / pp
+        after_s[stage] = 0.0 if overlapped else arrived_s
+        out[DP_TOTAL] += arrived_s / pp
         out[DP_EXPOSED] += after_s[stage] / pp
 
 
@@ -121,7 +112,8 @@ def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, o
         begun_s = np.inf
         for cell in range(stage * chunks, (stage + 1) * chunks):
             begun_s = min(begun_s, times.end_s[cell * rounds] - program.duration_s[DOWN, cell])
-        hidden_s = max(once.gathered_s[stage] - max(begun_s, times.gated_s[stage]), 0.0)
+        arrived_s = once.gathered_s[stage] + times.streams.gathers_late_s[stage]
+        hidden_s = max(arrived_s - max(begun_s, times.gated_s[stage]), 0.0)
         once.after_s[stage] += contention * hidden_s
         out[DP_EXPOSED] += contention * hidden_s / plan.pp
 

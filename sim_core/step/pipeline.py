@@ -91,7 +91,7 @@ def timed_blocks(
     part = np.where(parts == PAIRED, WHOLE, parts)
     block = ((backward + (part == WEIGHTS)) * pp * chunks + cell) * rounds + micro_batch
     end = times.end_s[block]
-    longer = times.longer_s[block]
+    longer = times.streams.longer_s[block]
     seconds = program.duration_s[backward, cell] - np.where(part == INPUT, program.duration_s[WEIGHT, cell], 0.0)
     seconds = np.where(part == WEIGHTS, program.duration_s[WEIGHT, cell], seconds)
     seconds = seconds + longer

@@ -107,7 +107,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
             cell = stage * chunks + chunk
             begin_s, late_s = shared_s(ran.scratch.program, ran.scratch.times, cell)
-            before_s = float(ran.scratch.times.later_s[cell])
+            before_s = float(ran.scratch.times.streams.later_s[cell])
         ready, seconds_of, chunk_of, longer_of = found[-1]
         if len(longer_of):
             found[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
@@ -139,11 +139,11 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     found = []
     for stage in range(plan.pp):
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
-        longer_s = scratch.low.longer.gather_s[stage * chunks : (stage + 1) * chunks]
-        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]] + longer_s)
+        late_s = scratch.times.streams.arrived_late_s[stage * chunks : (stage + 1) * chunks]
+        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s
         start_s = np.concatenate(([0.0], end_s[:-1]))
         columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER, "chunk": np.arange(chunks)}
-        found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s, shared_s=longer_s.copy()))
+        found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s, shared_s=np.diff(late_s, prepend=0.0)))
     return found
 
 

@@ -1,0 +1,57 @@
+"""What a block and the stream of messages beside it do to each other: parameters that its stage gathers, gradients it reduces."""
+
+from __future__ import annotations
+
+from sim_core.costing.case import Case, shares_nics
+from sim_core.costing.fabric import beside_stream
+from sim_core.engine.codes import SPLITS, chunks_of
+from sim_core.engine.events import UP, Program
+from sim_core.engine.streams import BEHIND, KINDS, LONGER, OWN, READY, SENT
+from sim_core.jit import inlined_kernel
+from sim_core.planning.columns import Plan
+from sim_core.step.buckets import Buckets, cost_gradients
+from sim_core.step.lower import Lowered
+from sim_core.step.nics import ALL, OPEN, sends_of
+
+
+@inlined_kernel
+def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
+    """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
+
+    Where `rate` is 0 it shares nothing.
+    """
+    chunks, beside_s = chunks_of(plan.schedule, plan.vpp), program.beside_s
+    for chunk in range(chunks):
+        cell = stage * chunks + chunk
+        block_s, longer_s, gone_s, behind_s = program.duration_s[way, cell], 0.0, 1.0, 0.0
+        if rate > 0 and block_s > 0:
+            all_s, open_s = low.nic_s[way, cell, ALL], low.nic_s[way, cell, OPEN]
+            longer_s, gone_s = beside_stream(block_s, open_s, all_s, sends_of(low, plan, way, stage, chunk), rate)
+            behind_s = max(block_s + longer_s - gone_s, 0.0)
+        beside_s[KINDS * way + LONGER, cell] = longer_s
+        beside_s[KINDS * way + SENT, cell] = gone_s
+        beside_s[KINDS * way + BEHIND, cell] = behind_s
+
+
+@inlined_kernel
+def cost_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buckets) -> None:
+    """Fill what `beside_s` says of backwards and gradients. Of n buckets n - 1 are ready before the backward ends."""
+    plan, beside_s = case.plan, program.beside_s
+    chunks = chunks_of(plan.schedule, plan.vpp)
+    shares = shares_nics(case) and plan.overlap_grad == 1 and not SPLITS[plan.schedule]
+    buckets.costed[:] = False
+    for stage in range(plan.pp):
+        whole_s, nic_s = 0.0, 0.0
+        for chunk in range(chunks):
+            cell = stage * chunks + chunk
+            beside_s[OWN, cell], beside_s[READY, cell] = 0.0, 0.0
+            if shares:
+                number, total_s, of_nics = cost_gradients(case, chunk * plan.pp + stage, buckets)
+                beside_s[OWN, cell], beside_s[READY, cell] = total_s, 1.0 - 1.0 / number
+                whole_s += total_s
+                nic_s += of_nics
+        fill_beside(plan, low, program, UP, stage, nic_s / whole_s if nic_s > 0 else 0.0)
+        for cell in range(stage * chunks, (stage + 1) * chunks):
+            if nic_s <= 0 or program.duration_s[UP, cell] <= 0:
+                beside_s[OWN, cell], beside_s[READY, cell] = 0.0, 0.0
+            beside_s[READY, cell] *= min(beside_s[OWN, cell], beside_s[KINDS + SENT, cell])
