@@ -8,6 +8,7 @@ METRICS: Final = (
     "compute_forward_s",
     "compute_backward_s",
     "compute_recompute_s",
+    "launch_s",
     "tp_total_s",
     "tp_exposed_s",
     "ep_total_s",
@@ -27,6 +28,7 @@ METRICS: Final = (
 FORWARD_S: Final = METRICS.index("compute_forward_s")
 BACKWARD_S: Final = METRICS.index("compute_backward_s")
 RECOMPUTE_S: Final = METRICS.index("compute_recompute_s")
+LAUNCH_S: Final = METRICS.index("launch_s")
 TP_TOTAL: Final = METRICS.index("tp_total_s")
 TP_EXPOSED: Final = METRICS.index("tp_exposed_s")
 EP_TOTAL: Final = METRICS.index("ep_total_s")
@@ -45,7 +47,7 @@ N_SUMS: Final = PP_TOTAL
 """The block table has the rows before this one, as sums over the pieces of a unit."""
 
 _PARTS: Final = (
-    *(FORWARD_S, BACKWARD_S, RECOMPUTE_S),
+    *(FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S),
     *(TP_EXPOSED, EP_EXPOSED, CP_EXPOSED, PP_EXPOSED, DP_EXPOSED),
     *(BUBBLE, OPTIMIZER),
 )

@@ -71,6 +71,7 @@ SHORT_PARTS: Final = {
     "fwd": "compute_forward_s",
     "bwd": "compute_backward_s",
     "recomp": "compute_recompute_s",
+    "launch": "launch_s",
     "TP": "tp_exposed_s",
     "EP": "ep_exposed_s",
     "CP": "cp_exposed_s",

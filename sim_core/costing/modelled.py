@@ -13,11 +13,12 @@ from sim_core.costing.messages import Filled, exposed_s, message_s
 from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
+from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import Messages, messages
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
 from sim_core.models.sharding import held
+from sim_core.models.stack import Stack
 from sim_core.planning.columns import MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import CP_A2A, CP_RING
@@ -26,6 +27,7 @@ from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, WEIGHT_GRAD
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 EXPOSED: Final = 1
 AGAIN: Final = 2
@@ -105,19 +107,29 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
             blocks.again[:, at, metric + EXPOSED] += np.where(left_out, 0.0, out)
             again_messages += np.where(left_out, 0.0, out)
             blocks.nic_s[:, at, AGAIN] += np.where(left_out[:, None], 0.0, nic)
-    again = again_compute + again_messages
     blocks.again[:, at, RECOMPUTE_S] += again_compute
-    launched = (stack.launch_forward, stack.launch_backward)
-    if at >= blocks.forward_s.shape[1] - 2:
-        launched = (0.0, 0.0)  # the ends are a few kernels
-    blocks.forward_s[:, at] += np.maximum(forward + exposed[0], launched[0])
-    backward_s = np.maximum(backward + exposed[1], launched[1])
+    ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
+    longer = _launch(blocks, at, stack, ran_s, mask == ALL)
+    weights = of_phase[WEIGHT_GRADIENT]
+    blocks.apart_s[:, at, WEIGHT_COMPUTE] += weights
+    blocks.apart_s[:, at, WEIGHT_GRADIENTS] += weights * longer
+
+
+def _launch(blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], whole: Bools) -> Floats:
+    """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
+
+    `whole`: whether recompute runs all of a layer. Returns by how much launching stretches the backward, all of it evenly.
+    """
+    forward_s, backward_s, again_s = ran_s
+    if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
+        forward_s, backward_s = np.maximum(forward_s, stack.launch_forward), np.maximum(backward_s, stack.launch_backward)
+        again_s = np.where(whole, np.maximum(again_s, stack.launch_forward), again_s)
+    blocks.forward_s[:, at] += forward_s
     blocks.backward_s[:, at] += backward_s
-    # a pass that waits for the CPU launches its kernels evenly
-    apart = of_phase[WEIGHT_GRADIENT] * np.where(backward > 0, backward_s / np.maximum(backward + exposed[1], 1e-30), 0.0)
-    for part in (WEIGHT_GRADIENTS, WEIGHT_COMPUTE):
-        blocks.apart_s[:, at, part] += apart
-    blocks.again_s[:, at] += np.where(mask != ALL, again, np.maximum(again, launched[0]))
+    blocks.again_s[:, at] += again_s
+    blocks.work[:, at, LAUNCH_S] += forward_s - ran_s[0] + (backward_s - ran_s[1])
+    blocks.again[:, at, LAUNCH_S] += again_s - ran_s[2]
+    return backward_s / np.maximum(ran_s[1], 1e-30)
 
 
 def again_mask(plans: Plans, rows: Ints) -> Ints:

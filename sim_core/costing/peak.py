@@ -95,7 +95,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     whole = np.zeros(len(plans.tp))
     tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
     state = _state(workload, plans)
-    in_flight = activations_in_flight(plans, split, rows, shape, kept.activations)
+    in_flight = activations_in_flight(workload.arrays, plans, split, rows, shape, kept.activations)
     filled = tensors, whole, activations, logits, of_stages
     _fill(workload.arrays, plans, split, state, rows, shape, kept.parameters, in_flight, *filled)
     memory[STATE_BYTES] = tensors - activations - whole

@@ -24,7 +24,8 @@ from sim_core.engine.schedule import fill_order
 from sim_core.jit import inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, SELECTIVE, Plan, Plans, plan_at
-from sim_core.planning.split import Split
+from sim_core.planning.split import Split, count_layers
+from sim_core.workloads.workload import Arrays
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ class InFlight(NamedTuple):
     logits: Floats  # [stages of all keys]
 
 
-def activations_in_flight(plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
+def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
     """Of the plans in `rows`, sorted by order; `shape` is the row of each in `kept`, [shapes, units, ...] by WHOLE to SAVED."""
     names = ("schedule", "pp", "vpp", "microbatch_group_size", "checkpointing", "checkpoint_layers")
     enough = micro_batches_to_fill(plans, rows)
@@ -56,7 +57,7 @@ def activations_in_flight(plans: Plans, split: Split, rows: Ints, shape: Ints, k
     order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
     scratch = np.empty(most_scratch(schedule, pp, ga), np.int64)
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    _fill(plans, split, chosen, ga, shape[first], kept, order, scratch, counts, found)
+    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, order, scratch, counts, found)
     return found
 
 
@@ -75,6 +76,8 @@ def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
 
 @kernel
 def _fill(
+    unit_layers: Ints,
+    layer_unit: int,
     plans: Plans,
     split: Split,
     rows: Ints,
@@ -103,11 +106,12 @@ def _fill(
                 then, working, logits_then = 0.0, 0.0, 0.0
                 for chunk in range(chunks):
                     cell, virtual_row = stage * chunks + chunk, row + virtual_of(placement, stage, chunk, pp)
-                    held, redone, waiting = _chunk(split, plan, kept, shape[k], virtual_row)
+                    held, redone, waiting = _chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
                     then += counts[moment, 0, cell] * held
                     then += counts[moment, 1, cell] * waiting
                     logits_then += counts[moment, 0, cell] * _logits(split, kept, shape[k], virtual_row)
-                    working = max(working, redone)
+                    if counts[moment, 0, cell] > 0:
+                        working = max(working, redone)
                 if then + working > of_stage:
                     of_stage, of_logits = then + working, logits_then
             found.bytes[first + stage], found.logits[first + stage] = of_stage, of_logits
@@ -133,24 +137,29 @@ def _saved(kept: Floats, modules: int) -> float:
 
 
 @kernel
-def _chunk(split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tuple[float, float, float]:
+def _chunk(
+    unit_layers: Ints, layer_unit: int, split: Split, plan: Plan, kept: Floats, shape: int, row: int
+) -> tuple[float, float, float]:
     """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients
     need after its input gradients, which have run all recompute: about inputs and output gradients of the linear layers, as
-    many bytes as all activations but those of core attention (Qi et al. 2023, table 1)."""
-    how, layers = plan.checkpointing, split.end[row] - split.begin[row]
-    redone = 0
-    if how in (FULL, EVERY):
-        redone = layers
-    elif how == BLOCK:
-        redone = min(plan.checkpoint_layers, layers)
-    held, working, waiting = 0.0, 0.0, 0.0
+    many bytes as all activations but those of core attention (Qi et al. 2023, table 1).
+
+    Recompute writes what it works on beside the input that is kept. With `block` it runs when the layers after those first ones
+    have had their backward, and have left what only that needed."""
+    how, begin, end = plan.checkpointing, split.begin[row], split.end[row]
+    layers = end - begin
+    held, working, waiting, left = 0.0, 0.0, 0.0, 0.0
     units = kept.shape[1]
     for unit in range(units):
         passes, of_layers = split.passes[row, unit], split.layers[row, unit]
         ends = passes - of_layers
         column = WITHOUT_CORE if how == SELECTIVE else WHOLE
-        again = redone * of_layers / layers if layers > 0 else 0.0
-        stored = again / plan.checkpoint_layers if how == EVERY else again
+        again = of_layers if how in (FULL, EVERY) else 0
+        if how == BLOCK:
+            again = count_layers(unit_layers, layer_unit, unit, begin, min(begin + plan.checkpoint_layers, end))
+        stored = float(again)
+        if how == EVERY and layers > 0:
+            stored *= -(-layers // plan.checkpoint_layers) / layers
         if how == MODULES and of_layers > 0:
             held -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
             working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
@@ -158,6 +167,9 @@ def _chunk(split: Split, plan: Plan, kept: Floats, shape: int, row: int) -> tupl
         held += ends * kept[shape, unit, WHOLE]
         waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
         if again > 0:
-            span = plan.checkpoint_layers if how == EVERY else 1
-            working = max(working, span * kept[shape, unit, WHOLE])
-    return held, working, waiting
+            span = min(plan.checkpoint_layers, layers) if how == EVERY else 1
+            working = max(working, span * kept[shape, unit, WHOLE] - kept[shape, unit, INPUT_ONLY])
+        if how == BLOCK:
+            needed = kept[shape, unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
+            left += (of_layers - again) * (kept[shape, unit, WHOLE] - needed)
+    return held, max(working - left, 0.0), waiting

@@ -26,6 +26,7 @@ from sim_core.metrics import (
     EP_EXPOSED,
     EP_TOTAL,
     FORWARD_S,
+    LAUNCH_S,
     OPTIMIZER,
     PP_EXPOSED,
     PP_TOTAL,
@@ -328,6 +329,7 @@ def simai_rows(
         metrics[FORWARD_S, i] = sums[_FWD] * 1e-9
         metrics[BACKWARD_S, i] = sums[_BWD] * 1e-9
         metrics[RECOMPUTE_S, i] = sums[_RERUN] * 1e-9
+        metrics[LAUNCH_S, i] = 0.0
         metrics[TP_TOTAL, i] = sums[_TP] * 1e-9
         metrics[TP_EXPOSED, i] = sums[_TP_OUT] * 1e-9
         metrics[EP_TOTAL, i] = sums[_EP] * 1e-9

@@ -13,7 +13,7 @@ from sim_core.costing.case import WEIGHT_COMPUTE, WEIGHT_GRADIENTS
 from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, PARTS, RECOMPUTE_S, TP_EXPOSED
+from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran
@@ -32,6 +32,7 @@ from sim_core.timelines.spans import (
     FORWARD,
     FORWARD_PART,
     INPUT_GRADIENT,
+    LAUNCH_PART,
     RECOMPUTE_PART,
     TP_PART,
     Spans,
@@ -44,6 +45,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _EXPOSED = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART}
+_IDLE = _EXPOSED | {LAUNCH_S: LAUNCH_PART}
+"""What a device waits for in a block."""
 
 
 class Timed(NamedTuple):
@@ -119,13 +122,13 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     arrays, split, table, groups = ran.workload.arrays, ran.tables.split, ran.tables.blocks, ran.tables.groups
     plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
     whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
-    once = whole.again[whole.key[0]]  # every forward run again once: what of the collectives is in the forward
+    once = whole.again[whole.key[0]]  # every forward run again once: what of these seconds is in the forward
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
     chunks, first = chunks_of(plan.schedule, plan.vpp), split.offset[split.key[0]]
     forward, backward, weight = (np.zeros((plan.pp * chunks, len(PARTS))) for _ in range(3))
     duration_s, blocks_s = ran.scratch.program.duration_s, ran.scratch.low.longer.blocks_s
     owner = _EXPOSED.get(owner_of(plan, groups, int(groups.key[0])) + EXPOSED, DP_PART)
-    in_weights = _group_of_weights(arrays)
+    in_weights = LAUNCH_PART if ran.workload.modelled and not ran.workload.from_file else _group_of_weights(arrays)
     for cell in range(plan.pp * chunks):
         stage, chunk = divmod(cell, chunks)
         row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
@@ -134,7 +137,7 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
         forward[cell, FORWARD_PART] = slower * (passes @ work[:, FORWARD_S])
         backward[cell, BACKWARD_PART] = slower * (passes @ work[:, BACKWARD_S])
         backward[cell, RECOMPUTE_PART] = slower * (redone @ again[:, RECOMPUTE_S])
-        for metric, part in _EXPOSED.items():
+        for metric, part in _IDLE.items():
             forward[cell, part] = passes @ once[:, metric]
             backward[cell, part] = passes @ (work[:, metric] - once[:, metric]) + redone @ again[:, metric]
         for way, of_block in ((DOWN, forward), (UP, backward)):
@@ -144,9 +147,9 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
         backward[cell, DP_PART] = duration_s[UP, cell] - backward[cell].sum()
         if SPLITS[plan.schedule]:
             compute_s = slower * (split.layers[row] @ apart[:, WEIGHT_COMPUTE])
-            sent_s = split.layers[row] @ (apart[:, WEIGHT_GRADIENTS] - apart[:, WEIGHT_COMPUTE])
-            weight[cell, BACKWARD_PART], weight[cell, in_weights] = compute_s, sent_s
-            weight[cell, BACKWARD_PART] += duration_s[WEIGHT, cell] - compute_s - sent_s
+            waited_s = split.layers[row] @ (apart[:, WEIGHT_GRADIENTS] - apart[:, WEIGHT_COMPUTE])
+            weight[cell, BACKWARD_PART], weight[cell, in_weights] = compute_s, waited_s
+            weight[cell, BACKWARD_PART] += duration_s[WEIGHT, cell] - compute_s - waited_s
     return forward, backward, weight
 
 

@@ -42,7 +42,7 @@ CONTENTION, OPTIMIZER_STEP, COLLECTIVE, GATHER, REDUCE, SEND_DOWN, SEND_UP = ran
 _OF: Final = {name: at for at, name in enumerate(PARTS)}
 FORWARD_PART, BACKWARD_PART, RECOMPUTE_PART = (_OF[f"compute_{name}_s"] for name in ("forward", "backward", "recompute"))
 TP_PART, EP_PART, CP_PART, PP_PART, DP_PART = (_OF[f"{name}_exposed_s"] for name in ("tp", "ep", "cp", "pp", "dp"))
-BUBBLE_PART, OPTIMIZER_PART = _OF["bubble_s"], _OF["optimizer_s"]
+LAUNCH_PART, BUBBLE_PART, OPTIMIZER_PART = _OF["launch_s"], _OF["bubble_s"], _OF["optimizer_s"]
 
 
 class Spans(NamedTuple):

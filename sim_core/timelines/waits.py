@@ -54,11 +54,12 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     gated = (blocks.micro_batch[first] == 0) & (blocks.backward[first] == 0)
     gated_s = np.where(gated, np.maximum(start_s - ready_s, 0.0), 0.0)
     waited_s = start_s - free_s - gated_s
+    of_slots = np.zeros(plan.pp)
     if plan.schedule == DEEPSPEED:
         gated_s = np.where(gated, times.gated_s[stage], 0.0)
         waited_s = start_s - free_s - gated_s
-        alone_s = times.exposed_s[: plan.pp] / np.maximum(times.exposed_s[: plan.pp] + times.idle_s[: plan.pp], 1e-300)
-        message_s = waited_s * alone_s[stage]  # a gap may hold several meetings: in proportion
+        of_slots = _part_of_messages(ran, plan, np.nan_to_num(cost[begins]), ready_s[begins])
+        message_s = waited_s * of_slots[stage]
     else:
         if _blocks_sender(plan):
             cost = np.maximum(np.nan_to_num(cost), _own_send(ran, plan, blocks, first, begins))
@@ -69,7 +70,7 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
         _waits(stage, MESSAGE_WAIT, PP_PART, idle_end_s, free_s + waited_s),
         _waits(stage, PARAMETER_WAIT, DP_PART, free_s + waited_s, start_s),
     ]
-    found += _last_sends(ran, plan, blocks)
+    found += _last_sends(ran, plan, blocks, of_slots)
     if not _blocks_sender(plan) and plan.schedule != DEEPSPEED:
         found.append(_background(ran, plan, blocks, cost_s, sent_s))
     return found, ready_s[begins]
@@ -129,15 +130,26 @@ def _sent_by(ran: Ran, plan: Plan, blocks: Timed) -> Floats:
     return np.where(blocks.backward == 1, up, down)
 
 
-def _last_sends(ran: Ran, plan: Plan, blocks: Timed) -> list[Spans]:
-    """What each stage waits for its last message after its last block."""
+def _part_of_messages(ran: Ran, plan: Plan, first_cost_s: Floats, first_s: Floats) -> Floats:
+    """The part of a stage's waits in slots that is messages, [stages]: a gap may hold several meetings, so one for all gaps.
+
+    With post-validation without the wait for its first block, until `first_s`, at the end of which is a message.
+    """
+    exposed_s = ran.scratch.times.exposed_s[: plan.pp].copy()
+    waited_s = exposed_s + ran.scratch.times.idle_s[: plan.pp]
+    if plan.post_validation == 1:
+        exposed_s -= first_cost_s
+        waited_s -= first_s
+    return exposed_s / np.maximum(waited_s, 1e-300)
+
+
+def _last_sends(ran: Ran, plan: Plan, blocks: Timed, of_slots: Floats) -> list[Spans]:
+    """What each stage waits for its last message after its last block; `of_slots`: see `_part_of_messages`."""
     stage = np.arange(plan.pp)
     last = np.searchsorted(blocks.stage, stage, side="right") - 1
     end_s, free_s = blocks.end_s[last], ran.scratch.times.free_s[: plan.pp]
     if plan.schedule == DEEPSPEED:
-        times = ran.scratch.times
-        waited = times.exposed_s[: plan.pp] + times.idle_s[: plan.pp]
-        message_s = (free_s - end_s) * times.exposed_s[: plan.pp] / np.maximum(waited, 1e-300)
+        message_s = (free_s - end_s) * of_slots
     elif _blocks_sender(plan):
         message_s = np.minimum(free_s - end_s, _sent_by(ran, plan, blocks)[last])
     else:

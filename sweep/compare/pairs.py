@@ -14,7 +14,7 @@ from sweep.folder import Location
 from sweep.query import columns_of, opened
 from sweep.store import Store
 
-LATER: Final = ("cp_exposed_s",)
+LATER: Final = ("cp_exposed_s", "launch_s")
 """Parts of a step that results of earlier versions lack: they are 0 there."""
 SIDES: Final = ("old", "new")
 _NUMBER: Final = "plan"

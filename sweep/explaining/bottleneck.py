@@ -59,9 +59,8 @@ def words(part: str) -> str:
     name = part.removesuffix("_s")
     if name.endswith("_exposed"):
         return f"exposed {name.removesuffix('_exposed').upper()} communication"
-    return {"bubble": "pipeline bubble", "compute_recompute": "recompute", "optimizer": "optimizer"}.get(
-        name, name.removeprefix("compute_")
-    )
+    named = {"bubble": "pipeline bubble", "launch": "launching kernels"}
+    return named.get(name, name.removeprefix("compute_"))
 
 
 def _first(cures: Sequence[Neighbour], row: Mapping[str, Any]) -> tuple[Neighbour, ...]:
@@ -83,6 +82,8 @@ def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around:
             return f"{head}: checkpointing {row['checkpointing']}"
         need = without.row["peak_memory_bytes"]
         return f"{head}: checkpointing {row['checkpointing']}; without it the plan needs {short(need or 0.0, 'B')}"
+    if part == "launch_s":
+        return f"{head}: the host takes longer to launch a layer's kernels than the device to run them"
     if part in GROUPS_OF:
         total = row[part.replace("exposed", "total")] / row["step_time_s"]
         groups = [group for group in shape.groups if group.name in GROUPS_OF[part] and group.ranks > 1]

@@ -13,7 +13,10 @@ from sim_core import PARTS, HardwareTable, Plans, Workload, blocks_of, timeline
 
 MOST_BLOCKS: Final = 200_000
 """Blocks of a step whose waits are taken apart, about a second; a bubble of more is told as a whole."""
-WORK: Final = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "tp_exposed_s", "ep_exposed_s", "cp_exposed_s")
+WORK: Final = (
+    *("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s"),
+    *("tp_exposed_s", "ep_exposed_s", "cp_exposed_s"),
+)
 """Parts of the blocks of a stage."""
 _FORMULA: Final = ("gpipe", "1f1b", "looped-bfs")
 

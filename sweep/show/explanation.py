@@ -27,6 +27,7 @@ _NAME: Final = {
     "compute_forward_s": "forward",
     "compute_backward_s": "backward",
     "compute_recompute_s": "recompute",
+    "launch_s": "launch",
     "bubble_s": "bubble",
     "optimizer_s": "optimizer",
 }

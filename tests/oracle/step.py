@@ -661,7 +661,8 @@ class Oracle:
         step_s = max(reduced) + max(last)
         if plan.post_validation:
             step_s = self.without_barrier(lines, stages, block_end, [r + a for r, a in zip(reduced, last, strict=True)], once)
-        names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "bubble_s", "optimizer_s")
+        names: tuple[str, ...] = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s", "bubble_s")
+        names += ("optimizer_s",)
         names += tuple(f"{part}_{what}_s" for part in ("tp", "ep", "cp", "dp", "pp") for what in ("total", "exposed"))
         found = {name: (plan.ga * each[name] + once[name]) / plan.pp for name in names}
         return {**found, "step_time_s": step_s}

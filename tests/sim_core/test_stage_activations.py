@@ -1,16 +1,20 @@
-"""Activations in flight: as many micro-batches as fill a pipeline tell as much as all."""
+"""Activations in flight: as many micro-batches as fill a pipeline tell as much as all; recompute never needs more."""
 
 from __future__ import annotations
 
 import itertools
 
 import numpy as np
+import pytest
 
+from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, shape_of
+from sim_core import plans as plans_of
 from sim_core.costing.in_flight import count_in_flight
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.engine.codes import DEEPSPEED, GPIPE, ONE_F_ONE_B, row_of
 from sim_core.engine.schedule import fill_order
 from tests.conftest import make_plans
+from tests.model_plans import MODELS, drawn, machines, workload_of
 
 
 def counted(schedule: int, pp: int, vpp: int, ga: int, group: int) -> list[int]:
@@ -39,3 +43,53 @@ def test_a_pipeline_that_is_full_keeps_no_more() -> None:
 def test_gpipe_keeps_all() -> None:
     plans = make_plans(schedule=[GPIPE], pp=[2], vpp=[1], ga=[64], microbatch_group_size=[0])
     assert micro_batches_to_fill(plans, np.zeros(1, np.int64)).tolist() == [64]
+
+
+def allocated(layers: int, whole: float, of_input: float, span: int, last: int) -> float:
+    """Most bytes while one micro-batch goes forward and backward, tensor by tensor.
+
+    The layers before `last` are kept as the inputs of spans of so many, which the backward runs again.
+    """
+    spans = [range(first, min(first + span, last)) for first in range(0, last, span)]
+    now = most = (layers - last) * whole + len(spans) * of_input
+    now -= (layers - last) * whole  # their backward
+    for one in reversed(spans):
+        most = max(most, now + len(one) * whole - of_input)
+        now -= of_input
+    return most
+
+
+@pytest.mark.parametrize(
+    "label", ["none", "full", "block:1", "block:3", "block:7", "block:8", "every:1", "every:2", "every:4", "every:8"]
+)
+def test_recompute_keeps_what_a_list_of_tensors_does(h100: HardwareTable, label: str) -> None:
+    """An inner stage of 1F1B, with two micro-batches in flight: the input of a layer is part of what its recompute writes."""
+    workload = workload_of("llama3-8b", "megatron-core")
+
+    def activations(checkpointing: str) -> float:
+        plan = plans_of(workload, tp=1, pp=4, dp=1, ga=8, checkpointing=checkpointing)
+        return float(shape_of(workload, h100, plan).memory[MEMORY.index("activation_bytes"), 2])
+
+    whole, of_input = activations("none") / 2 / 8, 2.0 * 1024 * 4096
+    kind, _, number = label.partition(":")
+    last = 0 if kind == "none" else int(number) if kind == "block" else 8
+    span = int(number) if kind == "every" else 1
+    spans = -(-last // span)
+    other = (8 - last) * whole + spans * of_input
+    assert activations(label) == pytest.approx(other + allocated(8, whole, of_input, span, last), rel=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_running_more_again_never_needs_more_memory(model: str) -> None:
+    hardware, workload = machines(), workload_of(model, "megatron-deepspeed")
+    plans = drawn(np.random.default_rng(3), workload, hardware, 100)
+    peak = {}
+    for label in ("none", "block:1", "block:2", "full", "every:1", "every:2"):
+        how, span = (np.repeat(code, len(plans.tp)) for code in checkpointing_codes([label]))
+        reason, memory = legality(workload, hardware, plans._replace(checkpointing=how, checkpoint_layers=span))
+        peak[label] = np.where(reason == 0, memory[-1], np.nan)
+    assert np.isfinite(peak["block:1"]).sum() > 10
+    for more, fewer in itertools.pairwise(("full", "block:2", "block:1", "none")):
+        assert not (peak[more] > peak[fewer] * (1 + 1e-12)).any(), (more, fewer)
+    assert not (peak["every:2"] > peak["none"] * (1 + 1e-12)).any()
+    np.testing.assert_allclose(peak["every:1"], peak["full"], rtol=1e-12)

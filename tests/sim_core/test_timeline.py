@@ -66,6 +66,10 @@ CASES: dict[str, dict[str, Any]] = {
     "post-validation, split": {"post_validation": True, "schedule": "zb-h1"},
     "context parallel": {"cp": 2, "pp": 2},
     "a straggler": {"straggler_stage": 2, "straggler_factor": 1.3},
+    "deepspeed without a barrier": {
+        **{"schedule": "1f1b-deepspeed", "overlap_pp": False, "overlap_grad": False},
+        **{"post_validation": True, "checkpointing": "full"},
+    },
     "one stage": {"pp": 1, "ga": 2},
 }
 

@@ -106,6 +106,27 @@ def test_the_bottleneck_is_named_with_its_number(opened: Reopened) -> None:
         assert one.row["bubble_s"] / one.row["step_time_s"] < found.bottleneck.share
 
 
+def test_a_plan_whose_host_launches_too_slowly_is_named_as_such(tmp_path: Path) -> None:
+    """Larger micro-batches give each kernel more to do: the first cure."""
+    spec = {
+        "name": "small",
+        "model": "gpt2-xl",
+        "hardware": "H100-SXM",
+        "axes": {"micro_batch": [1, 2]},
+        "fixed": {"dp": 8, "ga": 4},
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    done = sweep("run", tmp_path / "small.yaml", "--out", tmp_path / "out", "--workers", 0, "--top", 0)
+    assert done.returncode == 0, done.stderr
+    found = explain(reopened(tmp_path / "out"), 0)
+    assert found.bottleneck is not None
+    assert found.bottleneck.part == "launch_s"
+    assert found.bottleneck.text.startswith("launching kernels 12% of the step: the host takes longer to launch")
+    assert "micro_batch" in {one.axis for one in found.bottleneck.cures}
+    told = sweep("explain", tmp_path / "out", 0).stdout
+    assert re.search(r"^  launch +\S+ ms +12\.\d%", told, re.M), told
+
+
 def test_a_bubble_is_taken_apart(opened: Reopened, found: Explanation) -> None:
     """1F1B that its last stage holds up, the one with the head: that one waits for one micro-batch of each other stage."""
     of, row = found.waiting, found.row
