@@ -33,7 +33,7 @@ class Groups(NamedTuple):
 
     key: Ints  # [plans] the row of each plan
     ranks: Ints  # [rows, kinds] ranks of one group
-    stride: Ints  # [rows, kinds] GPUs from one of its ranks to the next where nodes have sockets; else 1
+    stride: Ints  # [rows, kinds] GPUs from one of its ranks to the next, at most those of a node; groups side by side
     first: Ints  # [rows, kinds] first row in `placed`, which has the distinct placements of the groups of this kind
     end: Ints  # [rows, kinds] one past their last row
     placed: Ints  # [placements, 3] nodes of a group, its fewest ranks on a node, its most
@@ -44,10 +44,9 @@ class Groups(NamedTuple):
 def group_plans(hardware: HardwareColumns, plans: Plans, rows: Ints, whole_experts: bool = False) -> Groups:
     """Place the groups of the plans in `rows`, which must be legal."""
     on = plans.hardware[rows]
-    gpus_per_node, sockets = hardware.gpus_per_node[on], (hardware.gpus_per_socket[on] > 0).astype(np.int64)
     sizes = [plans.tp[rows], plans.pp[rows], plans.ep[rows], plans.all_gpus[rows], plans.cp[rows], a2a_ranks(plans, rows)]
     levels = hardware.gpus_per_leaf[on], hardware.gpus_per_pod[on]
-    table = np.stack([*sizes, gpus_per_node, sockets, plans.dp_shard[rows], *levels], axis=1)
+    table = np.stack([*sizes, hardware.gpus_per_node[on], plans.dp_shard[rows], *levels], axis=1)
     of_row, first = distinct_rows(table)
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
@@ -88,7 +87,7 @@ def _placements(kind: int, tp: int, sizes: Ints, shard: int, gpus_per_node: int)
 
 @inner_kernel
 def _stride(kind: int, tp: int, sizes: Ints, shard: int) -> int:
-    """GPUs from one rank of a group to the next."""
+    """GPUs from one rank of a group to the next: as many groups of the kind lie side by side, and send at the same time."""
     pp, ep, all_gpus, a2a = int(sizes[1]), int(sizes[2]), int(sizes[3]), int(sizes[5])
     if kind >= N_GROUPS:
         apart = tp if kind in (SHARD, REPLICA) else tp * ep
@@ -101,7 +100,11 @@ def _stride(kind: int, tp: int, sizes: Ints, shard: int) -> int:
         return tp * ep
     if kind == CP_RING:
         return tp * a2a
-    return tp if kind in (EP, DP, CP_A2A) else max(pp - 1, 1) * (all_gpus // pp)
+    if kind in (EP, DP, CP_A2A):
+        return tp
+    stage = all_gpus // pp
+    apart = max(pp - 1, 1) * stage
+    return apart if apart < sizes[6] else stage  # EMBEDDING: over nodes, only the ranks of one stage lie side by side
 
 
 @kernel
@@ -121,8 +124,7 @@ def _within(kind: int, tp: int, sizes: Ints, shard: int, inside: int) -> int:
 
 @kernel
 def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
-    """A row of `kinds`: tp, pp, ep, GPUs, cp, ranks of its all-to-all, GPUs of a node, whether it has sockets, `dp_shard`, GPUs
-    of a leaf, of a pod."""
+    """A row of `kinds`: tp, pp, ep, GPUs, cp, ranks of its all-to-all, GPUs of a node, `dp_shard`, GPUs of a leaf, of a pod."""
     rows = kinds.shape[0]
     ranks = np.empty((rows, _KINDS), np.int64)
     first, end, stride = np.empty_like(ranks), np.empty_like(ranks), np.empty_like(ranks)
@@ -130,16 +132,16 @@ def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
     placed = np.empty((2 * _KINDS * rows, 3), np.int64)
     used = 0
     for k in range(rows):
-        shard = kinds[k, 8] if kinds[k, 8] > 0 else kinds[k, 3] // (kinds[k, 0] * kinds[k, 1])
+        shard = kinds[k, 7] if kinds[k, 7] > 0 else kinds[k, 3] // (kinds[k, 0] * kinds[k, 1])
         for kind in range(_KINDS):
             tp, divided = kinds[k, 0], shard
             if whole_experts and kind in (EP, DP_EP, EXPERT_SHARD, EXPERT_REPLICA):
                 # tp does not divide experts: ranks of a tensor-parallel group are different ranks of the experts' groups
                 tp, divided = 1, shard * kinds[k, 0]
             ranks[k, kind], found = _placements(kind, tp, kinds[k], divided, kinds[k, 6])
-            stride[k, kind] = _stride(kind, tp, kinds[k], divided) if kinds[k, 7] else 1
+            stride[k, kind] = min(_stride(kind, tp, kinds[k], divided), kinds[k, 6])
             for level in range(2):
-                within[k, kind, level] = _within(kind, tp, kinds[k], divided, kinds[k, 9 + level])
+                within[k, kind, level] = _within(kind, tp, kinds[k], divided, kinds[k, 8 + level])
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
             while used > placed.shape[0]:

@@ -19,7 +19,7 @@ class Placement(NamedTuple):
     nodes: int
     fewest: int  # ranks on one of its nodes
     most: int  # ranks on one of its nodes
-    stride: int = 1  # GPUs from one of its ranks to the next; groups of the kind that lie side by side
+    stride: int = 1  # GPUs from one of its ranks to the next, at most a node's; groups of the kind that lie side by side
     per_leaf: int = 0  # ranks in a leaf that is full of such groups; 0: a group is in one
     per_pod: int = 0  # the same of a pod
 

@@ -15,6 +15,8 @@ from sim_core.workloads.workload import DP, DP_EP, EMBEDDING, EP, TP
 Ranks = tuple[int, ...]
 Placement = tuple[int, ...]
 """Ranks of a group on each node that it touches, fewest first."""
+Place = tuple[Placement, int]
+"""Where a group sits, and how many groups of its kind lie side by side there, each with NICs of its own."""
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,14 @@ class Grid:
 def placement(ranks: Iterable[int], gpus_per_node: int) -> Placement:
     """Where a group sits."""
     return tuple(sorted(Counter(rank // gpus_per_node for rank in ranks).values()))
+
+
+def side_by_side(grid: Grid, kind: int, ranks: Ranks, gpus_per_node: int) -> int:
+    """Groups of a kind from one rank of a group to its next one: each GPU between belongs to one of its own.
+
+    Of EMBEDDING over nodes only the ranks of a stage: those between belong to stages without such groups.
+    """
+    if len(ranks) == 1:
+        return 1
+    apart = ranks[1] - ranks[0]
+    return grid.tp * grid.dp if kind == EMBEDDING and apart >= gpus_per_node else apart

@@ -117,7 +117,7 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline, out: dict[str, float]
     if not plan.splits and (not plan.overlap_pp or plan.schedule == DEEPSPEED):
         return found
     pairs = plan.schedule in (DUALPIPE, DUALPIPEV)
-    between = [group for group in (EP, TP) if any(len(where) > 1 for where in oracle.placements[group])]
+    between = [group for group in (EP, TP) if any(len(where) > 1 for where, _ in oracle.placements[group])]
     part = "ep" if pairs or EP in between else "tp" if between else "dp"
     before = deepcopy(lines.duration)
     for (way, link), senders in linked.items():

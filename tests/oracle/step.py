@@ -30,7 +30,7 @@ from sim_core.workloads.workload import (
     SEND_RECEIVE,
     TP,
 )
-from tests.oracle.groups import Grid, Placement, placement
+from tests.oracle.groups import Grid, Place, placement, side_by_side
 from tests.oracle.nics import Busy, Shared, bytes_out, longer, share, slow_last_backwards
 from tests.oracle.pipeline import BACKWARD, FORWARD, WEIGHTS, Block, Pipeline, Stage
 from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
@@ -118,13 +118,13 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Seconds of one collective (kind, bytes, ranks on each node) and one send (bytes, between nodes) on a machine; and bytes/s
+    """Seconds of one collective (kind, bytes, where) and one send (bytes, between nodes) on a machine; and bytes/s
     of each GPU while so many of its node send. `shared`: messages that are sent at the same time share NICs."""
 
     gpus_per_node: int
     shared: bool
     nic: Callable[[int], float]
-    collective: Callable[[int, float, Placement], float]
+    collective: Callable[[int, float, Place], float]
     send: Callable[[float, bool], float]
 
 
@@ -220,10 +220,13 @@ class Oracle:
         return scale / self.plan.device_speed
 
     @cached_property
-    def placements(self) -> dict[int, set[Placement]]:
+    def placements(self) -> dict[int, set[Place]]:
         """Where the groups of each kind sit, all of them."""
         grid, node = self.grid, self.network.gpus_per_node
-        return {kind: {placement(ranks, node) for ranks in grid.groups(kind)} for kind in PART}
+        return {
+            kind: {(placement(ranks, node), side_by_side(grid, kind, ranks, node)) for ranks in grid.groups(kind)}
+            for kind in PART
+        }
 
     def seconds(self, kind: int, group: int, size: float) -> float:
         """Seconds of a collective, until the slowest of the groups ends."""
@@ -234,8 +237,9 @@ class Oracle:
         if not self.network.shared:
             return 0.0
         found = []
-        for where in self.placements[group]:
-            sending = self.network.gpus_per_node if kind == SEND_RECEIVE else min(where[-1], self.network.gpus_per_node)
+        for where, beside in self.placements[group]:
+            node = self.network.gpus_per_node
+            sending = node if kind == SEND_RECEIVE else min(where[-1] * beside, node)
             found.append(bytes_out(kind, size, where) / self.network.nic(sending))
         return min(max(found), self.seconds(kind, group, size))
 

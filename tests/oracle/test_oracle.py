@@ -44,7 +44,7 @@ from tests.oracle.cases import (
     twins,
     workload_of,
 )
-from tests.oracle.groups import Placement
+from tests.oracle.groups import Place
 from tests.oracle.split import IN_A_V
 from tests.oracle.step import Network, Oracle, Plan
 
@@ -56,8 +56,9 @@ def network(hardware: Hardware) -> Network:
     device = device_at(hardware_table([hardware], None).columns, 0)
     links = device.links
 
-    def collective(kind: int, size: float, where: Placement) -> float:
-        at = placement.Placement(ranks=sum(where), nodes=len(where), fewest=where[0], most=where[-1])
+    def collective(kind: int, size: float, place: Place) -> float:
+        where, beside = place
+        at = placement.Placement(ranks=sum(where), nodes=len(where), fewest=where[0], most=where[-1], stride=beside)
         return float(collective_s(kind, size, at, links))
 
     def send(size: float, between_nodes: bool) -> float:

@@ -15,7 +15,7 @@ from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from sim_core.hardware.table import device_at
 from sim_core.planning.placement import placements
 from sim_core.terms import CP_A2A, CP_RING
-from sim_core.workloads.workload import ALL_TO_ALL, DP, DP_EP, EMBEDDING, EP, TP
+from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, DP, DP_EP, EMBEDDING, EP, TP
 from tests.conftest import make_plans
 
 NODES = range(2, 9)
@@ -112,12 +112,12 @@ def test_groups_are_placed_where_the_rank_order_puts_them(placed: tuple[Plans, l
             assert groups.ranks[row, kind] == len(lists[0])
 
 
-def test_groups_are_alike_where_ranks_and_placements_are(placed: tuple[Plans, list[Shape], Groups]) -> None:
+def test_groups_are_alike_where_ranks_neighbours_and_placements_are(placed: tuple[Plans, list[Shape], Groups]) -> None:
     groups = placed[2]
     for kind in range(groups.alike.shape[1]):
-        known: dict[tuple[int, bytes], int] = {}
+        known: dict[tuple[int, int, bytes], int] = {}
         for row, (ranks, first, end) in enumerate(zip(groups.ranks, groups.first, groups.end, strict=True)):
-            own = (int(ranks[kind]), groups.placed[first[kind] : end[kind]].tobytes())
+            own = (int(ranks[kind]), int(groups.stride[row, kind]), groups.placed[first[kind] : end[kind]].tobytes())
             assert groups.alike[row, kind] == known.setdefault(own, row)
         assert len(known) > 10 or kind in (EMBEDDING, CP_A2A, CP_RING)  # of one rank here
 
@@ -153,6 +153,54 @@ def test_state_is_divided_among_neighbours_of_dp(table: HardwareTable, whole: bo
             lie = {(len(on), min(on), max(on)) for on in (held(one, NODES[-1]) for one in ranks.tolist())}
             found = [tuple(at) for at in groups.placed[groups.first[row, kind] : groups.end[row, kind]].tolist()]
             assert (found, groups.ranks[row, kind]) == (sorted(lie), ranks.shape[1]), (made[i], kind)
+
+
+RINGS = [
+    (1, 1, 64, 64, (DP, SHARD)),
+    (2, 1, 64, 64, (DP, SHARD)),
+    (4, 1, 64, 64, (DP, SHARD)),
+    (8, 1, 64, 64, (DP, SHARD)),
+    (16, 1, 64, 64, (DP, SHARD)),  # a tensor-parallel group over two nodes
+    (2, 8, 64, 64, (DP, DP_EP, EXPERT_SHARD)),
+    (4, 1, 64, 16, (SHARD, REPLICA)),  # hybrid sharding
+    (2, 4, 64, 16, (EXPERT_SHARD, EXPERT_REPLICA)),
+]
+"""tp, ep, dp, ranks that divide the state, and the kinds of group that are rings over all nodes then."""
+
+
+@pytest.mark.parametrize(("tp", "ep", "dp", "shard", "kinds"), RINGS)
+@pytest.mark.parametrize("nics", [1, 8])
+def test_rings_side_by_side_take_all_nics_of_a_node(
+    tp: int, ep: int, dp: int, shard: int, kinds: tuple[int, ...], nics: int
+) -> None:
+    """All groups of a kind send at once: together, each node's rings carry (n-1)/n of their messages out, and all its NICs
+    reach `fabric_efficiency` of what each reaches alone. Counted over the GPUs of a node, whichever group each is of."""
+    hardware = read_hardware("H100-SXM").with_values({"nics_per_node": nics, "fabric_efficiency": 0.8, "pat": False})
+    table = hardware_table([hardware], None)
+    plans = make_plans(tp=tp, ep=ep, pp=1, all_gpus=tp * dp, dp_shard=shard)
+    groups, links = group_plans(table.columns, plans, np.zeros(1, np.int64)), device_at(table.columns, 0).links
+    node = nics * hardware.value("nic_bandwidth") * hardware.value("nic_efficiency") * 0.8
+    size = 1e13
+    members = {
+        DP: dp, DP_EP: dp // ep, SHARD: shard, REPLICA: dp // shard, EXPERT_SHARD: shard // ep, EXPERT_REPLICA: dp // shard
+    }  # fmt: skip
+    apart = {DP: tp, DP_EP: tp * ep, SHARD: tp, REPLICA: tp * shard, EXPERT_SHARD: tp * ep, EXPERT_REPLICA: tp * shard}
+    for kind in kinds:
+        rings = {gpu % apart[kind] for gpu in range(8)}  # on the first node
+        for collective, passes in ((ALL_GATHER, 1), (ALL_REDUCE, 2)):
+            out = len(rings) * passes * size * (members[kind] - 1) / members[kind]
+            found = group_s(groups, 0, links, collective, kind, size)
+            assert found == pytest.approx(out / node, rel=1e-3), (kind, collective)
+
+
+def test_the_embeddings_of_two_stages_meet_over_the_nics_of_one() -> None:
+    """Three stages of 4 GPUs on nodes of 8: four GPUs of the first node send, the other four belong to the second stage."""
+    hardware = read_hardware("H100-SXM").with_values({"fabric_efficiency": 0.8, "pat": False})
+    table = hardware_table([hardware], None)
+    plans = make_plans(tp=4, pp=3, all_gpus=12)
+    groups, links = group_plans(table.columns, plans, np.zeros(1, np.int64)), device_at(table.columns, 0).links
+    nic = hardware.value("nic_bandwidth") * hardware.value("nic_efficiency") * (1 - 0.2 * 3 / 7)
+    assert group_s(groups, 0, links, ALL_GATHER, EMBEDDING, 1e13) == pytest.approx(0.5e13 / nic, rel=1e-3)
 
 
 def lists(ranks: int, stride: int, starts: int, block: int, blocks: int) -> list[list[int]]:
