@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.blocks import cost_blocks
+from sim_core.costing.blocks import EXPOSED, cost_blocks
 from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
@@ -16,7 +16,7 @@ from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
 from sim_core.engine.lanes import put, run_lanes, take
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequencing import fill_sequence, rule_of
-from sim_core.engine.split_events import hidden_s
+from sim_core.engine.split_events import pairs_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
@@ -27,7 +27,7 @@ from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.beside import cost_last_backwards
 from sim_core.step.lower import lower
-from sim_core.step.nics import count_carried, share_sends
+from sim_core.step.nics import count_carried, owner_of, share_sends
 from sim_core.step.once import finish_step, gather_parameters, slow_beside_gather
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import shard_blocks
@@ -103,15 +103,17 @@ def run_rows(
             turns = fill_sequence(schedule, order, pp, vpp, ga, overlapped, together.sequence)
         while begin < end:
             lanes = min(end - begin, LANES) if turns > 0 else 1
+            crowds = False
             for lane in range(lanes):
                 case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
                 own = scratch_of(kept, lane)
                 _begin(case, own)
+                crowds = crowds or own.program.crowds[0] == 1
                 if turns > 0:
                     put(own.program, apart, pp, cells, lane, together.lanes)
             ran = True
             if turns > 0:
-                run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), pp, cells, together.lanes)
+                run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), crowds, pp, cells, together.lanes)
             else:
                 ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
             for lane in range(lanes):
@@ -164,7 +166,7 @@ def _begin(case: Case, scratch: Scratch) -> None:
     lower(case, low, program)
     count_carried(case, low)
     shard_blocks(case, low, program, scratch.layers, out)
-    share_sends(case, low, program, out)
+    share_sends(case, low, program)
     gather_parameters(case, low, program, scratch.buckets, scratch.once, out)
     cost_last_backwards(case, low, program, scratch.buckets)
 
@@ -185,16 +187,24 @@ def _finish(case: Case, scratch: Scratch) -> None:
     slowest_s = finish_step(case, scratch.once, out)
     message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
     slowed_s, late_s = times.streams.slowed_s, times.streams.gathers_late_s
+    crowded_s = 0.0
     reduced_s, after_s = scratch.reduced_s, scratch.once.after_s
     for stage in range(pp):
         out[PP_TOTAL] += message_s[stage] / pp
         out[PP_EXPOSED] += exposed_s[stage] / pp
         out[DP_TOTAL] += late_s[stage] / pp
         out[DP_EXPOSED] += (gated_s[stage] + slowed_s[stage]) / pp
+        crowded_s += times.streams.crowded_s[stage]
         out[BUBBLE] += idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:
-        out[EP_EXPOSED] -= hidden_s(program, pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga)) / pp
+        hidden_s, longer_s = pairs_s(program, low.longer.pairs_s, pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga))
+        out[EP_EXPOSED] -= hidden_s / pp
+        crowded_s += longer_s
+    if crowded_s > 0:
+        owner = owner_of(plan, case.groups, case.group)
+        out[owner] += crowded_s / pp
+        out[owner + EXPOSED] += crowded_s / pp
     out[STEP_TIME] = barrier_s + slowest_s
     if plan.post_validation == 1:
         go_on(plan, program, times, reduced_s, after_s, out)

@@ -221,7 +221,7 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     lower(case, scratch.low, program)
     count_carried(case, scratch.low)
     shard_blocks(case, scratch.low, program, scratch.layers, unused)
-    share_sends(case, scratch.low, program, unused)
+    share_sends(case, scratch.low, program)
     gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)
     cost_last_backwards(case, scratch.low, program, scratch.buckets)
     bound_pipeline(plan, program, times)

@@ -22,6 +22,7 @@ from sim_core.engine.streams import (
     allocate_streams,
     beside_gather,
     beside_gradients,
+    beside_message,
     clear_streams,
     first_forward_end,
     last_backward,
@@ -51,6 +52,7 @@ class Program(NamedTuple):
     gate_end_s: Floats  # [cells] ... and its earliest end
     gathered_s: Floats  # [stages] when all parameters have been gathered that share NICs with forwards; 0: none do
     beside_s: Floats  # [ROWS, cells] what a block and a stream beside it do to each other (streams.py)
+    crowds: Ints  # [1] whether blocks take longer beside pipeline messages
 
 
 class Times(NamedTuple):
@@ -132,14 +134,16 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
                     message += cost
                     exposed += min(start - free, cost)
                     idle += max(start - free - cost, 0.0)
-                end = start + duration_s[direction, cell]
+                seconds = duration_s[direction, cell]
+                seconds += beside_message(beside_s, direction, stage, cell, block, start - free, streams)
+                end = start + seconds
                 if micro_batch == 0 and direction == DOWN:
                     gate_s = gate_start_s[cell], gate_end_s[cell]
-                    gated = first_forward_end(beside_s, stage, cell, start, duration_s[DOWN, cell], gate_s, streams)
+                    gated = first_forward_end(beside_s, stage, cell, start, seconds, gate_s, streams)
                     times.gated_s[stage] += gated - end
                     end = gated
                 elif direction == UP and micro_batch == ga - 1:
-                    end += last_backward(beside_s, stage, cell, block, (start, duration_s[UP, cell]), streams)
+                    end += last_backward(beside_s, stage, cell, block, (start, seconds), streams)
                 elif streams.through_s[stage] > start:
                     if direction == UP:
                         end += beside_gradients(beside_s, stage, cell, block, start, streams)
@@ -261,6 +265,7 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
         gate_end_s=np.zeros(cells),
         gathered_s=np.zeros(stages),
         beside_s=np.ones((ROWS, cells)),
+        crowds=np.zeros(1, np.int64),
     )
     times = Times(
         end_s=np.empty(blocks),

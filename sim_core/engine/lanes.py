@@ -31,7 +31,7 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
-from sim_core.engine.streams import BEHIND, KINDS, LONGER, OWN, READY, ROWS, SENT
+from sim_core.engine.streams import BEHIND, CLEARED, CROWDED, KINDS, LONGER, OWN, READY, ROWS, SENT
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, larger, load, smaller, store, zeros
 
@@ -46,6 +46,8 @@ class Lanes(NamedTuple):
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
     beside_s: Floats  # [ROWS * cells]
+    crowded_s: Floats  # [NO_WORK * cells + 1] the rows CROWDED and CLEARED of it, by rows of `duration_s`
+    cleared: Floats
     slot_s: Floats  # [slots] ends that messages wait for
     first_s: Floats  # [cells] end of the first forward through a cell
     last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
@@ -58,6 +60,7 @@ class Lanes(NamedTuple):
     gathers_late_s: Floats
     behind_s: Floats
     slowed_s: Floats
+    crowds_s: Floats  # `crowded_s` there
     shared: Floats  # [cells]
     later_s: Floats
 
@@ -70,6 +73,8 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         gate_start_s=allocate_rows(cells),
         gate_end_s=allocate_rows(cells),
         beside_s=allocate_rows(ROWS * cells),
+        crowded_s=allocate_rows(NO_WORK * cells + 1),
+        cleared=allocate_rows(NO_WORK * cells + 1),
         slot_s=allocate_rows(events + 2),
         first_s=allocate_rows(cells),
         last_s=allocate_rows(2 * cells),
@@ -82,10 +87,11 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         gathers_late_s=allocate_rows(stages),
         behind_s=allocate_rows(stages),
         slowed_s=allocate_rows(stages),
+        crowds_s=allocate_rows(stages),
         shared=allocate_rows(cells),
         later_s=allocate_rows(cells),
     )
-    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.through_s):
+    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.through_s, lanes.crowded_s, lanes.cleared):
         rows[:] = 0.0  # lanes that no plan uses compute, too
     lanes.beside_s[:] = 1.0
     return lanes
@@ -102,6 +108,7 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
         for row in range(ROWS):
             lanes.beside_s[row * cells + cell, lane] = program.beside_s[row, cell]
+    put_crowds(program, cells, lane, lanes)
     for stage in range(pp):
         lanes.through_s[stage, lane] = program.gathered_s[stage]
     if split:
@@ -116,6 +123,23 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.cost_s[DOWN * cells + stage, lane] = message_s[DOWN, stage]
         lanes.cost_s[UP * cells + stage, lane] = message_s[UP, stage]
         lanes.cost_s[MEETING * cells + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
+
+
+@inlined_kernel
+def put_crowds(program: Program, cells: int, lane: int, lanes: Lanes) -> None:
+    """Write what blocks take longer beside pipeline messages into a lane: forwards, backwards and input gradients."""
+    crowded_s, cleared, beside_s = lanes.crowded_s, lanes.cleared, program.beside_s
+    for row in range(NO_WORK * cells + 1):
+        crowded_s[row, lane] = 0.0
+        cleared[row, lane] = 0.0
+    if program.crowds[0] == 0:
+        return
+    for cell in range(cells):
+        crowded_s[DOWN * cells + cell, lane] = beside_s[CROWDED + DOWN, cell]
+        cleared[DOWN * cells + cell, lane] = beside_s[CLEARED + DOWN, cell]
+        for kind in (UP, INPUT_GRADIENT):
+            crowded_s[kind * cells + cell, lane] = beside_s[CROWDED + UP, cell]
+            cleared[kind * cells + cell, lane] = beside_s[CLEARED + UP, cell]
 
 
 @outer_kernel
@@ -136,12 +160,13 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool,
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
         streams.slowed_s[stage] = lanes.slowed_s[stage, lane]
+        streams.crowded_s[stage] = lanes.crowds_s[stage, lane]
         streams.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
 
 
 @outer_kernel
-def run_lanes(sequence: Sequence, turns: int, rule: int, pp: int, cells: int, lanes: Lanes) -> None:
-    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of)."""
+def run_lanes(sequence: Sequence, turns: int, rule: int, crowds: bool, pp: int, cells: int, lanes: Lanes) -> None:
+    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of); `crowds`: if blocks of any share with messages."""
     lanes.duration_s[NO_WORK * cells] = 0.0
     lanes.cost_s[NO_MESSAGE * cells] = 0.0
     lanes.slot_s[NOTHING] = 0.0
@@ -153,11 +178,12 @@ def run_lanes(sequence: Sequence, turns: int, rule: int, pp: int, cells: int, la
     lanes.gathers_late_s[:pp] = 0.0
     lanes.behind_s[:pp] = 0.0
     lanes.slowed_s[:pp] = 0.0
-    _run(sequence, turns, rule, cells, lanes)
+    lanes.crowds_s[:pp] = 0.0
+    _run(sequence, turns, rule, crowds, cells, lanes)
 
 
 @inner_kernel
-def _run(sequence: Sequence, turns: int, rule: int, cells: int, lanes: Lanes) -> None:
+def _run(sequence: Sequence, turns: int, rule: int, crowds: bool, cells: int, lanes: Lanes) -> None:
     """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
@@ -187,6 +213,11 @@ def _run(sequence: Sequence, turns: int, rule: int, cells: int, lanes: Lanes) ->
             exposed = exposed + smaller(waited, cost)
             idle = idle + larger(waited - cost, zeros())
             seconds = load(duration_s, event[at, DURATION])
+            if crowds:
+                row = event[at, DURATION]
+                more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros())
+                seconds = seconds + more
+                store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + more)
             end = start + seconds
             if max(event[at, FIRST], event[at, LAST]) >= 0:
                 end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, seconds, lanes)

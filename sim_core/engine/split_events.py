@@ -5,6 +5,9 @@ It runs what `events` runs, and more, at about half the speed. Messages are sent
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
@@ -18,8 +21,10 @@ from sim_core.engine.codes import (
     following_cell,
 )
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, clear
-from sim_core.engine.streams import first_forward_end
+from sim_core.engine.streams import beside_message, first_forward_end
 from sim_core.jit import inner_kernel, outer_kernel
+
+Floats = npt.NDArray[np.float64]
 
 
 @outer_kernel
@@ -107,6 +112,9 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
                     seconds = duration_s[PAIR, cell]
                 elif part == INPUT:
                     seconds -= duration_s[WEIGHT, cell]
+                if part != PAIRED:
+                    at = direction * third + block
+                    seconds += beside_message(program.beside_s, direction, stage, cell, at, start - free, times.streams)
                 free = start + seconds
                 if direction == DOWN and code >> MICRO_BATCH_SHIFT == 0:
                     gate_s = program.gate_start_s[cell], program.gate_end_s[cell]
@@ -132,9 +140,10 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
 
 
 @inner_kernel
-def hidden_s(program: Program, pp: int, chunks: int, rounds: int) -> float:
-    """Seconds by which the pairs of all stages are shorter than their blocks one after the other."""
-    total_s = 0.0
+def pairs_s(program: Program, longer_s: Floats, pp: int, chunks: int, rounds: int) -> tuple[float, float]:
+    """Of the pairs of all stages: seconds by which they hide messages of the one block behind the other, and by which sharing NICs
+    makes them longer (`longer_s` [cells] of one)."""
+    hidden_s, crowded_s = 0.0, 0.0
     blocks = 3 * chunks * rounds
     for at in range(pp * blocks):
         code = program.order[at]
@@ -143,5 +152,6 @@ def hidden_s(program: Program, pp: int, chunks: int, rounds: int) -> float:
         first = at // blocks * chunks
         cell = first + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
         beside = first + ((program.order[at + 1] >> CHUNK_SHIFT) & CHUNK_MASK)
-        total_s += program.duration_s[DOWN, cell] + program.duration_s[UP, beside] - program.duration_s[PAIR, cell]
-    return total_s
+        hidden_s += program.duration_s[DOWN, cell] + program.duration_s[UP, beside] - program.duration_s[PAIR, cell] + longer_s[cell]
+        crowded_s += longer_s[cell]
+    return hidden_s, crowded_s

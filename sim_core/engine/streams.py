@@ -1,6 +1,7 @@
-"""What is sent beside the blocks of a stage over the same NICs: parameters that it gathers, then gradients that it reduces.
+"""What is sent beside the blocks of a stage over the same NICs: parameters that it gathers, then gradients that it reduces; and the
+pipeline message of the block before.
 
-Such a stream sends all the time until it is through. A block that it runs beside takes longer, and the stream is later. Both follow
+A stream sends all the time until it is through. A block that it runs beside takes longer, and the stream is later. Both follow
 from when the block begins: the stream may have gone on while the stage was idle.
 """
 
@@ -21,7 +22,10 @@ those of the stream that get through meanwhile; and by how much the stream is la
 KINDS: Final = 3
 READY, OWN = 6, 7
 """Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them."""
-ROWS: Final = 8
+CROWDED, CLEARED = 8, 10
+"""Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way; and how
+much fewer for each second that the stage has waited before it, and the message gone on."""
+ROWS: Final = 12
 
 
 class Streams(NamedTuple):
@@ -31,10 +35,12 @@ class Streams(NamedTuple):
     gathers_late_s: Floats  # [stages] by how much its parameters arrive later
     behind_s: Floats  # [stages] by how much its gradients are later, since the latest last backward of a chunk
     slowed_s: Floats  # [stages] what its blocks take longer, first forwards aside: these wait
+    crowded_s: Floats  # [stages] what its blocks take longer beside pipeline messages
     shared: Floats  # [cells] part of the cell's last backward that gradients are beside ...
     later_s: Floats  # [cells] ... and `behind_s` when it begins
     arrived_late_s: Floats  # [cells] `gathers_late_s` after the cell's first forward; not in `lanes`
-    longer_s: Floats  # [blocks] as `Times.end_s`: what the block takes longer; not in `lanes`
+    longer_s: Floats  # [blocks] as `Times.end_s`: what the block takes longer beside its stream; not in `lanes`
+    beside_message_s: Floats  # [blocks] and beside a pipeline message
 
 
 def allocate_streams(blocks: int, stages: int, cells: int) -> Streams:
@@ -44,10 +50,12 @@ def allocate_streams(blocks: int, stages: int, cells: int) -> Streams:
         gathers_late_s=np.empty(stages),
         behind_s=np.empty(stages),
         slowed_s=np.empty(stages),
+        crowded_s=np.empty(stages),
         shared=np.zeros(cells),
         later_s=np.zeros(cells),
         arrived_late_s=np.zeros(cells),
         longer_s=np.empty(blocks),
+        beside_message_s=np.empty(blocks),
     )
 
 
@@ -55,11 +63,24 @@ def allocate_streams(blocks: int, stages: int, cells: int) -> Streams:
 def clear_streams(gathered_s: Floats, pp: int, blocks: int, streams: Streams) -> None:
     """Before a run: each stage gathers parameters from the start, until `gathered_s`."""
     streams.longer_s[:blocks] = 0.0
+    streams.beside_message_s[:blocks] = 0.0
     streams.gathers_late_s[:pp] = 0.0
     streams.behind_s[:pp] = 0.0
     streams.slowed_s[:pp] = 0.0
+    streams.crowded_s[:pp] = 0.0
     for stage in range(pp):
         streams.through_s[stage] = gathered_s[stage]
+
+
+@inner_kernel
+def beside_message(
+    beside_s: Floats, way: int, stage: int, cell: int, block: int, waited_s: float, streams: Streams
+) -> float:
+    """Seconds that a block takes longer beside its stage's latest pipeline message, before which the stage has waited."""
+    longer_s = max(beside_s[CROWDED + way, cell] - beside_s[CLEARED + way, cell] * waited_s, 0.0)
+    streams.crowded_s[stage] += longer_s
+    streams.beside_message_s[block] = longer_s
+    return float(longer_s)
 
 
 @inner_kernel

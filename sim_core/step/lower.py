@@ -38,7 +38,7 @@ JITTER_FROM: Final = 8
 class Longer(NamedTuple):
     """Seconds by which sharing NICs makes blocks and messages longer."""
 
-    blocks_s: Floats  # [4, cells] a block, beside its pipeline message, by rows of `duration_s`
+    pairs_s: Floats  # [cells] a forward beside a backward, and both their pipeline messages
     sends_s: Floats  # [2, stages] a pipeline message into a stage, by direction
     layers_s: Floats  # [2, cells] a block and its sharded layers' messages
     full_s: Floats  # [stages] the reduction of gradients, until the NICs have sent all that they carry
@@ -66,7 +66,7 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
         nic_s=np.zeros((2, cells, 2)),
         carried_s=np.zeros(stages),
         longer=Longer(
-            blocks_s=np.zeros((4, cells)),
+            pairs_s=np.zeros(cells),
             sends_s=np.zeros((2, stages)),
             layers_s=np.zeros((2, cells)),
             full_s=np.zeros(stages),

@@ -7,15 +7,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import Groups, between_nodes
 from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
 from sim_core.engine.events import DOWN, PAIR, UP, Program
 from sim_core.engine.split_events import set_links
+from sim_core.engine.streams import CLEARED, CROWDED
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, TP_TOTAL
+from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.lower import Lowered
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
@@ -67,16 +67,17 @@ def count_carried(case: Case, low: Lowered) -> None:
 
 
 @inlined_kernel
-def share_sends(case: Case, low: Lowered, program: Program, out: Floats) -> None:
-    """Lengthen blocks and pipeline messages that are under way at the same time, one message beside each block that sends."""
+def share_sends(case: Case, low: Lowered, program: Program) -> None:
+    """Lengthen pipeline messages beside blocks, one beside each block that sends, and pairs; say how much longer blocks are."""
     plan = case.plan
     pp, chunks, placement = plan.pp, chunks_of(plan.schedule, plan.vpp), PLACEMENT[plan.schedule]
-    longer_s, later_s = low.longer.blocks_s, low.longer.sends_s
-    longer_s[:] = 0.0
+    beside_s, later_s = program.beside_s, low.longer.sends_s
     later_s[:] = 0.0
+    low.longer.pairs_s[:] = 0.0
+    beside_s[CROWDED : CLEARED + 2] = 0.0
+    program.crowds[0] = 0
     if pp == 1 or not shares_nics(case) or not in_background(plan):
         return
-    rounds, part = rounds_of(plan.schedule, plan.ga), owner_of(plan, case.groups, case.group)
     nic_s, duration_s, message_s = low.nic_s, program.duration_s, program.message_s
     for stage in range(pp):
         for chunk in range(chunks):
@@ -86,15 +87,12 @@ def share_sends(case: Case, low: Lowered, program: Program, out: Floats) -> None
                 if sent_s <= 0 or all_s <= 0:
                     continue
                 more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, sent_s)
-                longer_s[way, cell] = more_s
-                out[part] += more_s * rounds / pp
-                out[part + EXPOSED] += more_s * rounds / pp
+                beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
+                program.crowds[0] = 1
                 link = link_of(plan, way, stage, chunk)
                 senders = chunks - 1 if placement == LOOP and link == pp - 1 else chunks
                 later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
     for way in (DOWN, UP):
-        for cell in range(pp * chunks):
-            duration_s[way, cell] += longer_s[way, cell]
         for stage in range(pp):
             message_s[way, stage] += later_s[way, stage]
     if SPLITS[plan.schedule]:
@@ -106,21 +104,23 @@ def share_sends(case: Case, low: Lowered, program: Program, out: Floats) -> None
 @inner_kernel
 def _fill_pairs(plan: Plan, low: Lowered, program: Program) -> None:
     """A forward beside a backward of the stage's other chunk takes as long as the NICs need for both."""
-    nic_s, duration_s, longer_s = low.nic_s, program.duration_s, low.longer.blocks_s
+    nic_s, duration_s, longer_s = low.nic_s, program.duration_s, low.longer.pairs_s
     for stage in range(plan.pp):
         for chunk in range(2):
             cell, other = stage * 2 + chunk, 1 - chunk
             busy_s = nic_s[DOWN, cell, ALL] + nic_s[UP, stage * 2 + other, ALL]
             busy_s += sends_of(low, plan, DOWN, stage, chunk) + sends_of(low, plan, UP, stage, other)
-            longer_s[PAIR, cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
-            duration_s[PAIR, cell] += longer_s[PAIR, cell]
+            longer_s[cell] = max(busy_s - duration_s[PAIR, cell], 0.0)
+            duration_s[PAIR, cell] += longer_s[cell]
 
 
 @outer_kernel
 def owner_of(plan: Plan, groups: Groups, row: int) -> int:
     """The total of the messages between nodes in blocks, a metric; `row` of `groups` is the plan's."""
-    if PAIRS[plan.schedule] or between_nodes(groups, row, EP):
+    if between_nodes(groups, row, EP):
         return EP_TOTAL
     if between_nodes(groups, row, CP_RING) or between_nodes(groups, row, CP_A2A):
         return CP_TOTAL
-    return TP_TOTAL if between_nodes(groups, row, TP) else DP_TOTAL
+    if between_nodes(groups, row, TP):
+        return TP_TOTAL
+    return PP_TOTAL if PAIRS[plan.schedule] else DP_TOTAL

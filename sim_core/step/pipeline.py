@@ -74,9 +74,9 @@ def go_on(plan: Plan, program: Program, times: Times, reduced_s: Floats, after_s
 
 def timed_blocks(
     shape: tuple[int, int, int, int], program: Program, times: Times
-) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats, Floats, Floats]:
-    """All blocks: stage, chunk, micro-batch, direction, part, start, end, and what they take longer beside gradients; `shape` is
-    schedule, pp, vpp, ga."""
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats, Floats, Floats, Floats]:
+    """All blocks: stage, chunk, micro-batch, direction, part, start, end; what they take longer beside streams, and beside pipeline
+    messages; `shape` is schedule, pp, vpp, ga."""
     schedule, pp, vpp, ga = shape
     chunks, rounds = chunks_of(schedule, vpp), rounds_of(schedule, ga)
     codes = program.order[: pp * row_of(schedule, vpp, ga)]
@@ -91,10 +91,10 @@ def timed_blocks(
     part = np.where(parts == PAIRED, WHOLE, parts)
     block = ((backward + (part == WEIGHTS)) * pp * chunks + cell) * rounds + micro_batch
     end = times.end_s[block]
-    longer = times.streams.longer_s[block]
+    longer, crowded = times.streams.longer_s[block], times.streams.beside_message_s[block]
     seconds = program.duration_s[backward, cell] - np.where(part == INPUT, program.duration_s[WEIGHT, cell], 0.0)
     seconds = np.where(part == WEIGHTS, program.duration_s[WEIGHT, cell], seconds)
-    seconds = seconds + longer
+    seconds = seconds + longer + crowded
     of_pair = program.duration_s[PAIR, stage * chunks + ((forward >> CHUNK_SHIFT) & CHUNK_MASK)]
     start = end - np.where(second | (parts == PAIRED), of_pair, seconds)
-    return stage, chunk, micro_batch, backward, part, start, end, longer
+    return stage, chunk, micro_batch, backward, part, start, end, longer, crowded

@@ -59,7 +59,8 @@ class Timed(NamedTuple):
     part: Ints
     start_s: Floats
     end_s: Floats
-    longer_s: Floats  # of the block, beside the gradients of its stage
+    longer_s: Floats  # of the block, beside parameters or gradients of its stage
+    crowded_s: Floats  # of the block, beside a pipeline message of its stage
 
     @property
     def second(self) -> npt.NDArray[np.bool_]:
@@ -88,21 +89,25 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     second = blocks.second
     parts = np.where((blocks.backward == 0)[:, None], forward[cell], backward[cell])
     kind = np.where(blocks.backward == 0, FORWARD, BACKWARD)
-    shared_s = (longer.blocks_s[:2] + longer.layers_s)[blocks.backward, cell]
+    shared_s = longer.layers_s[blocks.backward, cell]
     shared_s[(blocks.part == WEIGHTS) & (blocks.backward == 1)] = 0.0
-    shared_s += blocks.longer_s  # beside its stage's gradients, for which it waits
-    parts[:, DP_PART] += blocks.longer_s
+    shared_s += blocks.longer_s + blocks.crowded_s
     for part, seconds, name in ((INPUT, backward - weight, INPUT_GRADIENT), (WEIGHTS, weight, WEIGHT_BLOCK)):
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name
+    owner = _EXPOSED.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
+    parts[:, DP_PART] += blocks.longer_s
+    parts[:, owner] += blocks.crowded_s
     rows = np.flatnonzero(second)
     if len(rows):  # a pair hides all-to-alls of the one behind compute of the other
-        hidden = parts[rows - 1].sum(axis=1) + parts[rows].sum(axis=1) - (blocks.end_s[rows] - blocks.start_s[rows])
+        crowded_s = longer.pairs_s[cell[rows - 1]]
+        hidden = parts[rows - 1].sum(axis=1) + parts[rows].sum(axis=1) - (blocks.end_s[rows] - blocks.start_s[rows] - crowded_s)
         both = parts[rows - 1, EP_PART] + parts[rows, EP_PART]
         left = np.where(both > 0, 1 - hidden / np.where(both > 0, both, 1.0), 1.0)
         parts[rows - 1, EP_PART] *= left
         parts[rows, EP_PART] *= left
-        shared_s[rows - 1], shared_s[rows] = longer.blocks_s[PAIR, cell[rows - 1]], 0.0
+        parts[rows - 1, owner] += crowded_s
+        shared_s[rows - 1], shared_s[rows] = crowded_s, 0.0
     return spans(
         len(kind),
         stage=blocks.stage,
@@ -126,8 +131,7 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
     work, again, apart = (column[table.key[0]] for column in (table.work, table.again, table.apart_s))
     chunks, first = chunks_of(plan.schedule, plan.vpp), split.offset[split.key[0]]
     forward, backward, weight = (np.zeros((plan.pp * chunks, len(PARTS))) for _ in range(3))
-    duration_s, blocks_s = ran.scratch.program.duration_s, ran.scratch.low.longer.blocks_s
-    owner = _EXPOSED.get(owner_of(plan, groups, int(groups.key[0])) + EXPOSED, DP_PART)
+    duration_s = ran.scratch.program.duration_s
     in_weights = LAUNCH_PART if ran.workload.modelled and not ran.workload.from_file else _group_of_weights(arrays)
     for cell in range(plan.pp * chunks):
         stage, chunk = divmod(cell, chunks)
@@ -140,8 +144,6 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
         for metric, part in _IDLE.items():
             forward[cell, part] = passes @ once[:, metric]
             backward[cell, part] = passes @ (work[:, metric] - once[:, metric]) + redone @ again[:, metric]
-        for way, of_block in ((DOWN, forward), (UP, backward)):
-            of_block[cell, owner] += blocks_s[way, cell]
         # what is left of a block are gathers and scatters of sharded layers
         forward[cell, DP_PART] = duration_s[DOWN, cell] - forward[cell].sum()
         backward[cell, DP_PART] = duration_s[UP, cell] - backward[cell].sum()
