@@ -13,7 +13,8 @@ from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
 from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
-from sim_core.engine.lanes import put, run_lanes, take
+from sim_core.engine.events import MESSAGES, STREAMS
+from sim_core.engine.lanes import put, put_beside, run_lanes, take, take_beside
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import pairs_s
@@ -103,23 +104,27 @@ def run_rows(
             turns = fill_sequence(schedule, order, pp, vpp, ga, overlapped, together.sequence)
         while begin < end:
             lanes = min(end - begin, LANES) if turns > 0 else 1
-            crowds = False
+            streams, crowds = False, False
             for lane in range(lanes):
                 case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
                 own = scratch_of(kept, lane)
                 _begin(case, own)
-                crowds = crowds or own.program.crowds[0] == 1
+                streams, crowds = streams or own.program.shares[STREAMS] == 1, crowds or own.program.shares[MESSAGES] == 1
                 if turns > 0:
                     put(own.program, apart, pp, cells, lane, together.lanes)
+            if turns > 0 and (streams or crowds):
+                for lane in range(lanes):
+                    put_beside(scratch_of(kept, lane).program, streams, crowds, pp, cells, lane, together.lanes)
             ran = True
             if turns > 0:
-                run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), crowds, pp, cells, together.lanes)
+                run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), streams, crowds, pp, cells, together.lanes)
             else:
                 ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
             for lane in range(lanes):
                 case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
                 if turns > 0:
                     take(together.lanes, lane, pp, cells, rounds, apart, scratch.times)
+                    take_beside(together.lanes, lane, pp, cells, scratch.times.streams)
                 if ran:
                     _finish(case, own)
                 else:

@@ -123,7 +123,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             gate_end_s=program.gate_end_s[lane],
             gathered_s=program.gathered_s[lane],
             beside_s=program.beside_s[lane],
-            crowds=program.crowds[lane],
+            shares=program.shares[lane],
         ),
         of_order=kept.of_order,
         times=kept.times,

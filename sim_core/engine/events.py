@@ -40,6 +40,10 @@ WEIGHT, PAIR = 2, 3
 """Further durations: the weight gradient; a forward of a cell and a backward of the stage's other one, at the same time."""
 
 
+STREAMS, MESSAGES = 0, 1
+"""Columns of `Program.shares`."""
+
+
 class Program(NamedTuple):
     """A pipeline to run. A *cell* is one virtual stage, numbered stage * vpp + chunk."""
 
@@ -52,7 +56,7 @@ class Program(NamedTuple):
     gate_end_s: Floats  # [cells] ... and its earliest end
     gathered_s: Floats  # [stages] when all parameters have been gathered that share NICs with forwards; 0: none do
     beside_s: Floats  # [ROWS, cells] what a block and a stream beside it do to each other (streams.py)
-    crowds: Ints  # [1] whether blocks take longer beside pipeline messages
+    shares: Ints  # [2] whether blocks share NICs with STREAMS, with MESSAGES of the pipeline
 
 
 class Times(NamedTuple):
@@ -98,7 +102,7 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
     end_s, position, free_s = times.end_s, times.position, times.free_s
-    streams, beside_s = times.streams, program.beside_s
+    streams, beside_s, crowds = times.streams, program.beside_s, program.shares[MESSAGES] == 1
     width = vpp * ga
     half = pp * width
     blocks = 2 * width
@@ -135,7 +139,8 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
                     exposed += min(start - free, cost)
                     idle += max(start - free - cost, 0.0)
                 seconds = duration_s[direction, cell]
-                seconds += beside_message(beside_s, direction, stage, cell, block, start - free, streams)
+                if crowds:
+                    seconds += beside_message(beside_s, direction, stage, cell, block, start - free, streams)
                 end = start + seconds
                 if micro_batch == 0 and direction == DOWN:
                     gate_s = gate_start_s[cell], gate_end_s[cell]
@@ -265,7 +270,7 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
         gate_end_s=np.zeros(cells),
         gathered_s=np.zeros(stages),
         beside_s=np.ones((ROWS, cells)),
-        crowds=np.zeros(1, np.int64),
+        shares=np.zeros(2, np.int64),
     )
     times = Times(
         end_s=np.empty(blocks),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
+from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, WEIGHT, Program, Times
 from sim_core.engine.sequence import (
     ALONE,
     BESIDE_GATHER,
@@ -31,7 +31,7 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
-from sim_core.engine.streams import BEHIND, CLEARED, CROWDED, KINDS, LONGER, OWN, READY, ROWS, SENT
+from sim_core.engine.streams import BEHIND, CLEARED, CROWDED, KINDS, LONGER, OWN, READY, SENT, Streams
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, larger, load, smaller, store, zeros
 
@@ -45,8 +45,8 @@ class Lanes(NamedTuple):
     cost_s: Floats  # [NO_MESSAGE * cells + 1] of messages, by kind and stage, or cell where weight gradients are apart
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
-    beside_s: Floats  # [ROWS * cells]
-    crowded_s: Floats  # [NO_WORK * cells + 1] the rows CROWDED and CLEARED of it, by rows of `duration_s`
+    beside_s: Floats  # [CROWDED * cells] the first rows of `Program.beside_s`
+    crowded_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
     cleared: Floats
     slot_s: Floats  # [slots] ends that messages wait for
     first_s: Floats  # [cells] end of the first forward through a cell
@@ -72,7 +72,7 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         cost_s=allocate_rows(NO_MESSAGE * cells + 1),
         gate_start_s=allocate_rows(cells),
         gate_end_s=allocate_rows(cells),
-        beside_s=allocate_rows(ROWS * cells),
+        beside_s=allocate_rows(CROWDED * cells),
         crowded_s=allocate_rows(NO_WORK * cells + 1),
         cleared=allocate_rows(NO_WORK * cells + 1),
         slot_s=allocate_rows(events + 2),
@@ -106,11 +106,6 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
         lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
-        for row in range(ROWS):
-            lanes.beside_s[row * cells + cell, lane] = program.beside_s[row, cell]
-    put_crowds(program, cells, lane, lanes)
-    for stage in range(pp):
-        lanes.through_s[stage, lane] = program.gathered_s[stage]
     if split:
         for cell in range(cells):
             lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
@@ -125,16 +120,23 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.cost_s[MEETING * cells + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
 
 
-@inlined_kernel
-def put_crowds(program: Program, cells: int, lane: int, lanes: Lanes) -> None:
-    """Write what blocks take longer beside pipeline messages into a lane: forwards, backwards and input gradients."""
-    crowded_s, cleared, beside_s = lanes.crowded_s, lanes.cleared, program.beside_s
+@outer_kernel
+def put_beside(program: Program, streams: bool, crowds: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
+    """Write what its blocks share NICs with into a lane; `streams`, `crowds`: whether blocks of any lane do so."""
+    beside_s = program.beside_s
+    if streams:
+        for row in range(CROWDED):
+            for cell in range(cells):
+                lanes.beside_s[row * cells + cell, lane] = beside_s[row, cell]
+        for stage in range(pp):
+            lanes.through_s[stage, lane] = program.gathered_s[stage]
+    if not crowds:
+        return
+    crowded_s, cleared, shares = lanes.crowded_s, lanes.cleared, program.shares[MESSAGES] == 1
     for row in range(NO_WORK * cells + 1):
         crowded_s[row, lane] = 0.0
         cleared[row, lane] = 0.0
-    if program.crowds[0] == 0:
-        return
-    for cell in range(cells):
+    for cell in range(cells if shares else 0):
         crowded_s[DOWN * cells + cell, lane] = beside_s[CROWDED + DOWN, cell]
         cleared[DOWN * cells + cell, lane] = beside_s[CLEARED + DOWN, cell]
         for kind in (UP, INPUT_GRADIENT):
@@ -145,11 +147,9 @@ def put_crowds(program: Program, cells: int, lane: int, lanes: Lanes) -> None:
 @outer_kernel
 def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
     """Read from a lane what the rest of a step needs: of the ends of blocks those of first forwards and last backwards."""
-    end_s, streams = times.end_s, times.streams
+    end_s = times.end_s
     for cell in range(cells):
         end_s[cell * rounds] = lanes.first_s[cell, lane]
-        streams.shared[cell] = lanes.shared[cell, lane]
-        streams.later_s[cell] = lanes.later_s[cell, lane]
         end_s[(cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_INPUTS * cells + cell, lane]
         if split:
             end_s[(2 * cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
@@ -159,14 +159,25 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool,
         times.exposed_s[stage] = lanes.exposed_s[stage, lane]
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
-        streams.slowed_s[stage] = lanes.slowed_s[stage, lane]
-        streams.crowded_s[stage] = lanes.crowds_s[stage, lane]
-        streams.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
 
 
 @outer_kernel
-def run_lanes(sequence: Sequence, turns: int, rule: int, crowds: bool, pp: int, cells: int, lanes: Lanes) -> None:
-    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of); `crowds`: if blocks of any share with messages."""
+def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, out: Streams) -> None:
+    """Read from a lane what became of the streams beside its blocks."""
+    for cell in range(cells):
+        out.shared[cell] = lanes.shared[cell, lane]
+        out.later_s[cell] = lanes.later_s[cell, lane]
+    for stage in range(pp):
+        out.slowed_s[stage] = lanes.slowed_s[stage, lane]
+        out.crowded_s[stage] = lanes.crowds_s[stage, lane]
+        out.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
+
+
+@outer_kernel
+def run_lanes(
+    sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool, pp: int, cells: int, lanes: Lanes
+) -> None:
+    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of); the others: as in `put_beside`."""
     lanes.duration_s[NO_WORK * cells] = 0.0
     lanes.cost_s[NO_MESSAGE * cells] = 0.0
     lanes.slot_s[NOTHING] = 0.0
@@ -179,11 +190,14 @@ def run_lanes(sequence: Sequence, turns: int, rule: int, crowds: bool, pp: int, 
     lanes.behind_s[:pp] = 0.0
     lanes.slowed_s[:pp] = 0.0
     lanes.crowds_s[:pp] = 0.0
-    _run(sequence, turns, rule, crowds, cells, lanes)
+    if not streams:
+        lanes.shared[:cells] = 0.0
+        lanes.later_s[:cells] = 0.0
+    _run(sequence, turns, rule, streams, crowds, cells, lanes)
 
 
 @inner_kernel
-def _run(sequence: Sequence, turns: int, rule: int, crowds: bool, cells: int, lanes: Lanes) -> None:
+def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool, cells: int, lanes: Lanes) -> None:
     """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
@@ -220,7 +234,7 @@ def _run(sequence: Sequence, turns: int, rule: int, crowds: bool, cells: int, la
                 store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + more)
             end = start + seconds
             if max(event[at, FIRST], event[at, LAST]) >= 0:
-                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, seconds, lanes)
+                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, seconds, streams, lanes)
             store(slot_s, event[at, WRITTEN], end)
             free = end
             at += 1
@@ -231,21 +245,29 @@ def _run(sequence: Sequence, turns: int, rule: int, crowds: bool, cells: int, la
 
 
 @inlined_kernel
-def _end_of(first: int, last: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
+def _end_of(
+    first: int, last: int, stage: int, cells: int, start: Floats, seconds: Floats, streams: bool, lanes: Lanes
+) -> Floats:
     """End of a first forward, which waits for its parameters, or of a block beside a stream; those of last ones are kept."""
     end, gated_s = start + seconds, lanes.gated_s
     if first >= 0:
-        gated = _first_forward_end(first, stage, cells, start, seconds, lanes)
+        if streams:
+            gated = _first_forward_end(first, stage, cells, start, seconds, lanes)
+        else:
+            gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
         end = gated
         store(lanes.first_s, first, end)
+    if last >= BESIDE_GRADIENTS * cells and not streams:
+        return end
     if last >= BESIDE_GATHER * cells:
         end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, cells, start, lanes.gathers_late_s, lanes)
     elif last >= BESIDE_GRADIENTS * cells:
         end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, cells, start, lanes.behind_s, lanes)
     elif last >= OF_BOTH * cells:
         cell = last - OF_BOTH * cells
-        end = end + _last_backward(cell, stage, cells, start, seconds, lanes)
+        if streams:
+            end = end + _last_backward(cell, stage, cells, start, seconds, lanes)
         store(lanes.last_s, OF_INPUTS * cells + cell, end)
         store(lanes.last_s, OF_WEIGHTS * cells + cell, end)
     elif last >= 0:

@@ -20,7 +20,7 @@ from sim_core.engine.codes import (
     WEIGHTS,
     following_cell,
 )
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, clear
+from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, WEIGHT, Program, Times, clear
 from sim_core.engine.streams import beside_message, first_forward_end
 from sim_core.jit import inner_kernel, outer_kernel
 
@@ -112,7 +112,7 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
                     seconds = duration_s[PAIR, cell]
                 elif part == INPUT:
                     seconds -= duration_s[WEIGHT, cell]
-                if part != PAIRED:
+                if program.shares[MESSAGES] == 1 and part != PAIRED:
                     at = direction * third + block
                     seconds += beside_message(program.beside_s, direction, stage, cell, at, start - free, times.streams)
                 free = start + seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream
 from sim_core.engine.codes import SPLITS, chunks_of
-from sim_core.engine.events import UP, Program
+from sim_core.engine.events import STREAMS, UP, Program
 from sim_core.engine.streams import BEHIND, KINDS, LONGER, OWN, READY, SENT
 from sim_core.jit import inlined_kernel
 from sim_core.planning.columns import Plan
@@ -18,16 +18,23 @@ from sim_core.step.nics import ALL, OPEN, sends_of
 def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
     """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
 
-    Where `rate` is 0 it shares nothing.
+    Where `rate` is 0 it shares nothing. Chunks that are alike are worked out once.
     """
-    chunks, beside_s = chunks_of(plan.schedule, plan.vpp), program.beside_s
+    chunks, beside_s, duration_s, nic_s = chunks_of(plan.schedule, plan.vpp), program.beside_s, program.duration_s, low.nic_s
+    block_s, sent_s, all_s, open_s = -1.0, 0.0, 0.0, 0.0
+    longer_s, gone_s, behind_s = 0.0, 1.0, 0.0
+    program.shares[STREAMS] |= rate > 0
     for chunk in range(chunks):
         cell = stage * chunks + chunk
-        block_s, longer_s, gone_s, behind_s = program.duration_s[way, cell], 0.0, 1.0, 0.0
-        if rate > 0 and block_s > 0:
-            all_s, open_s = low.nic_s[way, cell, ALL], low.nic_s[way, cell, OPEN]
-            longer_s, gone_s = beside_stream(block_s, open_s, all_s, sends_of(low, plan, way, stage, chunk), rate)
-            behind_s = max(block_s + longer_s - gone_s, 0.0)
+        now_sent_s = sends_of(low, plan, way, stage, chunk) if rate > 0 else 0.0
+        alike = duration_s[way, cell] == block_s and now_sent_s == sent_s
+        alike = alike and nic_s[way, cell, ALL] == all_s and nic_s[way, cell, OPEN] == open_s
+        if rate > 0 and not alike:
+            block_s, sent_s, all_s, open_s = duration_s[way, cell], now_sent_s, nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
+            longer_s, gone_s, behind_s = 0.0, 1.0, 0.0
+            if block_s > 0:
+                longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
+                behind_s = max(block_s + longer_s - gone_s, 0.0)
         beside_s[KINDS * way + LONGER, cell] = longer_s
         beside_s[KINDS * way + SENT, cell] = gone_s
         beside_s[KINDS * way + BEHIND, cell] = behind_s

@@ -11,7 +11,7 @@ from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import Groups, between_nodes
 from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
-from sim_core.engine.events import DOWN, PAIR, UP, Program
+from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, Program
 from sim_core.engine.split_events import set_links
 from sim_core.engine.streams import CLEARED, CROWDED
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
@@ -73,11 +73,11 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
     pp, chunks, placement = plan.pp, chunks_of(plan.schedule, plan.vpp), PLACEMENT[plan.schedule]
     beside_s, later_s = program.beside_s, low.longer.sends_s
     later_s[:] = 0.0
-    low.longer.pairs_s[:] = 0.0
-    beside_s[CROWDED : CLEARED + 2] = 0.0
-    program.crowds[0] = 0
+    program.shares[:] = 0
     if pp == 1 or not shares_nics(case) or not in_background(plan):
         return
+    beside_s[CROWDED : CLEARED + 2, : pp * chunks] = 0.0
+    low.longer.pairs_s[: pp * chunks] = 0.0
     nic_s, duration_s, message_s = low.nic_s, program.duration_s, program.message_s
     for stage in range(pp):
         for chunk in range(chunks):
@@ -88,7 +88,7 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
                     continue
                 more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, sent_s)
                 beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
-                program.crowds[0] = 1
+                program.shares[MESSAGES] = 1
                 link = link_of(plan, way, stage, chunk)
                 senders = chunks - 1 if placement == LOOP and link == pp - 1 else chunks
                 later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
