@@ -124,7 +124,8 @@ def run_rows(
                 case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
                 if turns > 0:
                     take(together.lanes, lane, pp, cells, rounds, apart, scratch.times)
-                    take_beside(together.lanes, lane, pp, cells, scratch.times.streams)
+                    if streams or crowds:
+                        take_beside(together.lanes, lane, pp, cells, scratch.times.streams)
                 if ran:
                     _finish(case, own)
                 else:
@@ -197,9 +198,12 @@ def _finish(case: Case, scratch: Scratch) -> None:
     for stage in range(pp):
         out[PP_TOTAL] += message_s[stage] / pp
         out[PP_EXPOSED] += exposed_s[stage] / pp
-        out[DP_TOTAL] += late_s[stage] / pp
-        out[DP_EXPOSED] += (gated_s[stage] + slowed_s[stage]) / pp
-        crowded_s += times.streams.crowded_s[stage]
+        out[DP_EXPOSED] += gated_s[stage] / pp
+        if program.shares[STREAMS] == 1:
+            out[DP_TOTAL] += late_s[stage] / pp
+            out[DP_EXPOSED] += slowed_s[stage] / pp
+        if program.shares[MESSAGES] == 1:
+            crowded_s += times.streams.crowded_s[stage]
         out[BUBBLE] += idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:

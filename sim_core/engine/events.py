@@ -20,12 +20,11 @@ from sim_core.engine.streams import (
     ROWS,
     Streams,
     allocate_streams,
-    beside_gather,
-    beside_gradients,
-    beside_message,
+    beside_message_s,
+    beside_stream_s,
     clear_streams,
     first_forward_end,
-    last_backward,
+    last_backward_s,
 )
 from sim_core.jit import inner_kernel, outer_kernel
 
@@ -138,22 +137,20 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
                     message += cost
                     exposed += min(start - free, cost)
                     idle += max(start - free - cost, 0.0)
-                seconds = duration_s[direction, cell]
+                alone = duration_s[direction, cell]
+                seconds = alone
                 if crowds:
-                    seconds += beside_message(beside_s, direction, stage, cell, block, start - free, streams)
+                    seconds += beside_message_s(beside_s, direction, stage, cell, block, start - free, streams)
                 end = start + seconds
                 if micro_batch == 0 and direction == DOWN:
                     gate_s = gate_start_s[cell], gate_end_s[cell]
-                    gated = first_forward_end(beside_s, stage, cell, start, seconds, gate_s, streams)
+                    gated = first_forward_end(beside_s, stage, cell, start, (alone, seconds), gate_s, streams)
                     times.gated_s[stage] += gated - end
                     end = gated
                 elif direction == UP and micro_batch == ga - 1:
-                    end += last_backward(beside_s, stage, cell, block, (start, seconds), streams)
+                    end += last_backward_s(beside_s, stage, cell, block, start, seconds, streams)
                 elif streams.through_s[stage] > start:
-                    if direction == UP:
-                        end += beside_gradients(beside_s, stage, cell, block, start, streams)
-                    else:
-                        end += beside_gather(beside_s, stage, cell, block, start, streams)
+                    end += beside_stream_s(beside_s, direction, stage, cell, block, start, alone, streams)
                 end_s[block] = end
                 free = end
                 k += 1
@@ -230,12 +227,12 @@ def _run_blocking(program: Program, pp: int, ga: int, times: Times) -> bool:  # 
                     free = start + duration_s[direction, stage]
                     if micro_batch == 0 and direction == DOWN:
                         gate_s = gate_start_s[stage], gate_end_s[stage]
-                        gated = first_forward_end(program.beside_s, stage, stage, start, duration_s[DOWN, stage], gate_s, streams)
+                        of_block = duration_s[DOWN, stage], duration_s[DOWN, stage]
+                        gated = first_forward_end(program.beside_s, stage, stage, start, of_block, gate_s, streams)
                         times.gated_s[stage] += gated - free
                         free = gated
                     elif micro_batch == ga - 1 and direction == UP:
-                        of_block = start, duration_s[UP, stage]
-                        free += last_backward(program.beside_s, stage, stage, block, of_block, streams)
+                        free += last_backward_s(program.beside_s, stage, stage, block, start, duration_s[UP, stage], streams)
                     end_s[block] = free
                     if stage > 0 if direction else stage < pp - 1:
                         waiting = block + (-ga if direction else ga)

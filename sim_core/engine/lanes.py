@@ -31,7 +31,7 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
-from sim_core.engine.streams import BEHIND, CLEARED, CROWDED, KINDS, LONGER, OWN, READY, SENT, Streams
+from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LONGER, OWN, READY, SENT, Streams
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, larger, load, smaller, store, zeros
 
@@ -190,9 +190,6 @@ def run_lanes(
     lanes.behind_s[:pp] = 0.0
     lanes.slowed_s[:pp] = 0.0
     lanes.crowds_s[:pp] = 0.0
-    if not streams:
-        lanes.shared[:cells] = 0.0
-        lanes.later_s[:cells] = 0.0
     _run(sequence, turns, rule, streams, crowds, cells, lanes)
 
 
@@ -226,7 +223,8 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
             message = message + total
             exposed = exposed + smaller(waited, cost)
             idle = idle + larger(waited - cost, zeros())
-            seconds = load(duration_s, event[at, DURATION])
+            alone = load(duration_s, event[at, DURATION])
+            seconds = alone
             if crowds:
                 row = event[at, DURATION]
                 more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros())
@@ -234,7 +232,7 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
                 store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + more)
             end = start + seconds
             if max(event[at, FIRST], event[at, LAST]) >= 0:
-                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, seconds, streams, lanes)
+                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, alone, seconds, streams, lanes)
             store(slot_s, event[at, WRITTEN], end)
             free = end
             at += 1
@@ -246,13 +244,21 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
 
 @inlined_kernel
 def _end_of(
-    first: int, last: int, stage: int, cells: int, start: Floats, seconds: Floats, streams: bool, lanes: Lanes
+    first: int,
+    last: int,
+    stage: int,
+    cells: int,
+    start: Floats,
+    alone: Floats,
+    seconds: Floats,
+    streams: bool,
+    lanes: Lanes,
 ) -> Floats:
     """End of a first forward, which waits for its parameters, or of a block beside a stream; those of last ones are kept."""
     end, gated_s = start + seconds, lanes.gated_s
     if first >= 0:
         if streams:
-            gated = _first_forward_end(first, stage, cells, start, seconds, lanes)
+            gated = _first_forward_end(first, stage, cells, start, alone, seconds, lanes)
         else:
             gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
@@ -261,9 +267,9 @@ def _end_of(
     if last >= BESIDE_GRADIENTS * cells and not streams:
         return end
     if last >= BESIDE_GATHER * cells:
-        end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, cells, start, lanes.gathers_late_s, lanes)
+        end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, cells, start, alone, lanes.gathers_late_s, lanes)
     elif last >= BESIDE_GRADIENTS * cells:
-        end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, cells, start, lanes.behind_s, lanes)
+        end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, cells, start, alone, lanes.behind_s, lanes)
     elif last >= OF_BOTH * cells:
         cell = last - OF_BOTH * cells
         if streams:
@@ -276,31 +282,36 @@ def _end_of(
 
 
 @inlined_kernel
-def _first_forward_end(cell: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
+def _first_forward_end(
+    cell: int, stage: int, cells: int, start: Floats, alone: Floats, seconds: Floats, lanes: Lanes
+) -> Floats:
     """As in `streams`."""
     beside_s, late = lanes.beside_s, load(lanes.gathers_late_s, stage)
     start = larger(start, load(lanes.gate_start_s, cell) + late)
     through, sent = load(lanes.through_s, stage), load(beside_s, SENT * cells + cell)
     part = smaller(larger(through - start, zeros()), sent) / sent
-    behind = part * load(beside_s, BEHIND * cells + cell)
+    longer = load(beside_s, LONGER * cells + cell)
+    behind = part * (alone + longer - sent)
     store(lanes.through_s, stage, through + behind)
     store(lanes.gathers_late_s, stage, late + behind)
-    longer = part * load(beside_s, LONGER * cells + cell)
-    return larger(start + seconds + longer, load(lanes.gate_end_s, cell) + (late + behind))
+    return larger(start + seconds + part * longer, load(lanes.gate_end_s, cell) + (late + behind))
 
 
 @inlined_kernel
-def _beside_stream(cell: int, way: int, stage: int, cells: int, start: Floats, late_s: Floats, lanes: Lanes) -> Floats:
-    """`beside_gather` and `beside_gradients` of `streams`; `late_s` [stages]: by how much the stream is later."""
+def _beside_stream(
+    cell: int, way: int, stage: int, cells: int, start: Floats, alone: Floats, late_s: Floats, lanes: Lanes
+) -> Floats:
+    """`beside_stream_s` of `streams`; `late_s` [stages]: by how much the stream is later."""
     beside_s, row = lanes.beside_s, KINDS * way * cells + cell
     through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT * cells)
     part = smaller(larger(through - start, zeros()), sent) / sent
-    behind = part * load(beside_s, row + BEHIND * cells)
+    longer = load(beside_s, row + LONGER * cells)
+    behind = part * (alone + longer - sent)
     store(lanes.through_s, stage, through + behind)
     store(late_s, stage, load(late_s, stage) + behind)
-    longer = part * load(beside_s, row + LONGER * cells)
-    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + longer)
-    return longer
+    more = part * longer
+    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + more)
+    return more
 
 
 @inlined_kernel

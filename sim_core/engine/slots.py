@@ -7,7 +7,7 @@ receives an activation from it, which in this slot receives the one and sends th
 from __future__ import annotations
 
 from sim_core.engine.events import DOWN, UP, Program, Times, clear
-from sim_core.engine.streams import first_forward_end, last_backward
+from sim_core.engine.streams import first_forward_end, last_backward_s
 from sim_core.jit import outer_kernel
 
 
@@ -45,12 +45,13 @@ def run_slots(program: Program, pp: int, ga: int, times: Times) -> bool:
             end = free_s[stage] + duration_s[direction, stage]
             if micro_batch == 0 and direction == DOWN:
                 gate_s = program.gate_start_s[stage], program.gate_end_s[stage]
-                gated = first_forward_end(beside_s, stage, stage, free_s[stage], duration_s[DOWN, stage], gate_s, streams)
+                of_block = duration_s[DOWN, stage], duration_s[DOWN, stage]
+                gated = first_forward_end(beside_s, stage, stage, free_s[stage], of_block, gate_s, streams)
                 times.gated_s[stage] += gated - end
                 end = gated
             elif micro_batch == ga - 1 and direction == UP:
                 block = (UP * pp + stage) * ga + micro_batch
-                end += last_backward(beside_s, stage, stage, block, (free_s[stage], duration_s[UP, stage]), streams)
+                end += last_backward_s(beside_s, stage, stage, block, free_s[stage], duration_s[UP, stage], streams)
             end_s[(direction * pp + stage) * ga + micro_batch] = end
             free_s[stage] = end
     return True

@@ -21,7 +21,7 @@ from sim_core.engine.codes import (
     following_cell,
 )
 from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, WEIGHT, Program, Times, clear
-from sim_core.engine.streams import beside_message, first_forward_end
+from sim_core.engine.streams import beside_message_s, first_forward_end
 from sim_core.jit import inner_kernel, outer_kernel
 
 Floats = npt.NDArray[np.float64]
@@ -112,13 +112,14 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
                     seconds = duration_s[PAIR, cell]
                 elif part == INPUT:
                     seconds -= duration_s[WEIGHT, cell]
+                alone = seconds
                 if program.shares[MESSAGES] == 1 and part != PAIRED:
                     at = direction * third + block
-                    seconds += beside_message(program.beside_s, direction, stage, cell, at, start - free, times.streams)
+                    seconds += beside_message_s(program.beside_s, direction, stage, cell, at, start - free, times.streams)
                 free = start + seconds
                 if direction == DOWN and code >> MICRO_BATCH_SHIFT == 0:
                     gate_s = program.gate_start_s[cell], program.gate_end_s[cell]
-                    gated = first_forward_end(program.beside_s, stage, cell, start, seconds, gate_s, times.streams)
+                    gated = first_forward_end(program.beside_s, stage, cell, start, (alone, seconds), gate_s, times.streams)
                     times.gated_s[stage] += gated - free
                     free = gated
                 for each in range(together):

@@ -16,16 +16,20 @@ from sim_core.jit import inner_kernel
 
 Floats = npt.NDArray[np.float64]
 
-LONGER, SENT, BEHIND = range(3)
+LONGER, SENT = 0, 1
 """Rows of `Program.beside_s`, at KINDS * direction, of a block with the stream beside all of it: seconds that the block takes longer;
-those of the stream that get through meanwhile; and by how much the stream is later."""
-KINDS: Final = 3
-READY, OWN = 6, 7
+those of the stream that get through meanwhile. What both take more than these, the stream is later."""
+KINDS: Final = 2
+READY, OWN = 4, 5
 """Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them."""
-CROWDED, CLEARED = 8, 10
+CROWDED, CLEARED = 6, 8
 """Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way; and how
 much fewer for each second that the stage has waited before it, and the message gone on."""
-ROWS: Final = 12
+ROWS: Final = 10
+
+
+OfBlock = tuple[float, float]
+"""Seconds of a block alone, and beside a pipeline message."""
 
 
 class Streams(NamedTuple):
@@ -73,7 +77,7 @@ def clear_streams(gathered_s: Floats, pp: int, blocks: int, streams: Streams) ->
 
 
 @inner_kernel
-def beside_message(
+def beside_message_s(
     beside_s: Floats, way: int, stage: int, cell: int, block: int, waited_s: float, streams: Streams
 ) -> float:
     """Seconds that a block takes longer beside its stage's latest pipeline message, before which the stage has waited."""
@@ -85,60 +89,52 @@ def beside_message(
 
 @inner_kernel
 def first_forward_end(
-    beside_s: Floats, stage: int, cell: int, start_s: float, seconds: float, gate_s: tuple[float, float], streams: Streams
+    beside_s: Floats, stage: int, cell: int, start_s: float, of_block: OfBlock, gate_s: tuple[float, float], streams: Streams
 ) -> float:
-    """End of the first forward of a cell that could start at `start_s`; `gate_s`: its earliest start and end by its parameters."""
+    """End of the first forward of a cell that could start at `start_s`; `gate_s`: earliest start and end by its parameters."""
     late_s, longer_s, sent_s = streams.gathers_late_s[stage], beside_s[LONGER, cell], beside_s[SENT, cell]
     start_s = max(start_s, gate_s[0] + late_s)
     part = min(max(streams.through_s[stage] - start_s, 0.0), sent_s) / sent_s
-    behind_s = part * beside_s[BEHIND, cell]
+    behind_s = part * (of_block[0] + longer_s - sent_s)
     streams.through_s[stage] += behind_s
     streams.gathers_late_s[stage] = late_s + behind_s
     streams.arrived_late_s[cell] = late_s + behind_s
-    return float(max(start_s + seconds + part * longer_s, gate_s[1] + (late_s + behind_s)))
+    return float(max(start_s + of_block[1] + part * longer_s, gate_s[1] + (late_s + behind_s)))
 
 
 @inner_kernel
-def beside_gather(beside_s: Floats, stage: int, cell: int, block: int, start_s: float, streams: Streams) -> float:
-    """Seconds that another forward takes longer while its stage gathers the parameters of its further chunks."""
-    sent_s = beside_s[SENT, cell]
+def beside_stream_s(
+    beside_s: Floats, way: int, stage: int, cell: int, block: int, start_s: float, alone_s: float, streams: Streams
+) -> float:
+    """Seconds that another block takes longer while its stage gathers parameters, or reduces gradients, of further chunks."""
+    longer_s, sent_s = beside_s[KINDS * way + LONGER, cell], beside_s[KINDS * way + SENT, cell]
     part = min(max(streams.through_s[stage] - start_s, 0.0), sent_s) / sent_s
-    behind_s = part * beside_s[BEHIND, cell]
+    behind_s = part * (alone_s + longer_s - sent_s)
     streams.through_s[stage] += behind_s
-    streams.gathers_late_s[stage] += behind_s
-    return _longer_s(part * beside_s[LONGER, cell], stage, block, streams)
+    if way == 0:
+        streams.gathers_late_s[stage] += behind_s
+    else:
+        streams.behind_s[stage] += behind_s
+    streams.slowed_s[stage] += part * longer_s
+    streams.longer_s[block] = part * longer_s
+    return float(part * longer_s)
 
 
 @inner_kernel
-def beside_gradients(beside_s: Floats, stage: int, cell: int, block: int, start_s: float, streams: Streams) -> float:
-    """Seconds that a backward takes longer while its stage reduces gradients of its other chunks."""
-    sent_s = beside_s[KINDS + SENT, cell]
-    part = min(max(streams.through_s[stage] - start_s, 0.0), sent_s) / sent_s
-    behind_s = part * beside_s[KINDS + BEHIND, cell]
-    streams.through_s[stage] += behind_s
-    streams.behind_s[stage] += behind_s
-    return _longer_s(part * beside_s[KINDS + LONGER, cell], stage, block, streams)
-
-
-@inner_kernel
-def last_backward(beside_s: Floats, stage: int, cell: int, block: int, times_s: tuple[float, float], streams: Streams) -> float:
-    """Seconds that the last backward of a cell takes longer, whose own gradients join the stream; `times_s`: its start, its
-    seconds without."""
+def last_backward_s(
+    beside_s: Floats, stage: int, cell: int, block: int, start_s: float, seconds: float, streams: Streams
+) -> float:
+    """Seconds that the last backward of a cell takes longer, whose own gradients join the stream; `seconds`: without that."""
     sent_s, ready_s = beside_s[KINDS + SENT, cell], beside_s[READY, cell]
-    left_s = max(streams.through_s[stage] - times_s[0], 0.0) + ready_s
+    left_s = max(streams.through_s[stage] - start_s, 0.0) + ready_s
     gone_s = min(left_s, sent_s)
     part = gone_s / sent_s
     longer_s = part * beside_s[KINDS + LONGER, cell]
-    end_s = times_s[0] + times_s[1] + longer_s
+    end_s = start_s + seconds + longer_s
     streams.through_s[stage] = end_s + (left_s - gone_s) + (beside_s[OWN, cell] - ready_s)
     streams.shared[cell] = part
     streams.later_s[cell] = streams.behind_s[stage]
     streams.behind_s[stage] = 0.0
-    return _longer_s(longer_s, stage, block, streams)
-
-
-@inner_kernel
-def _longer_s(longer_s: float, stage: int, block: int, streams: Streams) -> float:
     streams.slowed_s[stage] += longer_s
     streams.longer_s[block] = longer_s
-    return longer_s
+    return float(longer_s)

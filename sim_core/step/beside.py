@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream
 from sim_core.engine.codes import SPLITS, chunks_of
 from sim_core.engine.events import STREAMS, UP, Program
-from sim_core.engine.streams import BEHIND, KINDS, LONGER, OWN, READY, SENT
+from sim_core.engine.streams import KINDS, LONGER, OWN, READY, SENT
 from sim_core.jit import inlined_kernel
 from sim_core.planning.columns import Plan
 from sim_core.step.buckets import Buckets, cost_gradients
 from sim_core.step.lower import Lowered
 from sim_core.step.nics import ALL, OPEN, sends_of
+
+NOTHING_S: Final = 1e-300
+"""Seconds that a stream gets through beside a block of no time: no part of it is then missing."""
 
 
 @inlined_kernel
@@ -22,7 +27,7 @@ def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int
     """
     chunks, beside_s, duration_s, nic_s = chunks_of(plan.schedule, plan.vpp), program.beside_s, program.duration_s, low.nic_s
     block_s, sent_s, all_s, open_s = -1.0, 0.0, 0.0, 0.0
-    longer_s, gone_s, behind_s = 0.0, 1.0, 0.0
+    longer_s, gone_s = 0.0, 1.0
     program.shares[STREAMS] |= rate > 0
     for chunk in range(chunks):
         cell = stage * chunks + chunk
@@ -31,13 +36,10 @@ def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int
         alike = alike and nic_s[way, cell, ALL] == all_s and nic_s[way, cell, OPEN] == open_s
         if rate > 0 and not alike:
             block_s, sent_s, all_s, open_s = duration_s[way, cell], now_sent_s, nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
-            longer_s, gone_s, behind_s = 0.0, 1.0, 0.0
-            if block_s > 0:
-                longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
-                behind_s = max(block_s + longer_s - gone_s, 0.0)
+            longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
+            gone_s = max(gone_s, NOTHING_S)
         beside_s[KINDS * way + LONGER, cell] = longer_s
         beside_s[KINDS * way + SENT, cell] = gone_s
-        beside_s[KINDS * way + BEHIND, cell] = behind_s
 
 
 @inlined_kernel

@@ -11,8 +11,8 @@ from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
-from sim_core.engine.events import UP, WEIGHT, Program, Times
-from sim_core.engine.streams import BEHIND, KINDS, LONGER
+from sim_core.engine.events import STREAMS, UP, WEIGHT, Program, Times
+from sim_core.engine.streams import KINDS, LONGER, SENT
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
@@ -154,7 +154,8 @@ def _exchange_s(case: Case, row: int) -> float:
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
     part, longer_s = times.streams.shared[cell], program.beside_s[KINDS + LONGER, cell]
-    return part * longer_s, part * max(longer_s, program.beside_s[KINDS + BEHIND, cell])
+    behind_s = program.duration_s[UP, cell] + longer_s - program.beside_s[KINDS + SENT, cell]
+    return part * longer_s, part * max(longer_s, behind_s)
 
 
 @inlined_kernel
@@ -172,6 +173,7 @@ def reduce_gradients(
     cells = pp * chunks
     last_third = 2 if SPLITS[schedule] else 1  # of the ends: weight gradients, or whole backwards
     overlapped, layered = case.plan.overlap_grad == 1, case.arrays.layered_gradients
+    shared = program.shares[STREAMS] == 1 and overlapped and last_third == 1
     free_s, end_s, duration_s = times.free_s, times.end_s, program.duration_s
     first, size_of = case.first, case.split.size
     costed, number, bucket_s, total_s = buckets.costed, buckets.number, buckets.bucket_s, buckets.total_s
@@ -187,7 +189,7 @@ def reduce_gradients(
             virtual = virtual_of(placement, stage, chunk, pp)
             last_s = end_s[(last_third * cells + cell) * rounds + rounds - 1]
             longer_s, late_s = 0.0, 0.0
-            if last_third == 1 and overlapped:  # NICs were shared
+            if shared:
                 longer_s, late_s = shared_s(program, times, cell)
                 stream_s += times.streams.later_s[cell]
                 out[DP_TOTAL] += (late_s + times.streams.later_s[cell]) / pp

@@ -37,12 +37,12 @@ def in_background(plan: Plan) -> bool:
 def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
     """The link that the message of a block leaves by: k is between stages k and k + 1 (the last: to the first); -1: none."""
     placement, pp = PLACEMENT[plan.schedule], plan.pp
+    if placement == LOOP and pp > 1:
+        if way == DOWN:
+            return stage if stage < pp - 1 or chunk < plan.vpp - 1 else -1
+        return stage - 1 if stage > 0 else (pp - 1 if chunk > 0 else -1)
     there = neighbour_stage(placement, stage, chunk, 1 if way == DOWN else -1, pp, chunks_of(plan.schedule, plan.vpp))
-    if there < 0 or there == stage:
-        return -1
-    if placement != LOOP:
-        return min(stage, there)
-    return stage if way == DOWN else there
+    return -1 if there < 0 or there == stage else min(stage, there)
 
 
 @inlined_kernel

@@ -17,7 +17,7 @@ from sim_core.costing.compute import once_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, rounds_of, virtual_of
-from sim_core.engine.events import DOWN, Program, Times
+from sim_core.engine.events import DOWN, STREAMS, Program, Times
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.split import ends_of_stage
@@ -112,7 +112,9 @@ def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, o
         begun_s = np.inf
         for cell in range(stage * chunks, (stage + 1) * chunks):
             begun_s = min(begun_s, times.end_s[cell * rounds] - program.duration_s[DOWN, cell])
-        arrived_s = once.gathered_s[stage] + times.streams.gathers_late_s[stage]
+        arrived_s = once.gathered_s[stage]
+        if program.shares[STREAMS] == 1:
+            arrived_s += times.streams.gathers_late_s[stage]
         hidden_s = max(arrived_s - max(begun_s, times.gated_s[stage]), 0.0)
         once.after_s[stage] += contention * hidden_s
         out[DP_EXPOSED] += contention * hidden_s / plan.pp
