@@ -84,7 +84,7 @@ def alone(repeat: int, schedule: int, program: Program, pp: int, vpp: int, ga: i
 def together(repeat: int, sequence: Sequence, turns: int, rule: int, pp: int, cells: int, lanes: Lanes) -> None:
     """Run LANES plans many times."""
     for _ in range(repeat):
-        run_lanes(sequence, turns, rule, pp, cells, lanes)
+        run_lanes(sequence, turns, rule, False, False, pp, cells, lanes)
 
 
 @outer_kernel

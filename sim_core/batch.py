@@ -14,7 +14,7 @@ from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
 from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
 from sim_core.engine.events import MESSAGES, STREAMS
-from sim_core.engine.lanes import put, put_beside, run_lanes, take, take_beside
+from sim_core.engine.lanes import put, run_lanes, take, take_beside
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import pairs_s
@@ -112,9 +112,6 @@ def run_rows(
                 streams, crowds = streams or own.program.shares[STREAMS] == 1, crowds or own.program.shares[MESSAGES] == 1
                 if turns > 0:
                     put(own.program, apart, pp, cells, lane, together.lanes)
-            if turns > 0 and (streams or crowds):
-                for lane in range(lanes):
-                    put_beside(scratch_of(kept, lane).program, streams, crowds, pp, cells, lane, together.lanes)
             ran = True
             if turns > 0:
                 run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), streams, crowds, pp, cells, together.lanes)

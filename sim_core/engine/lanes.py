@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, WEIGHT, Program, Times
+from sim_core.engine.events import DOWN, MESSAGES, PAIR, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.engine.sequence import (
     ALONE,
     BESIDE_GATHER,
@@ -48,6 +48,7 @@ class Lanes(NamedTuple):
     beside_s: Floats  # [CROWDED * cells] the first rows of `Program.beside_s`
     crowded_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
     cleared: Floats
+    crowds: Floats  # [1] 1 where blocks share with pipeline messages, else 0
     slot_s: Floats  # [slots] ends that messages wait for
     first_s: Floats  # [cells] end of the first forward through a cell
     last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
@@ -75,6 +76,7 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         beside_s=allocate_rows(CROWDED * cells),
         crowded_s=allocate_rows(NO_WORK * cells + 1),
         cleared=allocate_rows(NO_WORK * cells + 1),
+        crowds=allocate_rows(1),
         slot_s=allocate_rows(events + 2),
         first_s=allocate_rows(cells),
         last_s=allocate_rows(2 * cells),
@@ -91,7 +93,7 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         shared=allocate_rows(cells),
         later_s=allocate_rows(cells),
     )
-    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.through_s, lanes.crowded_s, lanes.cleared):
+    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.through_s, lanes.crowded_s, lanes.cleared, lanes.crowds):
         rows[:] = 0.0  # lanes that no plan uses compute, too
     lanes.beside_s[:] = 1.0
     return lanes
@@ -106,6 +108,7 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
         lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
+    _put_beside(program, split, pp, cells, lane, lanes)
     if split:
         for cell in range(cells):
             lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
@@ -120,28 +123,34 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
         lanes.cost_s[MEETING * cells + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
 
 
-@outer_kernel
-def put_beside(program: Program, streams: bool, crowds: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
-    """Write what its blocks share NICs with into a lane; `streams`, `crowds`: whether blocks of any lane do so."""
-    beside_s = program.beside_s
+@inlined_kernel
+def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
+    """What its blocks share NICs with. Rows that nothing is to come of keep what they have: `through_s` and `crowds` are 0."""
+    rows, beside_s, streams = lanes.beside_s, program.beside_s, program.shares[STREAMS] == 1
+    for stage in range(pp):
+        lanes.through_s[stage, lane] = program.gathered_s[stage] if streams else 0.0
     if streams:
         for row in range(CROWDED):
             for cell in range(cells):
-                lanes.beside_s[row * cells + cell, lane] = beside_s[row, cell]
-        for stage in range(pp):
-            lanes.through_s[stage, lane] = program.gathered_s[stage]
-    if not crowds:
+                rows[row * cells + cell, lane] = beside_s[row, cell]
+    else:
+        for row in range(READY * cells, CROWDED * cells):
+            rows[row, lane] = 0.0
+    lanes.crowds[0, lane] = float(program.shares[MESSAGES])
+    if program.shares[MESSAGES] == 0:
         return
-    crowded_s, cleared, shares = lanes.crowded_s, lanes.cleared, program.shares[MESSAGES] == 1
-    for row in range(NO_WORK * cells + 1):
-        crowded_s[row, lane] = 0.0
-        cleared[row, lane] = 0.0
-    for cell in range(cells if shares else 0):
-        crowded_s[DOWN * cells + cell, lane] = beside_s[CROWDED + DOWN, cell]
-        cleared[DOWN * cells + cell, lane] = beside_s[CLEARED + DOWN, cell]
-        for kind in (UP, INPUT_GRADIENT):
-            crowded_s[kind * cells + cell, lane] = beside_s[CROWDED + UP, cell]
-            cleared[kind * cells + cell, lane] = beside_s[CLEARED + UP, cell]
+    crowded_s, cleared = lanes.crowded_s, lanes.cleared
+    for cell in range(cells):
+        for way in (DOWN, UP):
+            crowded_s[way * cells + cell, lane] = beside_s[CROWDED + way, cell]
+            cleared[way * cells + cell, lane] = beside_s[CLEARED + way, cell]
+    if split:
+        for cell in range(cells):
+            crowded_s[INPUT_GRADIENT * cells + cell, lane] = beside_s[CROWDED + UP, cell]
+            cleared[INPUT_GRADIENT * cells + cell, lane] = beside_s[CLEARED + UP, cell]
+            for kind in (WEIGHT, PAIR):
+                crowded_s[kind * cells + cell, lane] = 0.0
+                cleared[kind * cells + cell, lane] = 0.0
 
 
 @outer_kernel
@@ -177,7 +186,7 @@ def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, out: Streams) -> N
 def run_lanes(
     sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool, pp: int, cells: int, lanes: Lanes
 ) -> None:
-    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of); the others: as in `put_beside`."""
+    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of); `streams`, `crowds`: if blocks of any share NICs so."""
     lanes.duration_s[NO_WORK * cells] = 0.0
     lanes.cost_s[NO_MESSAGE * cells] = 0.0
     lanes.slot_s[NOTHING] = 0.0
@@ -227,7 +236,7 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
             seconds = alone
             if crowds:
                 row = event[at, DURATION]
-                more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros())
+                more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros()) * load(lanes.crowds, 0)
                 seconds = seconds + more
                 store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + more)
             end = start + seconds

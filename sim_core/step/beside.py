@@ -47,20 +47,25 @@ def cost_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buc
     """Fill what `beside_s` says of backwards and gradients. Of n buckets n - 1 are ready before the backward ends."""
     plan, beside_s = case.plan, program.beside_s
     chunks = chunks_of(plan.schedule, plan.vpp)
-    shares = shares_nics(case) and plan.overlap_grad == 1 and not SPLITS[plan.schedule]
     buckets.costed[:] = False
+    if not shares_nics(case) or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
+        for cell in range(plan.pp * chunks):
+            beside_s[KINDS + LONGER, cell], beside_s[KINDS + SENT, cell] = 0.0, 1.0
+            beside_s[READY, cell], beside_s[OWN, cell] = 0.0, 0.0
+        return
+    latest, before_last = 0.0, 0.0  # buckets of a chunk, and the part of them that is ready
     for stage in range(plan.pp):
         whole_s, nic_s = 0.0, 0.0
         for chunk in range(chunks):
             cell = stage * chunks + chunk
-            beside_s[OWN, cell], beside_s[READY, cell] = 0.0, 0.0
-            if shares:
-                number, total_s, of_nics = cost_gradients(case, chunk * plan.pp + stage, buckets)
-                beside_s[OWN, cell], beside_s[READY, cell] = total_s, 1.0 - 1.0 / number
-                whole_s += total_s
-                nic_s += of_nics
+            number, total_s, of_nics = cost_gradients(case, chunk * plan.pp + stage, buckets)
+            if number != latest:
+                latest, before_last = number, 1.0 - 1.0 / number
+            beside_s[OWN, cell], beside_s[READY, cell] = total_s, before_last
+            whole_s += total_s
+            nic_s += of_nics
         fill_beside(plan, low, program, UP, stage, nic_s / whole_s if nic_s > 0 else 0.0)
         for cell in range(stage * chunks, (stage + 1) * chunks):
-            if nic_s <= 0 or program.duration_s[UP, cell] <= 0:
-                beside_s[OWN, cell], beside_s[READY, cell] = 0.0, 0.0
+            if nic_s <= 0:
+                beside_s[OWN, cell] = 0.0
             beside_s[READY, cell] *= min(beside_s[OWN, cell], beside_s[KINDS + SENT, cell])

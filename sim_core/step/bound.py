@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
 from sim_core.engine.streams import KINDS, LONGER, READY, SENT
-from sim_core.jit import inner_kernel
+from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.planning.columns import Plan
 
 Floats = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ def bound_pipeline(plan: Plan, program: Program, times: Times) -> None:
             times.streams.later_s[cell] = 0.0
 
 
-@inner_kernel
+@inlined_kernel
 def _beside_own(program: Program, cell: int) -> float:
     """The least part of a cell's last backward beside which gradients are reduced: that in which its own are ready."""
     return min(program.beside_s[READY, cell] / program.beside_s[KINDS + SENT, cell], 1.0)

@@ -150,7 +150,7 @@ def _exchange_s(case: Case, row: int) -> float:
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 
-@inner_kernel
+@inlined_kernel
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
     part, longer_s = times.streams.shared[cell], program.beside_s[KINDS + LONGER, cell]
