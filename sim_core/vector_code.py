@@ -11,7 +11,7 @@ from numba.core import types
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import lower_builtin, models, register_model
 
-from sim_core.vectors import LANES, larger, load, smaller, store, zeros
+from sim_core.vectors import LANES, any_above, larger, load, smaller, store, zeros
 
 _LLVM: Final = ir.VectorType(ir.DoubleType(), LANES)
 
@@ -71,12 +71,19 @@ def _zeros(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return ir.Constant(_LLVM, [0.0] * LANES)
 
 
+def _any_above(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    lanes = builder.bitcast(builder.fcmp_ordered(">", *arguments), ir.IntType(LANES))
+    return builder.icmp_unsigned("!=", lanes, ir.Constant(ir.IntType(LANES), 0))
+
+
 lower_builtin(load, _ROWS, types.int64)(_load)
 lower_builtin(store, _ROWS, types.int64, _VECTOR)(_store)
 lower_builtin(zeros)(_zeros)
+lower_builtin(any_above, _VECTOR, _VECTOR)(_any_above)
 _declare(load, _VECTOR(_ROWS, types.int64))
 _declare(store, types.none(_ROWS, types.int64, _VECTOR))
 _declare(zeros, _VECTOR())
+_declare(any_above, types.boolean(_VECTOR, _VECTOR))
 _declare_lanewise(larger, lambda builder, a, b: _chosen(builder, ">", a, b))
 _declare_lanewise(smaller, lambda builder, a, b: _chosen(builder, "<", a, b))
 _declare_lanewise(operator.add, lambda builder, a, b: builder.fadd(a, b))

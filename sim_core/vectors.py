@@ -48,3 +48,8 @@ def smaller(a: Floats, b: Floats) -> Floats:
 def zeros() -> Floats:
     """A vector of zeros."""
     return np.zeros(LANES)
+
+
+def any_above(a: Floats, b: Floats) -> bool:
+    """Whether `a` is above `b` in any lane."""
+    return bool((a > b).any())

@@ -33,7 +33,7 @@ from sim_core.engine.sequence import (
 )
 from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LONGER, OWN, READY, SENT, Streams
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.vectors import allocate_rows, larger, load, smaller, store, zeros
+from sim_core.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 
 Floats = npt.NDArray[np.float64]
 
@@ -211,7 +211,7 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
-        message, exposed, idle = zeros(), zeros(), zeros()
+        message, exposed, idle, crowded = zeros(), zeros(), zeros(), zeros()
         for _ in range(turn[each, 1]):
             cost = load(cost_s, event[at, RECEIVED_COST])
             sent = load(slot_s, event[at, RECEIVED])
@@ -238,7 +238,7 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
                 row = event[at, DURATION]
                 more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros()) * load(lanes.crowds, 0)
                 seconds = seconds + more
-                store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + more)
+                crowded = crowded + more
             end = start + seconds
             if max(event[at, FIRST], event[at, LAST]) >= 0:
                 end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, alone, seconds, streams, lanes)
@@ -249,6 +249,8 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
         store(lanes.sent_s, stage, load(lanes.sent_s, stage) + message)
         store(lanes.exposed_s, stage, load(lanes.exposed_s, stage) + exposed)
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
+        if crowds:
+            store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + crowded)
 
 
 @inlined_kernel
@@ -273,7 +275,7 @@ def _end_of(
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
         end = gated
         store(lanes.first_s, first, end)
-    if last >= BESIDE_GRADIENTS * cells and not streams:
+    if last >= BESIDE_GRADIENTS * cells and not (streams and any_above(load(lanes.through_s, stage), start)):
         return end
     if last >= BESIDE_GATHER * cells:
         end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, cells, start, alone, lanes.gathers_late_s, lanes)
