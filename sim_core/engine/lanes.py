@@ -99,7 +99,7 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
     return lanes
 
 
-@outer_kernel
+@inlined_kernel
 def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
     """Write a program into a lane; `split`: whether weight gradients are apart."""
     duration_s, message_s, into_s = program.duration_s, program.message_s, program.into_s
@@ -153,7 +153,7 @@ def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, l
                 cleared[kind * cells + cell, lane] = 0.0
 
 
-@outer_kernel
+@inlined_kernel
 def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
     """Read from a lane what the rest of a step needs: of the ends of blocks those of first forwards and last backwards."""
     end_s = times.end_s
@@ -170,7 +170,7 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool,
         times.gated_s[stage] = lanes.gated_s[stage, lane]
 
 
-@outer_kernel
+@inlined_kernel
 def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, out: Streams) -> None:
     """Read from a lane what became of the streams beside its blocks."""
     for cell in range(cells):
