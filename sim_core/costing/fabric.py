@@ -118,6 +118,12 @@ def shared_s(window_s: float, exposed_s: float, all_s: float, beside_s: float) -
     return max(exposed_s * min(beside_s / window_s, 1.0), all_s + beside_s - window_s, 0.0)
 
 
+@inner_kernel
+def left_beside(rate: float) -> float:
+    """The part of the NICs that a stream leaves to another which asks for all; alone, it asks for the part `rate` of them."""
+    return max(1.0 - rate, 0.5)
+
+
 @outer_kernel
 def beside_stream(block_s: float, exposed_s: float, all_s: float, sent_s: float, rate: float) -> tuple[float, float]:
     """What a block and a stream of other messages do to each other while the stream sends all the time.
@@ -130,7 +136,7 @@ def beside_stream(block_s: float, exposed_s: float, all_s: float, sent_s: float,
     """
     exposed_s = min(exposed_s, block_s)
     compute_s, hidden_s = block_s - exposed_s, max(all_s - exposed_s, 0.0)
-    left = max(1.0 - rate, 0.5)
+    left = left_beside(rate)
     sending_s = exposed_s / left + sent_s * (1.0 / left - 1.0)
     through_s = sending_s * min(1.0, 0.5 / rate)
     if compute_s > 0:

@@ -31,7 +31,7 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Sequence,
 )
-from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LONGER, OWN, READY, SENT, Streams
+from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LATER, LONGER, OWN, READY, SENT, Streams
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 
@@ -305,7 +305,8 @@ def _first_forward_end(
     behind = part * (alone + longer - sent)
     store(lanes.through_s, stage, through + behind)
     store(lanes.gathers_late_s, stage, late + behind)
-    return larger(start + seconds + part * longer, load(lanes.gate_end_s, cell) + (late + behind))
+    later = part * load(beside_s, LATER * cells + cell)
+    return larger(start + seconds + part * longer, load(lanes.gate_end_s, cell) + (late + behind) + later)
 
 
 @inlined_kernel

@@ -20,12 +20,13 @@ LONGER, SENT = 0, 1
 """Rows of `Program.beside_s`, at KINDS * direction, of a block with the stream beside all of it: seconds that the block takes longer;
 those of the stream that get through meanwhile. What both take more than these, the stream is later."""
 KINDS: Final = 2
-READY, OWN = 4, 5
-"""Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them."""
-CROWDED, CLEARED = 6, 8
+READY, OWN, LATER = 4, 5, 6
+"""Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them; and of LONGER of a
+forward those of the message that it sends on."""
+CROWDED, CLEARED = 7, 9
 """Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way; and how
 much fewer for each second that the stage has waited before it, and the message gone on."""
-ROWS: Final = 10
+ROWS: Final = 11
 
 
 OfBlock = tuple[float, float]
@@ -99,7 +100,7 @@ def first_forward_end(
     streams.through_s[stage] += behind_s
     streams.gathers_late_s[stage] = late_s + behind_s
     streams.arrived_late_s[cell] = late_s + behind_s
-    return float(max(start_s + of_block[1] + part * longer_s, gate_s[1] + (late_s + behind_s)))
+    return float(max(start_s + of_block[1] + part * longer_s, gate_s[1] + (late_s + behind_s) + part * beside_s[LATER, cell]))
 
 
 @inner_kernel

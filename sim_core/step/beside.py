@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from sim_core.costing.case import Case, shares_nics
-from sim_core.costing.fabric import beside_stream
+from sim_core.costing.fabric import beside_stream, left_beside
 from sim_core.engine.codes import SPLITS, chunks_of
-from sim_core.engine.events import STREAMS, UP, Program
-from sim_core.engine.streams import KINDS, LONGER, OWN, READY, SENT
+from sim_core.engine.events import DOWN, STREAMS, UP, Program
+from sim_core.engine.streams import KINDS, LATER, LONGER, OWN, READY, SENT
 from sim_core.jit import inlined_kernel
 from sim_core.planning.columns import Plan
 from sim_core.step.buckets import Buckets, cost_gradients
@@ -23,7 +23,8 @@ NOTHING_S: Final = 1e-300
 def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
     """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
 
-    Where `rate` is 0 it shares nothing. Chunks that are alike are worked out once.
+    Where `rate` is 0 it shares nothing. Chunks that are alike are worked out once. No parameters are on their way any more when
+    the first forward of the last chunk has ended, and sends its message on.
     """
     chunks, beside_s, duration_s, nic_s = chunks_of(plan.schedule, plan.vpp), program.beside_s, program.duration_s, low.nic_s
     block_s, sent_s, all_s, open_s = -1.0, 0.0, 0.0, 0.0
@@ -31,13 +32,17 @@ def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int
     program.shares[STREAMS] |= rate > 0
     for chunk in range(chunks):
         cell = stage * chunks + chunk
-        now_sent_s = sends_of(low, plan, way, stage, chunk) if rate > 0 else 0.0
+        now_sent_s = 0.0
+        if rate > 0 and (way == UP or chunk < chunks - 1):
+            now_sent_s = sends_of(low, plan, way, stage, chunk)
         alike = duration_s[way, cell] == block_s and now_sent_s == sent_s
         alike = alike and nic_s[way, cell, ALL] == all_s and nic_s[way, cell, OPEN] == open_s
         if rate > 0 and not alike:
             block_s, sent_s, all_s, open_s = duration_s[way, cell], now_sent_s, nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
             longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
             gone_s = max(gone_s, NOTHING_S)
+        if way == DOWN:
+            beside_s[LATER, cell] = now_sent_s * (1.0 / left_beside(rate) - 1.0) if now_sent_s > 0 else 0.0
         beside_s[KINDS * way + LONGER, cell] = longer_s
         beside_s[KINDS * way + SENT, cell] = gone_s
 
