@@ -16,10 +16,11 @@ from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, rounds_of, virtual_of
+from sim_core.engine.codes import BOTH_WAYS, LOOP, LOOPED_BFS, PLACEMENT, SPLITS, V, chunks_of, following_cell, rounds_of, virtual_of
 from sim_core.engine.events import DOWN, STREAMS, Program, Times
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
+from sim_core.planning.columns import Plan
 from sim_core.planning.split import ends_of_stage
 from sim_core.step.beside import fill_beside
 from sim_core.step.buckets import Buckets, cost_buckets
@@ -46,6 +47,8 @@ class Once(NamedTuple):
     comm_s: Floats  # [sizes, step pieces]
     optimizer_s: Floats  # [sizes] of a modelled optimizer
     gathered_s: Floats  # [stages] of the gather of parameters behind the first forwards, until all have arrived
+    waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
+    free_s: Floats  # [stages] ... and scratch for it
     after_s: Floats  # [stages] all work of a stage after the gradients
 
 
@@ -58,6 +61,8 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         comm_s=np.empty((sizes, step_pieces)),
         optimizer_s=np.empty(sizes),
         gathered_s=np.zeros(stages),
+        waited_s=np.empty(stages),
+        free_s=np.empty(stages),
         after_s=np.empty(stages),
     )
 
@@ -103,21 +108,45 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
 
 @inlined_kernel
 def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, out: Floats) -> None:
-    """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while the stage waits for them."""
+    """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while stages wait for them.
+
+    A stage, or one before it, has waited for as long as its first forwards end later than if all parameters had been there.
+    """
     plan, contention = case.plan, case.arrays.framework.dp_contention
     if plan.overlap_param == 0 or contention == 0:
         return
-    chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    _fill_waited(plan, program, times, once)
     for stage in range(plan.pp):
-        begun_s = np.inf
-        for cell in range(stage * chunks, (stage + 1) * chunks):
-            begun_s = min(begun_s, times.end_s[cell * rounds] - program.duration_s[DOWN, cell])
         arrived_s = once.gathered_s[stage]
         if program.shares[STREAMS] == 1:
             arrived_s += times.streams.gathers_late_s[stage]
-        hidden_s = max(arrived_s - max(begun_s, times.gated_s[stage]), 0.0)
+        hidden_s = max(arrived_s - once.waited_s[stage], 0.0)
         once.after_s[stage] += contention * hidden_s
         out[DP_EXPOSED] += contention * hidden_s / plan.pp
+
+
+@inlined_kernel
+def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None:
+    """Fill `waited_s`. Without waiting, the first micro-batch goes from one virtual stage to the next; where they are interleaved,
+    a stage has a group of micro-batches to run in one of its chunks before it comes to the next."""
+    pp, chunks, rounds = plan.pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    placement, waited_s, free_s = PLACEMENT[plan.schedule], once.waited_s, once.free_s
+    group = plan.microbatch_group_size if plan.microbatch_group_size > 0 else pp
+    between = min(plan.ga, plan.ga if plan.schedule == LOOPED_BFS else group) - 1.0
+    waited_s[:pp] = 0.0
+    for copy in range(2 if placement == BOTH_WAYS else 1):
+        cell, now_s = (pp - 1) * 2 + 1 if copy == 1 else 0, 0.0
+        while cell >= 0:
+            stage, chunk = cell // chunks, cell % chunks
+            seconds = program.duration_s[DOWN, cell]
+            now_s += seconds
+            if placement == LOOP and chunk > 0:
+                now_s = max(now_s, free_s[stage] + seconds)
+            free_s[stage] = now_s + between * seconds
+            waited_s[stage] = max(waited_s[stage], times.end_s[cell * rounds] - now_s)
+            cell = following_cell(placement, stage, chunk, pp, chunks)
+            if cell >= 0 and cell // chunks != stage:
+                now_s += program.into_s[DOWN, cell] if SPLITS[plan.schedule] else program.message_s[DOWN, cell // chunks]
 
 
 @inlined_kernel
