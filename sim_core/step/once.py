@@ -110,19 +110,24 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
 def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, out: Floats) -> None:
     """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while stages wait for them.
 
-    A stage, or one before it, has waited for as long as its first forwards end later than if all parameters had been there.
+    A stage, or one before it, has waited for as long as its first forwards end later than if all parameters had been there. One
+    that has waited less than another is slower while that one still waits.
     """
     plan, contention = case.plan, case.arrays.framework.dp_contention
     if plan.overlap_param == 0 or contention == 0:
         return
     _fill_waited(plan, program, times, once)
+    longest_s = 0.0
+    for stage in range(plan.pp):
+        longest_s = max(longest_s, once.waited_s[stage])
     for stage in range(plan.pp):
         arrived_s = once.gathered_s[stage]
         if program.shares[STREAMS] == 1:
             arrived_s += times.streams.gathers_late_s[stage]
-        hidden_s = max(arrived_s - once.waited_s[stage], 0.0)
-        once.after_s[stage] += contention * hidden_s
-        out[DP_EXPOSED] += contention * hidden_s / plan.pp
+        slower_s = contention * max(arrived_s - once.waited_s[stage], 0.0)
+        slower_s = max(slower_s - (longest_s - once.waited_s[stage]), 0.0)
+        once.after_s[stage] += slower_s
+        out[DP_EXPOSED] += slower_s / plan.pp
 
 
 @inlined_kernel
