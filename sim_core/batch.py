@@ -20,7 +20,7 @@ from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import pairs_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, LAUNCH_S, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.columns import Plans, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
@@ -204,8 +204,10 @@ def _finish(case: Case, scratch: Scratch) -> None:
         out[BUBBLE] += idle_s[stage] / pp
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:
-        hidden_s, longer_s = pairs_s(program, low.longer.pairs_s, pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga))
+        chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga)
+        hidden_s, launched_s, longer_s = pairs_s(program, low.hideable_s, low.longer.pairs_s, pp, chunks, rounds)
         out[EP_EXPOSED] -= hidden_s / pp
+        out[LAUNCH_S] -= launched_s / pp
         crowded_s += longer_s
     if crowded_s > 0:
         owner = owner_of(plan, case.groups, case.group)

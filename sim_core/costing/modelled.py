@@ -7,7 +7,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, WEIGHT_COMPUTE, WEIGHT_GRADIENTS, Blocks
+from sim_core.costing.case import (
+    EXPERTS_BACKWARD,
+    EXPERTS_FORWARD,
+    LAUNCH_BACKWARD,
+    LAUNCH_FORWARD,
+    WAIT_BACKWARD,
+    WAIT_FORWARD,
+    WEIGHT_COMPUTE,
+    WEIGHT_GRADIENTS,
+    Blocks,
+)
 from sim_core.costing.groups import Groups
 from sim_core.costing.messages import Filled, exposed_s, message_s
 from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
@@ -125,6 +135,10 @@ def _launch(blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, 
     if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
         forward_s, backward_s = np.maximum(forward_s, stack.launch_forward), np.maximum(backward_s, stack.launch_backward)
         again_s = np.where(whole, np.maximum(again_s, stack.launch_forward), again_s)
+        blocks.apart_s[:, at, LAUNCH_FORWARD] += stack.launch_forward
+        blocks.apart_s[:, at, LAUNCH_BACKWARD] += stack.launch_backward
+    blocks.apart_s[:, at, WAIT_FORWARD] += forward_s - ran_s[0]
+    blocks.apart_s[:, at, WAIT_BACKWARD] += backward_s - ran_s[1]
     blocks.forward_s[:, at] += forward_s
     blocks.backward_s[:, at] += backward_s
     blocks.again_s[:, at] += again_s
