@@ -142,9 +142,9 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
 
 @inner_kernel
 def pairs_s(program: Program, longer_s: Floats, pp: int, chunks: int, rounds: int) -> tuple[float, float]:
-    """Of the pairs of all stages: seconds by which they hide messages of the one block behind the other, and by which sharing NICs
-    makes them longer (`longer_s` [cells] of one)."""
-    hidden_s, crowded_s = 0.0, 0.0
+    """Of the pairs of all stages: seconds by which they hide messages of the one block behind the other, and by which sharing
+    NICs makes them longer (`longer_s` [cells] of one)."""
+    hidden_s, crowded_s, duration_s = 0.0, 0.0, program.duration_s
     blocks = 3 * chunks * rounds
     for at in range(pp * blocks):
         code = program.order[at]
@@ -153,6 +153,7 @@ def pairs_s(program: Program, longer_s: Floats, pp: int, chunks: int, rounds: in
         first = at // blocks * chunks
         cell = first + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
         beside = first + ((program.order[at + 1] >> CHUNK_SHIFT) & CHUNK_MASK)
-        hidden_s += program.duration_s[DOWN, cell] + program.duration_s[UP, beside] - program.duration_s[PAIR, cell] + longer_s[cell]
+        alone_s = duration_s[DOWN, cell] + duration_s[UP, beside]
+        hidden_s += alone_s - duration_s[PAIR, cell] + longer_s[cell]
         crowded_s += longer_s[cell]
     return hidden_s, crowded_s

@@ -103,7 +103,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
 
 @inlined_kernel
 def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, out: Floats) -> None:
-    """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while the stage waits for them."""
+    """Add to `after_s` what compute takes longer while parameters are gathered behind it; not for what the stage waits for."""
     plan, contention = case.plan, case.arrays.framework.dp_contention
     if plan.overlap_param == 0 or contention == 0:
         return

@@ -88,8 +88,8 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
 def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
     """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending.
 
-    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent beside
-    the backwards that follow are later by as much in all.
+    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent
+    beside the backwards that follow are later by as much in all.
     """
     split, buckets, duration_s = ran.tables.split, ran.scratch.buckets, ran.scratch.program.duration_s
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
@@ -162,7 +162,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
             longer_s = float(scratch.low.longer.layers_s[way, stage * plan.vpp + chunk])
-            for kind, stream, start_s, end_s, shared_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
+            for kind, stream, start_s, end_s, more_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
                 columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
@@ -173,7 +173,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                         micro_batch=np.repeat(micro_batch, len(start_s)),
                         start_s=(begin_s + start_s).ravel(),
                         end_s=(begin_s + end_s).ravel(),
-                        shared_s=np.tile(shared_s, len(micro_batch)),
+                        shared_s=np.tile(more_s, len(micro_batch)),
                     )
                 )
     return found
