@@ -25,8 +25,8 @@ from sim_core.planning.columns import Plans, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
-from sim_core.step.gradients import reduce_gradients
 from sim_core.step.beside import cost_last_backwards
+from sim_core.step.gradients import reduce_gradients
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, owner_of, share_sends
 from sim_core.step.once import finish_step, gather_parameters, slow_beside_gather
@@ -114,7 +114,8 @@ def run_rows(
                     put(own.program, apart, pp, cells, lane, together.lanes)
             ran = True
             if turns > 0:
-                run_lanes(together.sequence, turns, rule_of(schedule, pp, overlapped), streams, crowds, pp, cells, together.lanes)
+                rule = rule_of(schedule, pp, overlapped)
+                run_lanes(together.sequence, turns, rule, streams, crowds, pp, cells, together.lanes)
             else:
                 ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
             for lane in range(lanes):

@@ -20,9 +20,9 @@ from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.scratch import Scratch, allocate_scratch
 from sim_core.simulator import arrays_of, legality, simulate
+from sim_core.step.beside import cost_last_backwards
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.beside import cost_last_backwards
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, share_sends
 from sim_core.step.once import finish_step, gather_parameters

@@ -23,8 +23,8 @@ Ints = npt.NDArray[np.int64]
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
 LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD = range(4, 8)
-"""The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward; what the host
-needs to launch both; and for how much of it the device waits."""
+"""The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward; what
+the host needs to launch both; and for how much of it the device waits."""
 
 
 class Blocks(NamedTuple):

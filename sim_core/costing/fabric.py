@@ -128,11 +128,11 @@ def left_beside(rate: float) -> float:
 def beside_stream(block_s: float, exposed_s: float, all_s: float, sent_s: float, rate: float) -> tuple[float, float]:
     """What a block and a stream of other messages do to each other while the stream sends all the time.
 
-    Returns the seconds by which the block gets longer, and those of the stream that get through until the block ends. Alone, the
-    stream needs the NICs for the part `rate` of its time. The block sends for `all_s`, alone; for `exposed_s` of them it does
-    nothing else, the rest goes evenly beside its compute. Its pipeline message, `sent_s`, follows it, and is late as well. Of NICs that are asked for too much each of the two
-    has what it asks for, but the one that asks for more than half only what the other leaves, at least half (max-min
-    fairness: D. Bertsekas, R. Gallager 1992, Data Networks, section 6.5.2).
+    Returns the seconds by which the block gets longer, and those of the stream that get through until the block ends. Alone,
+    the stream needs the NICs for the part `rate` of its time. The block sends for `all_s`, alone; for `exposed_s` of them it
+    does nothing else, the rest goes evenly beside its compute. Its pipeline message, `sent_s`, follows it, and is late as well.
+    Of NICs that are asked for too much each of the two has what it asks for, but the one that asks for more than half only what
+    the other leaves, at least half (max-min fairness: D. Bertsekas, R. Gallager 1992, Data Networks, section 6.5.2).
     """
     exposed_s = min(exposed_s, block_s)
     compute_s, hidden_s = block_s - exposed_s, max(all_s - exposed_s, 0.0)

@@ -96,7 +96,7 @@ def clear(program: Program, times: Times, pp: int, blocks: int) -> None:
 
 
 @inner_kernel
-def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:  # noqa: PLR0915
+def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:  # noqa: C901, PLR0915
     """Sweep over the stages, alternately down and up; each runs its blocks until one must wait for a message."""
     order, duration_s, cost_s = program.order, program.duration_s, program.message_s
     gate_start_s, gate_end_s = program.gate_start_s, program.gate_end_s
@@ -147,6 +147,8 @@ def _run_overlapped(program: Program, pp: int, vpp: int, ga: int, times: Times) 
                     gated = first_forward_end(beside_s, stage, cell, start, (alone, seconds), gate_s, streams)
                     times.gated_s[stage] += gated - end
                     end = gated
+                    if chunk == vpp - 1:  # all have arrived, but for rounding
+                        streams.through_s[stage] = min(streams.through_s[stage], end)
                 elif direction == UP and micro_batch == ga - 1:
                     end += last_backward_s(beside_s, stage, cell, block, start, seconds, streams)
                 elif streams.through_s[stage] > start:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sim_core.engine.events import DOWN, MESSAGES, PAIR, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.engine.sequence import (
     ALONE,
+    ARRIVED,
     BESIDE_GATHER,
     BESIDE_GRADIENTS,
     BLOCKING,
@@ -48,7 +49,7 @@ class Lanes(NamedTuple):
     beside_s: Floats  # [CROWDED * cells] the first rows of `Program.beside_s`
     crowded_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
     cleared: Floats
-    crowds: Floats  # [1] 1 where blocks share with pipeline messages, else 0
+    crowds: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
     slot_s: Floats  # [slots] ends that messages wait for
     first_s: Floats  # [cells] end of the first forward through a cell
     last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
@@ -93,7 +94,8 @@ def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
         shared=allocate_rows(cells),
         later_s=allocate_rows(cells),
     )
-    for rows in (lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s, lanes.through_s, lanes.crowded_s, lanes.cleared, lanes.crowds):
+    of_blocks = lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s
+    for rows in (*of_blocks, lanes.through_s, lanes.crowded_s, lanes.cleared, lanes.crowds):
         rows[:] = 0.0  # lanes that no plan uses compute, too
     lanes.beside_s[:] = 1.0
     return lanes
@@ -136,7 +138,7 @@ def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, l
     else:
         for row in range(READY * cells, CROWDED * cells):
             rows[row, lane] = 0.0
-    lanes.crowds[0, lane] = float(program.shares[MESSAGES])
+    lanes.crowds[0, lane] = np.inf if program.shares[MESSAGES] == 1 else 0.0
     if program.shares[MESSAGES] == 0:
         return
     crowded_s, cleared = lanes.crowded_s, lanes.cleared
@@ -186,7 +188,10 @@ def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, out: Streams) -> N
 def run_lanes(
     sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool, pp: int, cells: int, lanes: Lanes
 ) -> None:
-    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of); `streams`, `crowds`: if blocks of any share NICs so."""
+    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of).
+
+    `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages.
+    """
     lanes.duration_s[NO_WORK * cells] = 0.0
     lanes.cost_s[NO_MESSAGE * cells] = 0.0
     lanes.slot_s[NOTHING] = 0.0
@@ -236,7 +241,8 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
             seconds = alone
             if crowds:
                 row = event[at, DURATION]
-                more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros()) * load(lanes.crowds, 0)
+                more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros())
+                more = smaller(load(lanes.crowds, 0), more)
                 seconds = seconds + more
                 crowded = crowded + more
             end = start + seconds
@@ -275,6 +281,10 @@ def _end_of(
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
         end = gated
         store(lanes.first_s, first, end)
+    if last >= ARRIVED * cells:
+        if streams:
+            store(lanes.through_s, stage, smaller(load(lanes.through_s, stage), end))
+        return end
     if last >= BESIDE_GRADIENTS * cells and not (streams and any_above(load(lanes.through_s, stage), start)):
         return end
     if last >= BESIDE_GATHER * cells:

@@ -23,7 +23,7 @@ DURATION, RECEIVED, RECEIVED_COST, POSTED, POSTED_COST, WRITTEN, FIRST, LAST = r
 """Columns of an event: the row of its duration; the slot of the end whose message it waits for, and the row of the cost of this
 message; a second slot and cost: the end at which the neighbour has posted the receive for the stage's incomplete send
 (BLOCKING), or that whose message the other block of a pair waits for (IN_PAIRS); the slot of its own end; the cell whose first
-forward it is; what ends with it, * cells + the cell of which it is the last backward, or BESIDE_ (both -1: it is none)."""
+forward it is; what ends with it, or is beside it (below), * cells + the cell of which it is a block (both -1: it is none)."""
 COLUMNS: Final = 8  # one cache line for two events
 NOTHING, UNREAD = 0, 1
 """Slots: a time of 0, for an event that waits for no message; an end that nobody reads."""
@@ -37,8 +37,9 @@ NO_WORK, NO_MESSAGE = 5, 3
 """The kinds that take no time, of one row. That of all other durations and costs is kind * cells + cell (or stage)."""
 OF_INPUTS, OF_WEIGHTS, OF_BOTH = 0, 1, 2
 """What ends with a last backward: input gradients, weight gradients, both."""
-BESIDE_GRADIENTS, BESIDE_GATHER = 3, 4
-"""Another block beside which a stage sends: a backward after the first of these, a forward before the last first one."""
+BESIDE_GRADIENTS, BESIDE_GATHER, ARRIVED = 3, 4, 5
+"""Another block beside which a stage sends: a backward after the first of these, a forward before the last first one; and that
+one, at whose end all parameters of its stage have arrived."""
 
 
 class Sequence(NamedTuple):

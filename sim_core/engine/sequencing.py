@@ -27,6 +27,7 @@ from sim_core.engine.codes import (
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT
 from sim_core.engine.sequence import (
     ALONE,
+    ARRIVED,
     BESIDE_GATHER,
     BESIDE_GRADIENTS,
     BLOCKING,
@@ -150,6 +151,8 @@ def _send(order: Codes, codes: int, pp: int, chunks: int, rounds: int, split: bo
                         streams[stage] += 1
                     elif direction == DOWN and micro_batch == 0:
                         streams[stage] += 1
+                        if not split and streams[stage] == chunks:
+                            last = ARRIVED * cells + cell
                     elif not split and direction == DOWN and streams[stage] < chunks:
                         last = BESIDE_GATHER * cells + cell
                     elif not split and direction == UP and streams[stage] > chunks:

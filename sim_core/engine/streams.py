@@ -1,5 +1,5 @@
-"""What is sent beside the blocks of a stage over the same NICs: parameters that it gathers, then gradients that it reduces; and the
-pipeline message of the block before.
+"""What is sent beside the blocks of a stage over the same NICs: parameters that it gathers, then gradients that it reduces; and
+the pipeline message of the block before.
 
 A stream sends all the time until it is through. A block that it runs beside takes longer, and the stream is later. Both follow
 from when the block begins: the stream may have gone on while the stage was idle.
@@ -17,15 +17,15 @@ from sim_core.jit import inner_kernel
 Floats = npt.NDArray[np.float64]
 
 LONGER, SENT = 0, 1
-"""Rows of `Program.beside_s`, at KINDS * direction, of a block with the stream beside all of it: seconds that the block takes longer;
-those of the stream that get through meanwhile. What both take more than these, the stream is later."""
+"""Rows of `Program.beside_s`, at KINDS * direction, of a block with the stream beside all of it: seconds that the block takes
+longer; those of the stream that get through meanwhile. What both take more than these, the stream is later."""
 KINDS: Final = 2
 READY, OWN, LATER = 4, 5, 6
-"""Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them; and of LONGER of a
-forward those of the message that it sends on."""
+"""Its further rows: seconds of a cell's gradients that can be sent before its last backward ends; of all of them; and of LONGER
+of a forward those of the message that it sends on."""
 CROWDED, CLEARED = 7, 9
-"""Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way; and how
-much fewer for each second that the stage has waited before it, and the message gone on."""
+"""Its last rows, at + direction: seconds that a block takes longer that begins with a pipeline message of its stage under way;
+and how much fewer for each second that the stage has waited before it, and the message gone on."""
 ROWS: Final = 11
 
 
@@ -78,9 +78,7 @@ def clear_streams(gathered_s: Floats, pp: int, blocks: int, streams: Streams) ->
 
 
 @inner_kernel
-def beside_message_s(
-    beside_s: Floats, way: int, stage: int, cell: int, block: int, waited_s: float, streams: Streams
-) -> float:
+def beside_message_s(beside_s: Floats, way: int, stage: int, cell: int, block: int, waited_s: float, streams: Streams) -> float:
     """Seconds that a block takes longer beside its stage's latest pipeline message, before which the stage has waited."""
     longer_s = max(beside_s[CROWDED + way, cell] - beside_s[CLEARED + way, cell] * waited_s, 0.0)
     streams.crowded_s[stage] += longer_s

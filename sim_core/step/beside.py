@@ -1,8 +1,10 @@
-"""What a block and the stream of messages beside it do to each other: parameters that its stage gathers, gradients it reduces."""
+"""What a block and a stream of messages beside it do to each other: parameters that its stage gathers, gradients it reduces."""
 
 from __future__ import annotations
 
 from typing import Final
+
+import numpy as np
 
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream, left_beside
@@ -40,6 +42,8 @@ def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int
         if rate > 0 and not alike:
             block_s, sent_s, all_s, open_s = duration_s[way, cell], now_sent_s, nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
             longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
+            if not longer_s + gone_s < np.inf:  # nor is the step; lanes multiply what is left of it by 0
+                longer_s, gone_s = 0.0, 1.0
             gone_s = max(gone_s, NOTHING_S)
         if way == DOWN:
             beside_s[LATER, cell] = now_sent_s * (1.0 / left_beside(rate) - 1.0) if now_sent_s > 0 else 0.0

@@ -56,7 +56,7 @@ def bound_pipeline(plan: Plan, program: Program, times: Times) -> None:
 @inlined_kernel
 def _beside_own(program: Program, cell: int) -> float:
     """The least part of a cell's last backward beside which gradients are reduced: that in which its own are ready."""
-    return min(program.beside_s[READY, cell] / program.beside_s[KINDS + SENT, cell], 1.0)
+    return float(min(program.beside_s[READY, cell] / program.beside_s[KINDS + SENT, cell], 1.0))
 
 
 @inner_kernel

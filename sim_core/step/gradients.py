@@ -159,6 +159,16 @@ def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
 
 
 @inlined_kernel
+def _all_sent(case: Case, low: Lowered, stage: int, stage_s: float, stream_s: float, free_s: float) -> float:
+    """When a stage has reduced its gradients, of `stage_s` alone: at the end of their stream, slowed by what hides behind
+    compute, and not before its NICs have sent all that they carry."""
+    reduced_s = max(stream_s, free_s)
+    reduced_s += max(stage_s - reduced_s + free_s, 0.0) * case.arrays.framework.dp_contention
+    low.longer.full_s[stage] = max(low.carried_s[stage] - reduced_s, 0.0)
+    return float(max(reduced_s, low.carried_s[stage]))
+
+
+@inlined_kernel
 def reduce_gradients(
     case: Case, low: Lowered, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats
 ) -> float:
@@ -215,10 +225,7 @@ def reduce_gradients(
                 stage_s += exchange_s
                 stream_s = max(stream_s, last_s) + exchange_s
         out[DP_TOTAL] += stage_s / pp
-        reduced_s[stage] = max(stream_s, free_s[stage])
-        reduced_s[stage] += max(stage_s - reduced_s[stage] + free_s[stage], 0.0) * case.arrays.framework.dp_contention
-        low.longer.full_s[stage] = max(low.carried_s[stage] - reduced_s[stage], 0.0)
-        reduced_s[stage] = max(reduced_s[stage], low.carried_s[stage])
+        reduced_s[stage] = _all_sent(case, low, stage, stage_s, stream_s, free_s[stage])
         out[DP_EXPOSED] += (reduced_s[stage] - free_s[stage]) / pp
         barrier_s = max(barrier_s, reduced_s[stage])
     return barrier_s

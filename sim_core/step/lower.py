@@ -220,7 +220,7 @@ def _fill_parts(case: Case, chunks: int, hideable_of: Floats, program: Program) 
 
 @inner_kernel
 def _launch_s(case: Case, forward: int, backward: int) -> tuple[float, float]:
-    """Of a forward and a backward of two virtual stages, rows of the split: seconds to launch both, and those that devices wait."""
+    """Of a forward and a backward of two virtual stages, rows of the split: seconds to launch both; those that devices wait."""
     passes, apart_s, key = case.split.passes, case.blocks.apart_s, case.block
     launch_s, waits_s = 0.0, 0.0
     for unit in range(passes.shape[1]):

@@ -74,10 +74,11 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
     beside_s, later_s = program.beside_s, low.longer.sends_s
     later_s[:] = 0.0
     program.shares[:] = 0
+    if PAIRS[plan.schedule]:
+        low.longer.pairs_s[: pp * chunks] = 0.0
     if pp == 1 or not shares_nics(case) or not in_background(plan):
         return
     beside_s[CROWDED : CLEARED + 2, : pp * chunks] = 0.0
-    low.longer.pairs_s[: pp * chunks] = 0.0
     nic_s, duration_s, message_s = low.nic_s, program.duration_s, program.message_s
     for stage in range(pp):
         for chunk in range(chunks):

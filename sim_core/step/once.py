@@ -16,7 +16,18 @@ from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
-from sim_core.engine.codes import BOTH_WAYS, LOOP, LOOPED_BFS, PLACEMENT, SPLITS, V, chunks_of, following_cell, rounds_of, virtual_of
+from sim_core.engine.codes import (
+    BOTH_WAYS,
+    LOOP,
+    LOOPED_BFS,
+    PLACEMENT,
+    SPLITS,
+    V,
+    chunks_of,
+    following_cell,
+    rounds_of,
+    virtual_of,
+)
 from sim_core.engine.events import DOWN, STREAMS, Program, Times
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
@@ -132,8 +143,8 @@ def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, o
 
 @inlined_kernel
 def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None:
-    """Fill `waited_s`. Without waiting, the first micro-batch goes from one virtual stage to the next; where they are interleaved,
-    a stage has a group of micro-batches to run in one of its chunks before it comes to the next."""
+    """Fill `waited_s`. Without waiting, the first micro-batch goes from one virtual stage to the next; where these are
+    interleaved, a stage runs a group of micro-batches in one of its chunks before it comes to the next."""
     pp, chunks, rounds = plan.pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
     placement, waited_s, free_s = PLACEMENT[plan.schedule], once.waited_s, once.free_s
     group = plan.microbatch_group_size if plan.microbatch_group_size > 0 else pp

@@ -75,8 +75,8 @@ def go_on(plan: Plan, program: Program, times: Times, reduced_s: Floats, after_s
 def timed_blocks(
     shape: tuple[int, int, int, int], program: Program, times: Times
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats, Floats, Floats, Floats]:
-    """All blocks: stage, chunk, micro-batch, direction, part, start, end; what they take longer beside streams, and beside pipeline
-    messages; `shape` is schedule, pp, vpp, ga."""
+    """All blocks: stage, chunk, micro-batch, direction, part, start, end; what they take longer beside streams, and beside
+    pipeline messages; `shape` is schedule, pp, vpp, ga."""
     schedule, pp, vpp, ga = shape
     chunks, rounds = chunks_of(schedule, vpp), rounds_of(schedule, ga)
     codes = program.order[: pp * row_of(schedule, vpp, ga)]

@@ -11,9 +11,9 @@ from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import WEIGHT_COMPUTE, WEIGHT_GRADIENTS
 from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT
+from sim_core.engine.events import DOWN, UP, WEIGHT
 from sim_core.hardware.table import HardwareTable
-from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, RECOMPUTE_S, TP_EXPOSED
+from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, PP_EXPOSED, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran
@@ -33,6 +33,7 @@ from sim_core.timelines.spans import (
     FORWARD_PART,
     INPUT_GRADIENT,
     LAUNCH_PART,
+    PP_PART,
     RECOMPUTE_PART,
     TP_PART,
     Spans,
@@ -47,6 +48,8 @@ Ints = npt.NDArray[np.int64]
 _EXPOSED = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART}
 _IDLE = _EXPOSED | {LAUNCH_S: LAUNCH_PART}
 """What a device waits for in a block."""
+_OWNERS = _EXPOSED | {PP_EXPOSED: PP_PART}
+"""What blocks that share NICs with pipeline messages are longer by."""
 
 
 class Timed(NamedTuple):
@@ -95,7 +98,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     for part, seconds, name in ((INPUT, backward - weight, INPUT_GRADIENT), (WEIGHTS, weight, WEIGHT_BLOCK)):
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name
-    owner = _EXPOSED.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
+    owner = _OWNERS.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
     parts[:, DP_PART] += blocks.longer_s
     parts[:, owner] += blocks.crowded_s
     rows = np.flatnonzero(second)
@@ -126,7 +129,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
 
 def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Floats, Floats]:
     """Seconds by part of a forward, of a whole backward and of the weight gradient in it, [cells, PARTS] each."""
-    arrays, split, table, groups = ran.workload.arrays, ran.tables.split, ran.tables.blocks, ran.tables.groups
+    arrays, split, table = ran.workload.arrays, ran.tables.split, ran.tables.blocks
     plain = ran.plans._replace(checkpointing=np.full(1, NONE, np.int64), checkpoint_layers=np.zeros(1, np.int64))
     whole = tables_of(ran.workload, hardware, plain, np.zeros(1, np.int64)).blocks
     once = whole.again[whole.key[0]]  # every forward run again once: what of these seconds is in the forward

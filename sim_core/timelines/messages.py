@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, UP, WEIGHT, Program
+from sim_core.engine.events import DOWN, UP, WEIGHT, Program, Times
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import outer_kernel
 from sim_core.planning.columns import Plan, Plans, plan_at
@@ -43,6 +43,12 @@ def _gather(
 ) -> None:
     """Cost the gather of parameters again, for its buckets."""
     gather_parameters(case_at(arrays, hardware, plans, groups, split, table, 0), low, program, buckets, once, out)
+
+
+@outer_kernel
+def _shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
+    """What a cell's last backward and its gradients have waited for each other."""
+    return shared_s(program, times, cell)
 
 
 @outer_kernel
@@ -88,8 +94,8 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
 def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
     """When each bucket of a stage is ready, its seconds, its chunk, seconds of sharing NICs, in the order of sending.
 
-    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent beside
-    the backwards that follow are later by as much in all.
+    A backward that shares NICs is slower from the first bucket on, and so are the buckets until it ends; those that are sent
+    beside the backwards that follow are later by as much in all.
     """
     split, buckets, duration_s = ran.tables.split, ran.scratch.buckets, ran.scratch.program.duration_s
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
@@ -106,7 +112,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         begin_s, late_s, before_s = 0.0, 0.0, 0.0
         if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
             cell = stage * chunks + chunk
-            begin_s, late_s = shared_s(ran.scratch.program, ran.scratch.times, cell)
+            begin_s, late_s = _shared_s(ran.scratch.program, ran.scratch.times, cell)
             before_s = float(ran.scratch.times.streams.later_s[cell])
         ready, seconds_of, chunk_of, longer_of = found[-1]
         if len(longer_of):
@@ -162,7 +168,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
             longer_s = float(scratch.low.longer.layers_s[way, stage * plan.vpp + chunk])
-            for kind, stream, start_s, end_s, shared_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
+            for kind, stream, start_s, end_s, more_s in _longer(_sent(scratch.layers, count, way, plan), longer_s):
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
                 columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
@@ -173,7 +179,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                         micro_batch=np.repeat(micro_batch, len(start_s)),
                         start_s=(begin_s + start_s).ravel(),
                         end_s=(begin_s + end_s).ravel(),
-                        shared_s=np.tile(shared_s, len(micro_batch)),
+                        shared_s=np.tile(more_s, len(micro_batch)),
                     )
                 )
     return found

@@ -1,9 +1,8 @@
-"""Streams of messages on one NIC, from docs/network.md (Groups that send at the same time): bytes counted rank by rank."""
+"""What of a plan shares NICs, from docs/network.md (Groups that send at the same time): bytes counted rank by rank."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, EP, SEND_RECEIVE
 from tests.oracle.groups import Placement
 from tests.oracle.pipeline import BACKWARD, DEEPSPEED, FORWARD, Block, Pipeline
 from tests.oracle.split import DUALPIPE, DUALPIPEV, SplitPipeline
+from tests.oracle.streams import Busy, Gradients, beside, longer
 
 if TYPE_CHECKING:
     from tests.oracle.step import Oracle
@@ -34,39 +34,11 @@ def bytes_out(kind: int, size: float, where: Placement) -> float:
 
 
 @dataclass
-class Busy:
-    """Seconds for which NICs are needed: by all messages of a block, and by what nothing hides of them."""
-
-    all: float = 0.0
-    exposed: float = 0.0
-
-    def add(self, other: Busy, times: float = 1.0) -> None:
-        """Another block's too."""
-        self.all += times * other.all
-        self.exposed += times * other.exposed
-
-
-def longer(window: float, busy: Busy, beside: float) -> float:
-    """Seconds by which a window becomes longer beside a stream that needs the NICs for `beside` of it.
-
-    While both send, each has half: an exposed message waits once for what the other sends meanwhile. Then nothing is sent twice
-    as fast as the NICs can.
-    """
-    if window <= 0 or busy.all <= 0 or beside <= 0:
-        return 0.0
-    waits = busy.exposed * min(beside / window, 1.0)
-    too_full = busy.all + beside - window
-    return max(waits, too_full, 0.0)
-
-
-@dataclass
 class Shared:
     """What sharing does to a plan: of [way][stage][chunk] a block's NICs and those of the message that it sends on."""
 
     blocks: list[list[list[Busy]]]
     sends: list[list[list[float]]]
-    late: list[list[float]] = field(default_factory=list)
-    """[stage][chunk]: how much later the last backward ends."""
     gathered: list[float] = field(default_factory=list)
     """[stage]: seconds of NICs for parameters gathered during the pipeline."""
 
@@ -86,7 +58,7 @@ def sent_by(oracle: Oracle, lines: Pipeline | SplitPipeline) -> tuple[Shared, Li
     blocks = [[[Busy() for _ in range(chunks)] for _ in range(pp)] for _ in (FORWARD, BACKWARD)]
     sends = [[[0.0] * chunks for _ in range(pp)] for _ in (FORWARD, BACKWARD)]
     linked: Linked = defaultdict(list)
-    found = Shared(blocks, sends, [[0.0] * chunks for _ in range(pp)], [0.0] * pp)
+    found = Shared(blocks, sends, [0.0] * pp)
     if not oracle.network.shared:
         return found, linked
     of_link = oracle.sends(of_nics=True)[FORWARD]
@@ -107,55 +79,77 @@ def sent_by(oracle: Oracle, lines: Pipeline | SplitPipeline) -> tuple[Shared, Li
     return found, linked
 
 
-def share(oracle: Oracle, lines: Pipeline | SplitPipeline, out: dict[str, float]) -> Shared:
-    """Lengthens blocks and messages of a pipeline that are sent in the background, each block beside the message of another.
+def owner(oracle: Oracle) -> str:
+    """The part of a step that blocks are longer by beside pipeline messages: that of the messages in them between nodes."""
+    for group in (EP, TP):
+        if any(len(where) > 1 for where, _ in oracle.placements[group]):
+            return {EP: "ep", TP: "tp"}[group]
+    return "pp" if oracle.plan.schedule in (DUALPIPE, DUALPIPEV) else "dp"
 
-    What makes blocks longer is added to `out` as a part of the messages in them.
-    """
+
+def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
+    """Says what blocks take longer beside a pipeline message like the one that they send on; lengthens these, and pairs."""
     plan = oracle.plan
     found, linked = sent_by(oracle, lines)
     if not plan.splits and (not plan.overlap_pp or plan.schedule == DEEPSPEED):
         return found
-    pairs = plan.schedule in (DUALPIPE, DUALPIPEV)
-    between = [group for group in (EP, TP) if any(len(where) > 1 for where, _ in oracle.placements[group])]
-    part = "ep" if pairs or EP in between else "tp" if between else "dp"
-    before = deepcopy(lines.duration)
     for (way, link), senders in linked.items():
         for stage, chunk in senders:
-            block_s, busy, sent = before[way][stage][chunk], found.blocks[way][stage][chunk], found.sends[way][stage][chunk]
+            alone, busy, sent = (
+                lines.duration[way][stage][chunk],
+                found.blocks[way][stage][chunk],
+                found.sends[way][stage][chunk],
+            )
             if busy.all <= 0 or sent <= 0:
                 continue
-            more = longer(block_s, busy, sent)
-            lines.duration[way][stage][chunk] += more
-            lines.into[way][link if way == FORWARD else link - 1] += sent * min(busy.all / block_s, 1.0) / len(senders)
-            for name in (f"{part}_total_s", f"{part}_exposed_s"):
-                out[name] += more * (plan.ga // plan.copies)
-    if isinstance(lines, SplitPipeline) and pairs and plan.pp > 1:
+            lines.nics[stage].crowd[way][chunk] = longer(alone, busy, sent), sent
+            lines.into[way][link if way == FORWARD else link - 1] += sent * min(busy.all / alone, 1.0) / len(senders)
+    if isinstance(lines, SplitPipeline) and plan.schedule in (DUALPIPE, DUALPIPEV) and plan.pp > 1:
         for stage, chunk in product(range(plan.pp), range(2)):
             ran = ((FORWARD, chunk), (BACKWARD, 1 - chunk))
             full = sum(found.blocks[way][stage][of].all + found.sends[way][stage][of] for way, of in ran)
-            lines.pair[stage][chunk] = max(lines.pair[stage][chunk], full)
+            lines.crowded_pair[stage][chunk] = max(full - lines.pair[stage][chunk], 0.0)
     return found
 
 
-def slow_last_backwards(oracle: Oracle, lines: Pipeline | SplitPipeline, shared: Shared) -> None:
-    """How much later the last backward of each chunk ends because its gradients are reduced beside it.
+def beside_gathers(lines: Pipeline | SplitPipeline, shared: Shared, stage: int, whole: float, of_nics: float) -> None:
+    """The forwards of a stage beside its parameters, which take `whole` seconds alone, `of_nics` of them on the NICs."""
+    if of_nics <= 0:
+        return
+    nics = lines.nics[stage]
+    nics.until = whole
+    last = len(nics.forward) - 1
+    nics.forward = [
+        beside(
+            lines.duration[FORWARD][stage][chunk],
+            shared.blocks[FORWARD][stage][chunk],
+            shared.sends[FORWARD][stage][chunk] if chunk < last else 0.0,
+            of_nics / whole,
+        )
+        for chunk in range(last + 1)
+    ]
 
-    The stream begins with the first of its buckets; a stage's first chunk has no backward left, others one of each stage's.
-    """
+
+def beside_gradients(oracle: Oracle, lines: Pipeline | SplitPipeline, shared: Shared) -> None:
+    """The backwards of each stage beside its gradients."""
     plan = oracle.plan
     if not oracle.network.shared or not plan.overlap_grad or plan.splits:
         return
-    for stage, chunk in product(range(plan.pp), range(plan.chunks)):
-        kinds = oracle.gradients_of(stage, chunk)
-        count = max((len(kind) for kind in kinds if kind[0][0] > 0), default=1)
-        whole, of_nics = (sum(bucket[k] for kind in kinds for bucket in kind) for k in (0, 1))
-        if whole <= 0 or of_nics <= 0:
+    for stage, nics in enumerate(lines.nics):
+        kinds = [oracle.gradients_of(stage, chunk) for chunk in range(plan.chunks)]
+        seconds = [sum(bucket[0] for kind in each for bucket in kind) for each in kinds]
+        of_nics = sum(bucket[1] for each in kinds for kind in each for bucket in kind)
+        if of_nics <= 0:
             continue
-        first = 1 / count
-        backwards = 1 - first + (min(plan.pp, plan.ga) - 1 if chunk else 0)
-        window = backwards * lines.duration[BACKWARD][stage][chunk]
-        beside = min(whole * (1 - first), window) * of_nics / whole
-        sent, own = shared.sends[BACKWARD][stage][chunk], shared.blocks[BACKWARD][stage][chunk]
-        busy = Busy(backwards * (own.all + sent), backwards * (own.exposed + sent))
-        shared.late[stage][chunk] = longer(window, busy, beside)
+        for chunk, each in enumerate(kinds):
+            count = max((len(kind) for kind in each if kind[0][0] > 0), default=1)
+            nics.gradients[chunk] = Gradients(seconds[chunk], 1 - 1 / count)
+        nics.backward = [
+            beside(
+                lines.duration[BACKWARD][stage][chunk],
+                shared.blocks[BACKWARD][stage][chunk],
+                shared.sends[BACKWARD][stage][chunk],
+                of_nics / sum(seconds),
+            )
+            for chunk in range(plan.chunks)
+        ]

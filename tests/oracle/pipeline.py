@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
+from tests.oracle.streams import Nics
+
 FORWARD, BACKWARD, INPUT, WEIGHTS = range(4)
 GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS = range(4)
 
@@ -53,8 +55,7 @@ class Stage:
 @dataclass(frozen=True)
 class Pipeline:
     """A pipeline to run, all in seconds. `duration[way][stage][chunk]`; `into[way][stage]`, the message into a stage;
-    `gate[stage][chunk]`, the earliest start and end of the first forward;
-    `late[stage][chunk]`, what the last backward takes more."""
+    `gate[stage][chunk]`, the earliest start and end of the first forward; `nics[stage]`, what it sends beside its blocks."""
 
     schedule: int
     pp: int
@@ -63,7 +64,7 @@ class Pipeline:
     duration: list[list[list[float]]]
     into: list[list[float]]
     gate: list[list[tuple[float, float]]]
-    late: list[list[float]]
+    nics: list[Nics]
     background: bool
     group: int = 0
 
@@ -118,15 +119,7 @@ class Pipeline:
                     one.idle += max(through - one.end - cost, 0.0)
                     one.end = through
             for block in now.values():
-                one = stages[block.stage]
-                duration = self.duration[block.way][block.stage][0]
-                done = one.end + duration
-                if block.way == FORWARD and block.micro_batch == 0:
-                    starts, ends = self.gate[block.stage][0]
-                    gated = max(max(one.end, starts) + duration, ends)
-                    one.gated += gated - done
-                    done = gated
-                end[block] = one.end = done
+                end[block] = self._run_block(block, stages[block.stage], 0.0)
         return stages, end
 
     def _needs(self, turn: tuple[int, Block | None, Block | None], before: dict[Block, Block | None]) -> list[Block]:
@@ -167,14 +160,20 @@ class Pipeline:
         stage.idle += max(waited - longest, 0.0)
         stage.end = through
         if block:
-            duration = self.duration[block.way][block.stage][block.chunk]
-            done = through + duration
-            if block.way == FORWARD and block.micro_batch == 0:
-                starts, ends = self.gate[block.stage][block.chunk]
-                gated = max(max(through, starts) + duration, ends)
-                stage.gated += gated - done
-                done = gated
-            if block.way == BACKWARD and block.micro_batch == self.ga - 1:
-                stage.gated += self.late[block.stage][block.chunk]
-                done += self.late[block.stage][block.chunk]
-            end[block] = stage.end = done
+            end[block] = self._run_block(block, stage, waited)
+
+    def _run_block(self, block: Block, stage: Stage, waited: float) -> float:
+        """Run a block that its stage has waited for; returns its end."""
+        nics, way, chunk, start = self.nics[block.stage], block.way, block.chunk, stage.end
+        alone = self.duration[way][block.stage][chunk]
+        seconds = alone + nics.behind_message(way, chunk, waited)
+        if way == FORWARD and block.micro_batch == 0:
+            stage.end = nics.first_forward(chunk, start, seconds, alone, self.gate[block.stage][chunk])
+            stage.gated += stage.end - (start + seconds)
+        elif way == FORWARD:
+            stage.end = start + seconds + nics.later_forward(chunk, start)
+        elif block.micro_batch == self.ga - 1:
+            stage.end = start + seconds + nics.last_backward(chunk, start, seconds)
+        else:
+            stage.end = start + seconds + nics.earlier_backward(chunk, start)
+        return stage.end

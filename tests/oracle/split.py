@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from tests.oracle.pipeline import BACKWARD, FORWARD, INPUT, WEIGHTS, Block, Stage
+from tests.oracle.streams import Nics
 
 ZB_H1, ZB_H2, INTERLEAVED_ZB, ZB_V, V_HALF, V_MIN, DUALPIPE, DUALPIPEV = range(4, 12)
 IN_A_V = (ZB_V, V_HALF, V_MIN, DUALPIPEV)
@@ -189,7 +190,8 @@ def dual(schedule: int, stage: int, pp: int, ga: int) -> list[Item]:
 @dataclass(frozen=True)
 class SplitPipeline:
     """A pipeline to run, all in seconds, as Pipeline; `weights[stage][chunk]` is the part of a backward that runs apart, and
-    `pair[stage][chunk]` a forward of the chunk beside a backward of the other."""
+    `pair[stage][chunk]` a forward of the chunk beside a backward of the other; `crowded_pair`: what it takes longer because NICs are
+    full."""
 
     schedule: int
     pp: int
@@ -200,12 +202,13 @@ class SplitPipeline:
     pair: list[list[float]]
     into: list[list[float]]
     gate: list[list[tuple[float, float]]]
-    late: list[list[float]]
+    nics: list[Nics]
+    crowded_pair: list[list[float]]
 
     @staticmethod
     def places(schedule: int, pp: int, chunks: int) -> SplitPipeline:
         """One that only knows where its virtual stages are."""
-        return SplitPipeline(schedule, pp, chunks, 0, [], [], [], [], [], [])
+        return SplitPipeline(schedule, pp, chunks, 0, [], [], [], [], [], [], [])
 
     def sender(self, block: Block) -> Block | None:
         """The block whose end a block waits for, on another stage or its own."""
@@ -263,7 +266,7 @@ class SplitPipeline:
         block = item[0]
         stage, chunk = block.stage, block.chunk
         if len(item) == 2:
-            return self.pair[stage][chunk]
+            return self.pair[stage][chunk] + self.crowded_pair[stage][chunk]
         if block.way == WEIGHTS:
             return self.weights[stage][chunk]
         whole = self.duration[FORWARD if block.way == FORWARD else BACKWARD][stage][chunk]
@@ -282,11 +285,13 @@ class SplitPipeline:
             stage.in_messages += cost
         stage.held_up_by_messages += min(through - free, longest)
         stage.idle += max(through - free - longest, 0.0)
-        done = through + self.seconds(item)
-        block = item[0]
+        block, alone = item[0], self.seconds(item)
+        nics, seconds = self.nics[block.stage], alone
+        if len(item) == 1 and block.way != WEIGHTS:
+            seconds += nics.behind_message(FORWARD if block.way == FORWARD else BACKWARD, block.chunk, through - free)
+        done = through + seconds
         if block.way == FORWARD and block.micro_batch == 0:
-            starts, ends = self.gate[block.stage][block.chunk]
-            gated = max(max(through, starts) + self.seconds(item), ends)
+            gated = nics.first_forward(block.chunk, through, seconds, alone, self.gate[block.stage][block.chunk])
             stage.gated += gated - done
             done = gated
         stage.end = done

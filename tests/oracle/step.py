@@ -31,9 +31,10 @@ from sim_core.workloads.workload import (
     TP,
 )
 from tests.oracle.groups import Grid, Place, placement, side_by_side
-from tests.oracle.nics import Busy, Shared, bytes_out, longer, share, slow_last_backwards
+from tests.oracle.nics import Shared, beside_gathers, beside_gradients, bytes_out, owner, share
 from tests.oracle.pipeline import BACKWARD, FORWARD, WEIGHTS, Block, Pipeline, Stage
 from tests.oracle.split import DUALPIPE, DUALPIPEV, IN_A_V, ZB_H1, SplitPipeline
+from tests.oracle.streams import Busy, Nics
 
 NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK = range(6)
 FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
@@ -442,7 +443,7 @@ class Oracle:
         return found
 
     def gathers(
-        self, forward: list[list[float]], shared: Shared, out: dict[str, float]
+        self, lines: Pipeline | SplitPipeline, shared: Shared, out: dict[str, float]
     ) -> tuple[list[list[tuple[float, float]]], list[float]]:
         """Gates of the first forwards, and each stage's seconds after the optimizer.
 
@@ -451,7 +452,7 @@ class Oracle:
         """
         gates, after = [], []
         for stage in range(self.plan.pp):
-            begun, sent, row = 0.0, 0.0, []
+            begun, on_nics, row = 0.0, 0.0, []
             for chunk in range(self.plan.chunks):
                 both = [kind for kind in self.buckets_and_nics(GATHER_PARAMETERS, stage, chunk) if kind[0][0] > 0]
                 kinds = [[seconds for seconds, _ in kind] for kind in both]
@@ -462,20 +463,16 @@ class Oracle:
                     arrivals = [begun + first + (whole - first) * k / max(parts - 1, 1) for k in range(parts)]
                     done = 0.0
                     for arrival in arrivals:
-                        done = max(done, arrival) + forward[stage][chunk] / parts
-                    alone = forward[stage][chunk]
-                    beside = min(max(begun + whole - max(arrivals[0], self.plan.in_model(stage, chunk) * alone), 0.0), alone)
-                    late = longer(alone, shared.blocks[FORWARD][stage][chunk], beside * of_nics / whole)
-                    gate = (arrivals[0] + late, done + late)
-                    begun += late
-                    out["dp_total_s"] += late
-                    shared.gathered[stage] += of_nics
+                        done = max(done, arrival) + lines.duration[FORWARD][stage][chunk] / parts
+                    gate = (arrivals[0], done)
+                    on_nics += of_nics
                 row.append(gate)
                 begun += whole
-                sent += whole
             gates.append(row)
+            shared.gathered[stage] = on_nics
+            beside_gathers(lines, shared, stage, begun, on_nics)
             after.append(0.0 if self.plan.overlap_param else begun)
-            out["dp_total_s"] += sent
+            out["dp_total_s"] += begun
             out["dp_exposed_s"] += after[-1]
         return gates, after
 
@@ -523,8 +520,9 @@ class Oracle:
         found = []
         for stage in range(self.plan.pp):
             stream = 0.0 if self.plan.overlap_grad else ends[stage]
+            beside = {} if self.plan.splits else lines.nics[stage].last
             last = [
-                self.last_gradients(lines, stage, chunk, block_end, shared.late[stage][chunk])
+                self.last_gradients(lines, stage, chunk, block_end, beside.get(chunk, (0.0,))[0])
                 for chunk in range(self.plan.chunks)
             ]
             carried = shared.carried(stage, self.plan.ga // self.plan.copies)
@@ -533,11 +531,13 @@ class Oracle:
                 chunks.sort(key=lambda chunk: sum(last[chunk]))
             for chunk in chunks:
                 begin, duration = last[chunk]
+                _, late, before = beside.get(chunk, (0.0, 0.0, 0.0))
+                stream += before
                 for ready, cost in sorted(self.chunk_gradients(stage, chunk, begin, duration)):
                     stream = (max(stream, ready) if self.plan.overlap_grad else stream) + cost
                     out["dp_total_s"] += cost
-                stream += shared.late[stage][chunk]
-                out["dp_total_s"] += shared.late[stage][chunk]
+                stream += late
+                out["dp_total_s"] += late + before
                 if not self.workload.arrays.layered_gradients:
                     carried += sum(bucket[1] for kind in self.gradients_of(stage, chunk) for bucket in kind)
                 if self.plan.copies == 2:
@@ -549,16 +549,16 @@ class Oracle:
         return found
 
     def last_gradients(
-        self, lines: Pipeline | SplitPipeline, stage: int, chunk: int, block_end: dict[Block, float], late: float
+        self, lines: Pipeline | SplitPipeline, stage: int, chunk: int, block_end: dict[Block, float], more: float
     ) -> tuple[float, float]:
-        """(begin, seconds) of the block of a chunk that ends its gradients, without what sharing adds to it."""
+        """(begin, seconds) of the block of a chunk that ends its gradients, without what they add to it."""
         duration = lines.duration[BACKWARD][stage][chunk]
         last = Block(stage, BACKWARD, chunk, self.plan.ga // self.plan.copies - 1)
         if isinstance(lines, SplitPipeline):
             apart = last._replace(way=WEIGHTS)
             duration = duration if last in block_end else lines.weights[stage][chunk]
             return block_end[apart] - duration, duration
-        return block_end[last] - late - duration, duration
+        return block_end[last] - more - duration, duration
 
     def exchange(self, stage: int, chunk: int) -> float:
         """Seconds in which a rank and its mirror, which hold the same layers, add up their parts of the reduced gradients."""
@@ -606,7 +606,7 @@ class Oracle:
         """The pipeline of the plan, with nothing beside its blocks yet."""
         plan = self.plan
         gate = [[(0.0, 0.0)] * plan.chunks for _ in range(plan.pp)]
-        late = [[0.0] * plan.chunks for _ in range(plan.pp)]
+        nics = [Nics.none(plan.chunks) for _ in range(plan.pp)]
         if plan.splits:
             weights, pair = self.split(duration)
             return SplitPipeline(
@@ -619,7 +619,8 @@ class Oracle:
                 pair=pair,
                 into=self.sends(),
                 gate=gate,
-                late=late,
+                nics=nics,
+                crowded_pair=[[0.0] * plan.chunks for _ in range(plan.pp)],
             )
         return Pipeline(
             schedule=plan.schedule,
@@ -629,7 +630,7 @@ class Oracle:
             duration=duration,
             into=self.sends(),
             gate=gate,
-            late=late,
+            nics=nics,
             background=bool(plan.overlap_pp),
             group=plan.microbatch_group_size,
         )
@@ -641,19 +642,21 @@ class Oracle:
         each: dict[str, float] = defaultdict(float)
         duration = self.durations(each)
         lines = self.pipeline(duration)
-        shared = share(self, lines, once)
-        gates, after = self.gathers(lines.duration[FORWARD], shared, once)
-        slow_last_backwards(self, lines, shared)
+        shared = share(self, lines)
+        gates, after = self.gathers(lines, shared, once)
+        beside_gradients(self, lines, shared)
         for stage, chunk in product(range(plan.pp), range(plan.chunks)):
             lines.gate[stage][chunk] = gates[stage][chunk]
-            lines.late[stage][chunk] = shared.late[stage][chunk]
         stages, block_end = lines.run()[:2]
         reduced = self.reductions(lines, shared, [stage.end for stage in stages], block_end, once)
         last = [after[stage] + self.once_a_step(stage, once) for stage in range(plan.pp)]
         for stage, spent in enumerate(stages):
             once["pp_total_s"] += spent.in_messages
             once["pp_exposed_s"] += spent.held_up_by_messages
-            once["dp_exposed_s"] += spent.gated
+            once["dp_total_s"] += lines.nics[stage].gathers_late
+            once["dp_exposed_s"] += spent.gated + lines.nics[stage].slowed
+            for name in (f"{owner(self)}_total_s", f"{owner(self)}_exposed_s"):
+                once[name] += lines.nics[stage].crowded
             once["bubble_s"] += spent.idle
             if not plan.post_validation:
                 once["bubble_s"] += max(reduced) - reduced[stage] + max(last) - last[stage]
@@ -662,6 +665,8 @@ class Oracle:
                 for one, other in (item for item in row if len(item) == 2):
                     alone = duration[FORWARD][one.stage][one.chunk] + duration[BACKWARD][other.stage][other.chunk]
                     once["ep_exposed_s"] -= alone - lines.pair[one.stage][one.chunk]
+                    for name in (f"{owner(self)}_total_s", f"{owner(self)}_exposed_s"):
+                        once[name] += lines.crowded_pair[one.stage][one.chunk]
         step_s = max(reduced) + max(last)
         if plan.post_validation:
             step_s = self.without_barrier(lines, stages, block_end, [r + a for r, a in zip(reduced, last, strict=True)], once)

@@ -1,0 +1,173 @@
+"""Streams of messages on one NIC, from docs/network.md (Groups that send at the same time), in seconds: what blocks and streams do to
+each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Busy:
+    """Seconds for which NICs are needed: by all messages of a block, and by what nothing hides of them."""
+
+    all: float = 0.0
+    exposed: float = 0.0
+
+    def add(self, other: Busy, times: float = 1.0) -> None:
+        """Another block's too."""
+        self.all += times * other.all
+        self.exposed += times * other.exposed
+
+
+def fair(one: float, other: float) -> tuple[float, float]:
+    """What two flows that ask for these parts of a link get."""
+    if one + other <= 1:
+        return one, other
+    if one <= 0.5:
+        return one, 1 - one
+    if other <= 0.5:
+        return 1 - other, other
+    return 0.5, 0.5
+
+
+def longer(window: float, busy: Busy, beside: float) -> float:
+    """Seconds by which a window becomes longer beside a stream that needs the NICs for `beside` of it.
+
+    While both send, each has half: an exposed message waits once for what the other sends meanwhile. Then nothing is sent twice
+    as fast as the NICs can.
+    """
+    if window <= 0 or busy.all <= 0 or beside <= 0:
+        return 0.0
+    waits = busy.exposed * min(beside / window, 1.0)
+    too_full = busy.all + beside - window
+    return max(waits, too_full, 0.0)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A block with a stream beside all of it, in seconds: what the block takes longer, of that for its pipeline message; of the
+    stream what gets through; the block alone."""
+
+    more: float = 0.0
+    of_message: float = 0.0
+    through: float = 0.0
+    alone: float = 0.0
+
+    def part(self, left: float) -> float:
+        """The part that the block shares with a stream of which so much is left."""
+        return min(left / self.through, 1.0) if self.through > 0 else 0.0
+
+
+def beside(alone: float, busy: Busy, message: float, rate: float) -> Beside:
+    """A block and a stream that asks for the part `rate` of the NICs, message by message of the block."""
+    if rate <= 0:
+        return Beside(alone=alone)
+    exposed = min(busy.exposed, alone)
+    rest = alone - exposed
+    now = through = of_message = 0.0
+    asked = min(max(busy.all - exposed, 0.0) / rest, 1.0) if rest > 0 else 0.0
+    for seconds, asks in ((exposed, 1.0), (rest, asked)):
+        got, left = fair(asks, rate)
+        takes = seconds * asks / got if got > 0 else seconds
+        now += takes
+        through += takes * left / rate
+    got, left = fair(1.0, rate)
+    of_message = message / got - message
+    return Beside(now + of_message - alone, of_message, through + of_message * left / rate, alone)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of a chunk: seconds alone of all its buckets; the part of them that is ready before its last backward ends."""
+
+    seconds: float = 0.0
+    ready: float = 0.0
+
+
+@dataclass
+class Nics:
+    """What a stage sends in the background while its blocks run, block after block: what is left of it, and how late it is.
+
+    Of each chunk: its forward and its backward beside the stream; its gradients; [way] of what it takes longer beside the whole of a
+    pipeline message, and seconds of this message; and of its last backward, once it has run, what it took longer, what its
+    buckets are later by, and what those before them were by then.
+    """
+
+    forward: list[Beside]
+    backward: list[Beside]
+    gradients: list[Gradients]
+    crowd: list[list[tuple[float, float]]]
+    until: float = 0.0
+    gathers_late: float = 0.0
+    gradients_late: float = 0.0
+    crowded: float = 0.0
+    slowed: float = 0.0
+    begun: set[int] = field(default_factory=set)
+    reducing: bool = False
+    last: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+
+    @staticmethod
+    def none(chunks: int) -> Nics:
+        """Of a stage whose messages share nothing."""
+        nothing = [Beside() for _ in range(chunks)]
+        return Nics(nothing, nothing, [Gradients()] * chunks, [[(0.0, 0.0)] * chunks for _ in range(2)])
+
+    def left(self, now: float) -> float:
+        """Seconds of the stream that are left."""
+        return max(self.until - now, 0.0)
+
+    def behind_message(self, way: int, chunk: int, waited: float) -> float:
+        """What a block takes longer beside the latest pipeline message of its stage, which has waited before it."""
+        whole, seconds = self.crowd[way][chunk]
+        more = whole * max(1 - waited / seconds, 0.0) if seconds > 0 else 0.0
+        self.crowded += more
+        return more
+
+    def first_forward(self, chunk: int, ready: float, seconds: float, alone: float, gate: tuple[float, float]) -> float:
+        """End of a first forward that nothing but its parameters keeps after `ready`; it takes `seconds`, `alone` without messages
+        beside it."""
+        block = self.forward[chunk]
+        start = max(ready, gate[0] + self.gathers_late)
+        part = block.part(self.left(start))
+        late = part * (alone + block.more - block.through)
+        self.until += late
+        self.gathers_late += late
+        self.begun.add(chunk)
+        return max(start + seconds + part * block.more, gate[1] + self.gathers_late + part * block.of_message)
+
+    def later_forward(self, chunk: int, start: float) -> float:
+        """What another forward takes longer while parameters of further chunks are on their way."""
+        if len(self.begun) == len(self.forward):
+            return 0.0
+        more, late = self._beside(self.forward[chunk], start)
+        self.gathers_late += late
+        return more
+
+    def earlier_backward(self, chunk: int, start: float) -> float:
+        """What another backward takes longer while gradients of chunks before are on their way."""
+        if not self.reducing:
+            return 0.0
+        more, late = self._beside(self.backward[chunk], start)
+        self.gradients_late += late
+        return more
+
+    def _beside(self, block: Beside, start: float) -> tuple[float, float]:
+        """What a block takes longer, and what the stream is later."""
+        part = block.part(self.left(start))
+        late = part * (block.alone + block.more - block.through)
+        self.until += late
+        self.slowed += part * block.more
+        return part * block.more, late
+
+    def last_backward(self, chunk: int, start: float, seconds: float) -> float:
+        """What the last backward of a chunk takes longer, whose own gradients join those that are left."""
+        block, own = self.backward[chunk], self.gradients[chunk]
+        ready = own.ready * min(own.seconds, block.through)
+        left = ready + (self.left(start) if self.reducing else 0.0)
+        part = block.part(left)
+        more = part * block.more
+        self.until = start + seconds + more + left - min(left, block.through) + own.seconds - ready
+        self.last[chunk] = more, max(more, part * (block.alone + block.more - block.through)), self.gradients_late
+        self.gradients_late, self.reducing = 0.0, True
+        self.slowed += more
+        return more
