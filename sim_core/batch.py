@@ -29,7 +29,7 @@ from sim_core.step.beside import cost_last_backwards
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, owner_of, share_sends
-from sim_core.step.once import finish_step, gather_parameters, slow_beside_gather
+from sim_core.step.once import gather_parameters, slow_beside_gather, slowest_after_s, work_after
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import shard_blocks
 from sim_core.vectors import LANES
@@ -171,6 +171,7 @@ def _begin(case: Case, scratch: Scratch) -> None:
     count_carried(case, low)
     shard_blocks(case, low, program, scratch.layers, out)
     share_sends(case, low, program)
+    work_after(case, scratch.once, out)
     gather_parameters(case, low, program, scratch.buckets, scratch.once, out)
     cost_last_backwards(case, low, program, scratch.buckets)
 
@@ -188,7 +189,7 @@ def _finish(case: Case, scratch: Scratch) -> None:
         out[k] += low.extra_s[k] * ga / pp
     barrier_s = reduce_gradients(case, low, program, times, scratch.buckets, scratch.reduced_s, out)
     slow_beside_gather(case, program, times, scratch.once, out)
-    slowest_s = finish_step(case, scratch.once, out)
+    slowest_s = slowest_after_s(plan, scratch.once)
     message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
     slowed_s, late_s = times.streams.slowed_s, times.streams.gathers_late_s
     crowded_s = 0.0

@@ -154,6 +154,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             comm_s=once.comm_s,
             optimizer_s=once.optimizer_s,
             gathered_s=once.gathered_s[lane],
+            early_s=once.early_s,
             waited_s=once.waited_s,
             free_s=once.free_s,
             after_s=once.after_s[lane],

@@ -57,7 +57,8 @@ class Once(NamedTuple):
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     optimizer_s: Floats  # [sizes] of a modelled optimizer
-    gathered_s: Floats  # [stages] of the gather of parameters behind the first forwards, until all have arrived
+    early_s: Floats  # [stages] by how much a stage is through with its step before the slowest, and gathers parameters
+    gathered_s: Floats  # [stages] of the step until all parameters have arrived that are gathered behind first forwards
     waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
     free_s: Floats  # [stages] ... and scratch for it
     after_s: Floats  # [stages] all work of a stage after the gradients
@@ -71,6 +72,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         compute_s=np.empty((sizes, step_pieces)),
         comm_s=np.empty((sizes, step_pieces)),
         optimizer_s=np.empty(sizes),
+        early_s=np.zeros(stages),
         gathered_s=np.zeros(stages),
         waited_s=np.empty(stages),
         free_s=np.empty(stages),
@@ -82,18 +84,19 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
 def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
     """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
-    Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
-    a layer runs once its buckets have arrived. Initializes `gathered_s` and `after_s` of each stage.
+    Buckets of a virtual stage arrive one after another, dense and expert parameters interleaved, from when the stage has ended
+    the step before; a layer runs once its buckets have arrived. Adds to `after_s` of each stage, which holds its other work.
     """
     pp, first, size_of = case.plan.pp, case.first, case.split.size
     placement, chunks = PLACEMENT[case.plan.schedule], chunks_of(case.plan.schedule, case.plan.vpp)
     overlapped = case.plan.overlap_param == 1
     gate_start_s, gate_end_s, duration_s = program.gate_start_s, program.gate_end_s, program.duration_s
     costed, total_s, first_s, most = buckets.costed, buckets.total_s, buckets.first_s, buckets.most
-    after_s = once.after_s
+    after_s, slowest_s = once.after_s, slowest_after_s(case.plan, once)
     costed[:] = False
     for stage in range(pp):
-        arrived_s, nic_s = 0.0, 0.0
+        early_s = slowest_s - after_s[stage] if overlapped and case.plan.post_validation == 0 else 0.0
+        arrived_s, gathered_s, nic_s = -early_s, 0.0, 0.0
         for chunk in range(chunks):
             cell = stage * chunks + chunk
             row = first + virtual_of(placement, stage, chunk, pp)
@@ -103,18 +106,22 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
             gate_start_s[cell] = 0.0
             gate_end_s[cell] = 0.0
             if overlapped and total_s[size] > 0:
-                gate_start_s[cell] = arrived_s + first_s[size]
-                gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
+                gate_start_s[cell] = max(arrived_s + first_s[size], 0.0)
+                arrives_s = arrived_s + total_s[size]
+                gate_end_s[cell] = arrives_s + duration_s[DOWN, cell] / most[size] if arrives_s > 0 else 0.0
                 low.carried_s[stage] += buckets.nic_s[size]
                 nic_s += buckets.nic_s[size]
             arrived_s += total_s[size]
+            gathered_s += total_s[size]
         shares = overlapped and nic_s > 0
-        fill_beside(case.plan, low, program, DOWN, stage, nic_s / arrived_s if shares else 0.0)
-        program.gathered_s[stage] = arrived_s if shares else 0.0
-        once.gathered_s[stage] = arrived_s if overlapped else 0.0
-        after_s[stage] = 0.0 if overlapped else arrived_s
-        out[DP_TOTAL] += arrived_s / pp
-        out[DP_EXPOSED] += after_s[stage] / pp
+        fill_beside(case.plan, low, program, DOWN, stage, nic_s / gathered_s if shares else 0.0)
+        once.early_s[stage] = early_s
+        once.gathered_s[stage] = max(arrived_s, 0.0) if overlapped else 0.0
+        program.gathered_s[stage] = once.gathered_s[stage] if shares else 0.0
+        out[DP_TOTAL] += gathered_s / pp
+        if not overlapped:
+            after_s[stage] += gathered_s
+            out[DP_EXPOSED] += gathered_s / pp
 
 
 @inlined_kernel
@@ -166,21 +173,29 @@ def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None
 
 
 @inlined_kernel
-def finish_step(case: Case, once: Once, out: Floats) -> float:
-    """Add once-per-step collectives and the optimizer to `after_s` of each stage; returns that of the slowest stage."""
+def slowest_after_s(plan: Plan, once: Once) -> float:
+    """`after_s` of the slowest stage."""
+    slowest_s = 0.0
+    for stage in range(plan.pp):
+        slowest_s = max(slowest_s, once.after_s[stage])
+    return slowest_s
+
+
+@inlined_kernel
+def work_after(case: Case, once: Once, out: Floats) -> None:
+    """Fill `after_s` with once-per-step collectives and the optimizer of each stage."""
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
     role, group = case.arrays.step.role, case.arrays.step.comm_group
     costed, work_s, comm_s, after_s = once.costed, once.compute_s, once.comm_s, once.after_s
     optimizer_s = once.optimizer_s
     costed[:] = False
     together = pp > 1 and PLACEMENT[case.plan.schedule] == V  # both ends of the model are on the first stage
-    slowest_s = 0.0
     for stage in range(pp):
         size = size_of[first + stage]
         if not costed[size]:
             _cost(case, first + stage, once)
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
-        after_s[stage] += optimizer_s[size] * slower
+        after_s[stage] = optimizer_s[size] * slower
         out[OPTIMIZER] += optimizer_s[size] * slower / pp
         for k in range(role.shape[0]):
             here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
@@ -194,8 +209,6 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
             out[OPTIMIZER] += compute_s / pp
             out[total] += seconds / pp
             out[total + EXPOSED] += seconds / pp
-        slowest_s = max(slowest_s, after_s[stage])
-    return slowest_s
 
 
 @inlined_kernel

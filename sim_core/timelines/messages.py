@@ -140,13 +140,15 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     if plan.overlap_param == 0:
         return []
     given = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
+    early_s = scratch.once.early_s.copy()  # costing the buckets again changes it
     _gather(*given, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
     found = []
     for stage in range(plan.pp):
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
         late_s = scratch.times.streams.arrived_late_s[stage * chunks : (stage + 1) * chunks]
-        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s
+        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
+        end_s = np.maximum(end_s, 0.0)  # what has arrived before the step is not in it
         start_s = np.concatenate(([0.0], end_s[:-1]))
         columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER, "chunk": np.arange(chunks)}
         found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s, shared_s=np.diff(late_s, prepend=0.0)))
