@@ -122,9 +122,9 @@ def test_nics_of_no_stated_number(cell: str, nic: float) -> None:
 
 WORDS = [
     "8x", "x8", "400", "Gb/s", "GB/s", "NDR", "HDR200", "IB", "Ethernet", "RoCE", "per GPU", "per 2 GPUs", "per node",
-    "PCIe Gen5 x16", "Storage:", "Compute:", "|", ",", "+", "(", ")", "ConnectX-7", "BlueField-3", "two", "NICs", "3.2 Tbps", "0x",
-    "*", "dual-port", "99x99x99x", "p5.48xlarge", "\u00b2", "\u0663x", "EFA", "Slingshot-11", "each", "bidirectional", "NVLink",
-    "\n", "and 8",
+    "PCIe Gen5 x16", "Storage:", "Compute:", "|", ",", "+", "(", ")", "ConnectX-7", "BlueField-3", "two", "NICs", "3.2 Tbps",
+    "0x", "*", "dual-port", "99x99x99x", "p5.48xlarge", "\u00b2", "\u0663x", "EFA", "Slingshot-11", "each", "bidirectional",
+    "NVLink", "\n", "and 8",
 ]  # fmt: skip
 
 
