@@ -22,7 +22,9 @@ from sim_core.exporting import export_simai
 from sim_core.hardware.description import KEYS as HARDWARE_KEYS
 from sim_core.hardware.description import (
     Hardware,
+    fabric_names,
     hardware_yaml,
+    is_preset,
     parse_hardware,
     preset_names,
     read_hardware,
@@ -215,9 +217,11 @@ __all__ = [
     "compiling_alone",
     "count",
     "export_simai",
+    "fabric_names",
     "hardware_table",
     "hardware_yaml",
     "is_compiled",
+    "is_preset",
     "Bounds",
     "bounds",
     "coarse_bounds",

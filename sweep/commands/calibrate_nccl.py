@@ -32,7 +32,7 @@ def nccl(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")] = None,
     ranks: Annotated[int | None, typer.Option(min=2, help="GPUs, where a log does not say.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where a log does not list its hosts, or only some of their GPUs.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where logs list no hosts, or some GPUs of theirs.")] = None,
     nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
     """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
