@@ -18,8 +18,8 @@ ATTENTION: Final = 4
 def layer_of(job: Job, once: Once, a_stage: float) -> RecordedLayer | None:
     """Sizes of a layer, `a_stage` of them on a stage; None where no pipeline message or no dense gradient tells them.
 
-    Without an inner stage nobody knows what of the gradients is the embedding's; a layer with experts then has no more dense
-    parameters than attention.
+    Without the trace of an inner stage nobody knows what of the gradients is the embedding's; a layer with experts then has
+    no more dense parameters than attention.
     """
     layout = job.layout
     sent = [o for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0 and o.width in DTYPE_OF_WIDTH]
@@ -31,7 +31,7 @@ def layer_of(job: Job, once: Once, a_stage: float) -> RecordedLayer | None:
     if hidden != int(hidden):
         return None
     parameters = elements / a_stage
-    if job.has_experts and layout.pp <= 2:
+    if job.has_experts and not any(0 < rank.stage < layout.pp - 1 for rank in job.ranks):
         parameters = min(parameters, ATTENTION * hidden**2 / layout.tp)
     return RecordedLayer(hidden=int(hidden), parameters=parameters, dtype=DTYPE_OF_WIDTH[sent[0].width])
 
