@@ -95,3 +95,20 @@ def test_bounds_hold_nine_in_ten() -> None:
         for ep, of_ranks in ((4, tokens.reshape(4, 2).mean(axis=1)), (8, tokens), (16, popular * 16)):
             inside.append(found.low[ep] * 0.99 <= of_ranks.max() <= found.high[ep] * 1.01)
     assert 0.84 <= np.mean(inside) <= 0.97
+
+
+def test_more_ranks_than_recorded_experts_are_spread_further(hardware: HardwareTable, tmp_path: Path) -> None:
+    """Against popularities drawn at random: what is 4 ranks' load is that of 8, 16 or 24 where experts are as many."""
+    total, chance = 5.0, np.random.default_rng(2)
+    loads = {ep: chance.dirichlet(np.full(ep, total / ep), 60_000).max(axis=1).mean() * ep for ep in (4, 8, 16, 24)}
+    job = replace(JOB, popularity=SKEWED[:4])
+    workload, _ = read_workload(str(make_job(job).write(tmp_path)))
+    assert len(workload.arrays.expert_load) == 5
+    workload = replace(workload, arrays=workload.arrays._replace(recorded_load=float(loads[4])))
+    for ep in (8, 16, 24):
+        sizes = {"ep": ep, "experts": ep, "all_gpus": 2 * ep}
+        found, known = (
+            simulate(workload, hardware, plans(workload, **sizes, expert_imbalance=load)).named()["step_time_s"][0]
+            for load in ("recorded", float(loads[ep]))
+        )
+        assert found == pytest.approx(known, rel=0.02)

@@ -117,8 +117,6 @@ def _told(job: Job, fullest: Floats) -> str:
         text += f"; {fewer}, merged"
     if more:
         text += f"; {more}, if popularity is spread among experts as it is among ranks (Dirichlet)"
-    elif not job.layout.experts:
-        text += "; the same at any larger ep (set workload.experts)"
     return text
 
 
