@@ -128,6 +128,31 @@ def test_stamps_of_zero_leave_the_order_of_the_lines(spec: JobSpec, tmp_path: Pa
     assert read_workload(str(folder))[0].recorded_step_s is not None
 
 
+UNLIKE = JobSpec(pp=2, dp=4, ep=2, ga=4, moe=True, tied=False, layers=4, popularity=(5.0, 1.0, 1.0, 1.0), seed=54)
+
+
+@pytest.mark.parametrize("spec", [UNLIKE, JobSpec(tp=2, pp=2, dp=2, ga=4, seed=55)], ids=["experts", "dense"])
+@pytest.mark.parametrize("rank", [0, 7], ids=["first", "last"])
+def test_a_file_without_stamps_among_stamped_ones(rank: int, spec: JobSpec, tmp_path: Path) -> None:
+    """Its calls are where those of like ranks are: all at once, they would hold up everyone."""
+    made = make_job(spec)
+    path = made.write(tmp_path) / file_name(spec, rank)
+    path.write_text(re.sub(r"timestamp=[0-9.]+", "timestamp=0", path.read_text()))
+    job = read_traces(str(tmp_path))
+    for of_ranks in (False, True):
+        assert replay(job, of_ranks=of_ranks).step_s == pytest.approx(made.step_s, rel=0.02)
+    assert any("no timestamps" in warning for warning in job.warnings)
+
+
+def test_a_file_that_ends_before_its_first_backward_is_refused(tmp_path: Path) -> None:
+    path = make_job(SPEC).write(tmp_path) / file_name(SPEC, 1)
+    lines = path.read_text().splitlines()
+    first = next(k for k, line in enumerate(lines) if "backward_step" in line)
+    path.write_text("\n".join(lines[:first]) + "\n")
+    with pytest.raises(SimError, match=rf"{path.name}:{first}: no backward_step in the trace: expected a complete step"):
+        read_traces(str(tmp_path))
+
+
 @pytest.mark.parametrize("outer", [True, False], ids=["no stamps", "of operations only"])
 def test_calls_without_stamps_keep_their_order(outer: bool, tmp_path: Path) -> None:
     folder = make_job(JobSpec(pp=2, dp=2, ep=2, ga=4, moe=True, layers=4, seed=53)).write(tmp_path)

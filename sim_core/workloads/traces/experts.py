@@ -164,9 +164,10 @@ def _passes(job: Job, phase: int) -> _Calls:
 
 
 def _experts(operation: Operation) -> list[tuple[float, float, float, float]]:
-    """Tokens over the mean and seconds of the experts of each layer in a block, and of the all-to-alls before and after."""
+    """Tokens over the mean and seconds of the experts of each layer in a block, and of the all-to-alls before and after; none
+    where the calls have no times."""
     calls = [call for call in operation.calls if (call.group, call.name) == ("exp", "all_to_all")]
-    if len(calls) % 2 or any(call.bytes <= 0 for call in calls):
+    if len(calls) % 2 or any(call.bytes <= 0 for call in calls) or not any(call.begin_s for call in calls):
         return []
     return [
         (back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s, out.duration_s, back.duration_s)
