@@ -9,10 +9,10 @@ from sim_core.workloads.traces.job import Job, Operation, Rank
 
 
 def placed(job: Job) -> Job:
-    """The job with the calls of unstamped ranks where those of stamped ones are. Between calls as on a rank with as many tokens,
-    of the same place in its expert group; before the first and after the last as on a rank of the same stage, if there is one.
+    """The job with the calls of unstamped ranks where those of stamped ones are.
 
-    A job without any stamps stays as it is.
+    Between calls as on a rank with as many tokens, of the same place in its expert group; before the first and after the last
+    as on a rank of the same stage, if there is one. A job without any stamps stays as it is.
     """
     stamped = [rank for rank in job.ranks if not _is_unplaced(rank)]
     if not stamped or len(stamped) == len(job.ranks):
