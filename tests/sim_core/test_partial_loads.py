@@ -60,6 +60,13 @@ def test_the_other_of_two_ranks_is_known(tmp_path: Path) -> None:
         assert alone.arrays.recorded_load == pytest.approx(1.25, rel=1e-3)
 
 
+@pytest.mark.parametrize("ranks", [[0, 1], [1, 2, 3]], ids=["one of them full", "all but the fullest"])
+def test_more_ranks_of_a_group_tell_more(ranks: list[int], tmp_path: Path) -> None:
+    """The fullest of them is known where it is one of them, and by the others' tokens where it is the only one missing."""
+    alone = of_ranks(JOB, tmp_path, ranks)
+    assert alone.arrays.recorded_load == pytest.approx(1.75, rel=0.05)
+
+
 def test_moves_from_single_ranks(hardware: HardwareTable, tmp_path: Path) -> None:
     """Against jobs run at ep 2 by the synthetic engine, where experts take as long to reduce and to update at any ep."""
     errors = []
@@ -90,6 +97,7 @@ def test_bounds_hold_nine_in_ten() -> None:
             wait_s=(pace_s * (tokens.max() - own), 2 * pace_s * (tokens.max() - own)),
             fixed_s=0.3e-3,
             pace=2.0,
+            full=bool(own == tokens.max()),
         )
         found = likely(seen, 8, 16)
         for ep, of_ranks in ((4, tokens.reshape(4, 2).mean(axis=1)), (8, tokens), (16, popular * 16)):

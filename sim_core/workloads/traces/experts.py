@@ -236,11 +236,13 @@ def _waited(own: tuple[_Calls, _Calls], passes: tuple[_Calls, _Calls], weights: 
         growth = weights[1] / weights[0] if weights[0] else GROWTH
         beyond_s = seconds[1] - pace * seconds[0]
         fixed_s = beyond_s / max(growth - pace, 1.0) if beyond_s > 0 else -beyond_s / max(pace - 1.0, 0.5)
+    ranks = {int(place): forward.of(forward.place == place) for place in np.unique(forward.place)}
     return Waited(
-        tokens={int(place): float(forward.tokens[forward.place == place].mean()) for place in np.unique(forward.place)},
+        tokens={place: float(each.tokens.mean()) for place, each in ranks.items()},
         seconds=seconds,
         wait_s=wait_s,
         pace=pace,
+        full=any(each.wait_s.mean() <= FULL * each.seconds.mean() for each in ranks.values()),
         fixed_s=float(np.clip(fixed_s, LEAST_FIXED * seconds[0], seconds[0])),
     )
 

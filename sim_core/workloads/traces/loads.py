@@ -40,7 +40,8 @@ class Waited:
     """Means of the known ranks of a group: `tokens` over the mean of all ranks, by place in the group; seconds of their
     experts, and of what they waited for the fullest rank, in a forward and a backward.
 
-    `fixed_s`: an estimate of the forward's seconds without tokens; `pace`: a token's seconds in a backward over a forward's.
+    `full`: whether one of them is the fullest; `fixed_s`: an estimate of the forward's seconds without tokens; `pace`: seconds
+    of a token in a backward over those in a forward.
     """
 
     tokens: Mapping[int, float]
@@ -48,11 +49,7 @@ class Waited:
     wait_s: tuple[float, float]
     fixed_s: float
     pace: float
-
-    @property
-    def full(self) -> bool:
-        """Whether the fullest rank is known."""
-        return self.wait_s[0] <= FULL * self.seconds[0]
+    full: bool
 
     def loaded_s(self, fixed_s: float) -> tuple[float, float]:
         """Seconds of the fullest rank that are in proportion to its tokens, in a forward and a backward."""

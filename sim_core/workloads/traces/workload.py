@@ -119,6 +119,7 @@ def workload_from_job(job: Job, *, sequence: int | None, measured_on: str | None
         recorded_step_s=job.span_s if job.span_s > 0 and not job.alone else None,
         replayed_s=replayed_s if job.has_step else None,
         unrecorded_s=unrecorded_s,
+        files="all" if job.whole else "groups" if load is not None and load.whole else "ranks",
         recorded=recorded,
         layer=sizes,
         moving_notes=tuple(moving_notes(sizes, layout.experts if job.has_experts else None)),
@@ -134,8 +135,9 @@ def _uncertainty(job: Job) -> Iterator[str]:
     total = job.layout.pp * job.layout.ranks_per_stage
     if not job.whole:
         yield (
-            f"from {len(job.ranks)} of {total} ranks: alone, each of 172 recorded ranks gave its job's step within 0.6 % (half "
-            "of them), 6 % (nine in ten), 24 % (all); work and late starts of other ranks are not in its file"
+            f"from {len(job.ranks)} of {total} ranks: alone, 172 ranks of 16 jobs each gave their step within 0.6 % (half "
+            "of them), 6 % (nine in ten), 24 % (the worst; up to 28 % in others' jobs); work and late starts of other ranks are "
+            "not in its file"
         )
 
 
