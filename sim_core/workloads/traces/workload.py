@@ -136,8 +136,8 @@ def _uncertainty(job: Job) -> Iterator[str]:
     if not job.whole:
         yield (
             f"from {len(job.ranks)} of {total} ranks: alone, 172 ranks of 16 jobs each gave their step within 0.6 % (half "
-            "of them), 6 % (nine in ten), 24 % (the worst; up to 28 % in others' jobs); work and late starts of other ranks are "
-            "not in its file"
+            "of them), 6 % (nine in ten), 24 % (the worst; up to 28 % in others' jobs); work and late starts of other ranks "
+            "are not in its file"
         )
 
 
