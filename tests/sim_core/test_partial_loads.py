@@ -120,3 +120,15 @@ def test_more_ranks_than_recorded_experts_are_spread_further(hardware: HardwareT
             for load in ("recorded", float(loads[ep]))
         )
         assert found == pytest.approx(known, rel=0.02)
+
+
+def test_an_end_stage_alone_tells_its_embedding(tmp_path: Path) -> None:
+    """Dense gradients of a layer with experts are at most attention's: the rest stays on the end stages."""
+    hidden, layers = 1024, 4
+    spec = replace(JOB, popularity=SKEWED, embedding=200_000_000)
+    workload = of_ranks(spec, tmp_path, [0])
+    size = 290_013_184 // spec.pp + spec.embedding
+    attention = 4 * hidden**2 * layers / spec.pp
+    assert workload.arrays.shares.ends == pytest.approx(1 - attention / size)
+    assert workload.layer is not None
+    assert workload.layer.parameters == pytest.approx(4 * hidden**2)
