@@ -23,6 +23,7 @@ from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
 from sim_core.workloads.traces.together import check_together, clock_warnings
+from sim_core.workloads.traces.unstamped import placed
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 
@@ -168,7 +169,9 @@ def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
 def read_traces(path: str, facts: Facts | None = None) -> Job:
     """The job with the traces at `path`. Raises SimError, OSError."""
     facts = facts or Facts()
-    job = read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+    job = placed(
+        read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+    )
     check_together(job)
     return replace(job, warnings=(*job.warnings, *clock_warnings(job)))
 
