@@ -108,7 +108,7 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     arrays, of_gradients = _with_gradients(replace(recorded, arrays=arrays), of_model, modelled)
     known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
     return (
-        replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True),
+        replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True),
         (*told, *of_gradients),
     )
 

@@ -239,6 +239,8 @@ def random_workload(rng: np.random.Generator) -> Workload:
         state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
         shares=(random_shares(rng) if flip(rng) else Shares())._replace(whole_experts=layers % 2 == 0),
     )
+    if experts and flip(rng):
+        made = replace(made, arrays=made.arrays._replace(dense_layers=int(rng.integers(0, (layers - 1) // pp + 1))))
     return moved_by_tokens(rng, made) if flip(rng) else made
 
 
@@ -259,6 +261,8 @@ def random_shares(rng: np.random.Generator) -> Shares:
         whole=float(rng.uniform(0, 0.1)),
         vocabulary=float(pick(rng, 0, 1000, 50257)),
         experts=float(rng.uniform(0, 1)),
+        replicated=float(rng.uniform(0, 0.3)),
+        shared=float(rng.uniform(0, 0.3)),
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
 from sim_core.workloads.readers.simai_checks import checks_of
 from sim_core.workloads.readers.simai_evidence import file_of
+from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_text import read_simai_text
 from tests.aicb import write
@@ -313,7 +314,7 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
     except SpecError as error:
         assert "\n" not in str(error) and str(error).startswith("workload.records: ")
     else:
-        assert all(check.full() for check in checks_of(file_of(changed, None, None, None), choices_of(records)))
+        assert all(check.full() for check in checks_of(file_of(changed, Given()), choices_of(records)))
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,6 @@ def test_default_width_and_vocabulary_need_no_fact(tmp_path: Path) -> None:
     [
         (Facts(micro_batch=1), micro_batch(), "set workload.sequence"),
         (Facts(micro_batch=1, sequence=SEQUENCE), micro_batch(), "set workload.ffn"),
-        (ENOUGH, micro_batch(NOTHING, NOTHING, NOTHING), "no TP message tells the hidden size"),
         (Facts(micro_batch=1, sequence=65, ffn=FFN), micro_batch(), "65 tokens do not divide the TP message of 16.38 kB"),
         (Facts(micro_batch=1, sequence=SEQUENCE, ffn=4096), micro_batch(), "layers with workload.ffn 4096 and hidden size 128"),
         (
