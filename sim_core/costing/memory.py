@@ -64,7 +64,10 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         experts = of_experts * of_stage / of_tp * (routed + shares.shared)
         return total + experts * widths[1]
 
-    bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width
+    found = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
+    if arrays.dense_layers:
+        found += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
+    bytes_: Floats = np.max(found, axis=0) / arrays.gradient_width
     return bytes_
 
 

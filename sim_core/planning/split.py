@@ -177,8 +177,8 @@ def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end:
 def fullest_stages(plans: Plans, dense_layers: int = 0) -> tuple[Floats, Floats]:
     """Layers of the fullest stage, and of the fuller one of the first and the last, with those of them that have experts.
 
-    [n, 2] each; means if the split is not possible. The fullest stage has the most layers with experts: all but the model's
-    first `dense_layers`.
+    [n, 2, 2] each: of the stage with the most layers, and of that with the most that have experts, which all but the model's
+    first `dense_layers` have. Means if the split is not possible.
     """
     table = _kinds(plans, np.arange(len(plans.tp)))
     of_row, first = distinct_rows(table)
@@ -188,12 +188,12 @@ def fullest_stages(plans: Plans, dense_layers: int = 0) -> tuple[Floats, Floats]
 
 @kernel
 def _fullest(kinds: Ints, dense_layers: int) -> Floats:
-    most = np.empty((len(kinds), 2, 2))
+    most = np.empty((len(kinds), 2, 2, 2))
     for k in range(len(kinds)):
         pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
         chunks = 2 if kinds[k, 4] == BOTH_WAYS else vpp
-        most[k, :, 0] = layers / pp * (chunks // vpp)
-        most[k, :, 1] = (layers - dense_layers) / pp * (chunks // vpp)
+        most[k, :, :, 0] = layers / pp * (chunks // vpp)
+        most[k, :, :, 1] = (layers - dense_layers) / pp * (chunks // vpp)
         listed = kinds[k, 3] == LISTED
         fits = pp * vpp <= (kinds.shape[1] - 5 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
         if not fits:
@@ -202,7 +202,7 @@ def _fullest(kinds: Ints, dense_layers: int) -> Floats:
         for virtual in range(pp * vpp):
             begin[virtual + 1] = begin[virtual] + layers_of(kinds[k], virtual)
         held = 0
-        found = np.zeros((2, 2), np.int64)
+        found = np.zeros((2, 2, 2), np.int64)
         for stage in range(pp):
             of_stage, with_experts = 0, 0
             for chunk in range(chunks):
@@ -210,9 +210,10 @@ def _fullest(kinds: Ints, dense_layers: int) -> Floats:
                 of_stage += begin[virtual + 1] - begin[virtual]
                 with_experts += max(begin[virtual + 1], dense_layers) - max(begin[virtual], dense_layers)
             for row in range(2 if ends_of_stage(kinds[k, 4], stage, pp) > 0 else 1):
-                fuller = with_experts > found[row, 1] or (with_experts == found[row, 1] and of_stage > found[row, 0])
-                if fuller:
-                    found[row, 0], found[row, 1] = of_stage, with_experts
+                for by, mine, other in ((0, of_stage, with_experts), (1, with_experts, of_stage)):
+                    largest, beside = found[row, by, by], found[row, by, 1 - by]
+                    if mine > largest or (mine == largest and other > beside):
+                        found[row, by, 0], found[row, by, 1] = of_stage, with_experts
             held += of_stage
         if held == layers * chunks // vpp:
             most[k] = found

@@ -290,7 +290,8 @@ class Workload:
     def has_tp_messages(self) -> bool:
         """Whether the tensor-parallel messages are known: a file recorded at tp 1 may lack all of them, or most.
 
-        Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller.
+        Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller, but for
+        the message of a recompute that attention's may hold, too.
         """
         if self.modelled:
             return True
@@ -300,7 +301,7 @@ class Workload:
         attention, mlp = (np.array([bool(words.search(name)) for name in self.names]) for words in (_ATTENTION, _MLP))
         if not (attention.any() and mlp.any()):
             return bool((sent > 0).any())
-        return bool(sent[attention].max() > 0 and sent[mlp].max() >= sent[attention].max())
+        return bool(sent[attention].max() > 0 and 2 * sent[mlp].max() >= sent[attention].max())
 
     @property
     def has_ep_messages(self) -> bool:

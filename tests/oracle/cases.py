@@ -239,9 +239,18 @@ def random_workload(rng: np.random.Generator) -> Workload:
         state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
         shares=(random_shares(rng) if flip(rng) else Shares())._replace(whole_experts=layers % 2 == 0),
     )
-    if experts and flip(rng):
-        made = replace(made, arrays=made.arrays._replace(dense_layers=int(rng.integers(0, (layers - 1) // pp + 1))))
+    made = with_layers_apart(rng.spawn(1)[0], made)
     return moved_by_tokens(rng, made) if flip(rng) else made
+
+
+def with_layers_apart(rng: np.random.Generator, made: Workload) -> Workload:
+    """The same with parameters that tp or ep does not divide, and first layers without experts."""
+    shares = made.arrays.shares
+    if flip(rng):
+        left = 1 - shares.ends - shares.whole
+        shares = shares._replace(replicated=float(rng.uniform(0, left)), shared=float(rng.uniform(0, 0.3)))
+    most = (made.layers - 1) // made.base.pp if made.experts else 0
+    return replace(made, arrays=made.arrays._replace(shares=shares, dense_layers=int(rng.integers(0, most + 1))))
 
 
 def moved_by_tokens(rng: np.random.Generator, made: Workload) -> Workload:
@@ -261,8 +270,6 @@ def random_shares(rng: np.random.Generator) -> Shares:
         whole=float(rng.uniform(0, 0.1)),
         vocabulary=float(pick(rng, 0, 1000, 50257)),
         experts=float(rng.uniform(0, 1)),
-        replicated=float(rng.uniform(0, 0.3)),
-        shared=float(rng.uniform(0, 0.3)),
     )
 
 

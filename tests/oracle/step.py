@@ -40,9 +40,9 @@ FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
 
 RULES = (
     *((0, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 0, 0, 1, 0), (1, 1, 0, 1, 0), (0, 1, 0, 0, 0), (0, 1, 1, 0, 1)),
-    *((0, 1, 0, 0, 0), (0, 1, 0, 0, 0), (1, 1, 0, 1, 0), (0, 1, 1, 0, 1)),
+    *((0, 1, 0, 0, 0), (0, 1, 0, 0, 0), (1, 1, 0, 1, 0), (0, 1, 1, 0, 1), (0, -1, -1, 0, 1)),
 )
-"""docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep, x sequence, x experts."""
+"""docs/moving.md, row by row: x micro-batch, 1/tp (-1: x tp), 1/ep, x sequence, x experts."""
 COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS, EXPERT_LOAD = 1, 4, 5, 7, 8
 PART = {TP: "tp", EP: "ep", DP: "dp", DP_EP: "dp", EMBEDDING: "dp"}
 GATHERED_WIDTH = 2
@@ -178,7 +178,7 @@ class Oracle:
         load = arrays.expert_load
         if rule == EXPERT_LOAD and len(load):
             factor *= self.fullest / arrays.recorded_load if plan.expert_imbalance else float(load[min(plan.ep, len(load) - 1)])
-        return factor / (plan.tp / base.tp if by_tp else 1) / (plan.ep / base.ep if by_ep else 1)
+        return factor / (plan.tp / base.tp) ** by_tp / (plan.ep / base.ep) ** by_ep
 
     @property
     def fullest(self) -> float:

@@ -13,6 +13,7 @@ from sim_core.errors import FormatError
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
+from sim_core.workloads.readers.simai_form import EXPERTS
 from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header
 from sim_core.workloads.readers.simai_sections import Sections, dense_layers, layer_starts, sections_of, shape_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
@@ -305,7 +306,8 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, in
     if record.name == "embedding_norm":  # the whole vocabulary at any tp
         return moving.COMPUTE, (moving.FIXED, moving.FIXED, moving.FIXED)
     if in_layer:
-        return moving.COMPUTE, (comm[0], comm[1], comm[2])
+        counts = record.name == EXPERTS and record.collective[:2] == ("ALLGATHER", "NONE")
+        return moving.COMPUTE, (moving.EXPERT_COUNTS if counts else comm[0], comm[1], comm[2])
     if record.name == "grad_norm":
         return moving.FIXED, (moving.ALL_PARAMETERS, moving.ALL_PARAMETERS, moving.ALL_PARAMETERS)
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each

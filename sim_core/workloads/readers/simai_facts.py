@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.moving import PADDING, padded
+from sim_core.workloads.readers.simai_form import EXPERTS
 from sim_core.workloads.readers.simai_header import Header
 from sim_core.workloads.readers.simai_latent import (
     KNOWN_VOCABULARIES,
@@ -99,8 +100,8 @@ def _activation(header: Header, records: Sequence[Record]) -> tuple[float, str]:
     """The forward message on TP that carries the activation once, and a note where others disagree.
 
     It is the embedding's or attention's; else the most frequent one, else a pipeline send. A layer's largest message may be
-    another: experts receive a token topk times. Where attention runs again, the generator counts its message twice in a text
-    without times: then those of MLP and final projection, and a pipeline send, are half of it.
+    another: experts receive a token topk times, and tell each other their numbers. Where attention runs again, the generator
+    counts its message twice in a text without times: then those of MLP and final projection, and a pipeline send, are half.
     """
 
     def sent(record: Record) -> float:
@@ -120,7 +121,7 @@ def _activation(header: Header, records: Sequence[Record]) -> tuple[float, str]:
             return of_attention, ""
         twice = f"attention sends {short(of_attention, 'B')}, {name} {short(others[name], 'B')}"
         return others[name], f"{twice}: the smaller is taken as the activation, the larger as holding a recompute's"
-    counts = Counter(size for size in map(sent, records) if size)
+    counts = Counter(sent(r) for r in records if sent(r) and r.name != EXPERTS)
     return max(counts, key=lambda size: (counts[size], size), default=piped), ""
 
 

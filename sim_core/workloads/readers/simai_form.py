@@ -48,7 +48,7 @@ def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | Non
         exchanged = Message(ALL_TO_ALL, EP, routed / sizes.tp, moving.SHARDED_ACTIVATION)
         gathered, scattered = _on_tp(ALL_GATHER, routed), _on_tp(REDUCE_SCATTER, routed)
         each = (
-            (Message(ALL_GATHER, TP, sizes.counts, moving.FIXED), None),
+            (Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS), None),
             (exchanged._replace(bytes=exchanged.bytes * sizes.dispatch), exchanged),
             (gathered, scattered),
             (scattered, gathered),
