@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim_core import Facts, HardwareTable, hardware_table, read_hardware, read_workload
+from sim_core import Facts, HardwareTable, hardware_table, read_hardware, read_workload, summarize
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, Model, Plan, Text
 from tests.sim_core.test_generated_pairs import allowed, moved, simulated
@@ -116,3 +116,10 @@ def test_other_ranks_of_the_latents_move_neither_tp_nor_stages(tmp_path: Path, m
     for change in ({"tp": 8}, {"pp": 2}):
         assert simulated(work, machine, replace(a, **change), "event")[0] == "embedding_unknown"
     assert simulated(work, machine, replace(a, dp=32), "event")[0] == ""
+
+
+def test_the_summary_is_of_the_recorded_stage(tmp_path: Path) -> None:
+    """The first of two, with one dense layer of 16: the mean stage has half of one."""
+    work, _ = read_workload(write(tmp_path, str(Text(DEEPSEEK, Plan(tp=4, pp=2, ep=2)))), Facts(micro_batch=1))
+    runs = {name: count for name, count, _, _ in summarize(work).pieces}
+    assert (runs["attention_o_row"], runs["mlp_column"], runs["mlp_moelayer"]) == (16, 16, 5 * 15)

@@ -210,15 +210,12 @@ def _recompute_messages(file: File) -> Iterator[Check]:
 
 def _no_attention(file: File) -> Iterator[Check]:
     """AICB times latent attention with DeepSeek's kernels only, and writes 0 elsewhere."""
-    attention, others = file.named("attention"), file.named("mlp")
-    if (
-        attention
-        and not any(max(r.compute_ns) for r, _ in attention)
-        and any(max(r.compute_ns) > PLACEHOLDER_NS for r, _ in others)
-    ):
+    attention = file.named("attention")
+    of_attention, of_mlp = (max((max(r.compute_ns) for r, _ in each), default=0) for each in (attention, file.named("mlp")))
+    if attention and not of_attention and of_mlp > PLACEHOLDER_NS:
         yield file.check(
             "no attention",
-            f"{attention[0][0].name}",
+            attention[0][0].name,
             found="takes 0 ns, as all records of attention",
             expected="measured times, as those of the MLP",
             why="AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention",

@@ -127,6 +127,7 @@ def _latent(text: SimaiText, sizes: Sizes, numbers: dict[str, Any], comments: di
     if not sizes.heads or not sizes.width:
         lacking = "the width of experts (set ffn)" if not sizes.width else "heads (set heads)"
         raise SpecError(f"{text.path}: suggests no model: of latent attention it does not tell {lacking}")
+    known = sizes.ends is not None
     experts = {**numbers["experts"], "shared_ffn": sizes.width if sizes.shared else 0, "dense_layers": sizes.dense_layers}
     document = {
         "name": "suggested",
@@ -151,8 +152,8 @@ def _latent(text: SimaiText, sizes: Sizes, numbers: dict[str, Any], comments: di
     }
     comments = {
         **comments,
-        "heads": "what the parameters leave beside the vocabulary",
-        "mla": "the generator's defaults, which the parameters fit to the last one",
+        "heads": "what the parameters leave beside the vocabulary" if known else "workload.heads",
+        "mla": "the generator's defaults, which the parameters fit to the last one" if known else f"{ASSUMED}: the generator's",
         "ffn": "of the first layers; the generator gives them the width of an expert",
         "gated": "experts of three matrices; the generator counts two of the shared one and of dense layers",
         **dict.fromkeys(("activation", "norm", "position", "tied"), f"{ASSUMED}: DeepSeek-V3's"),
