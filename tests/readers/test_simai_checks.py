@@ -219,6 +219,14 @@ def test_a_gated_mlp_has_a_third_matrix(tmp_path: Path) -> None:
     assert model.parameters == LAYERS * (4 * HIDDEN**2 + 3 * HIDDEN * width) + WORDS * HIDDEN
 
 
+def test_norms_on_every_rank_do_not_hide_a_third_matrix(tmp_path: Path) -> None:
+    """With sequence parallelism the generator counts norms, whole on each rank of tp."""
+    of_a_layer = 4 * 4096**2 + 3 * 4096 * 10880 + 2 * 4096
+    for tp in (2, 8):
+        model = read(tmp_path, str(Text(replace(DENSE, sequence_parallel=True), Plan(tp=tp)))).implied
+        assert model is not None and model.parameters == 32 * of_a_layer + 50257 * 4096
+
+
 def test_an_mlp_of_another_width_must_be_given(tmp_path: Path) -> None:
     """One sum of parameters does not tell vocabulary and width apart."""
     model = read(tmp_path, dense_text(width=3000)).implied
@@ -238,7 +246,7 @@ def test_a_token_meets_some_of_the_experts(tmp_path: Path) -> None:
     model = read(tmp_path, moe_text(), experts=8).implied
     assert model is not None and model.active is not None and model.parameters is not None
     experts = LAYERS * 8 * 2 * HIDDEN * 2048
-    norms = LAYERS * 2 * HIDDEN * 2  # counted on both ranks
+    norms = LAYERS * 2 * HIDDEN  # both ranks hold them
     dense = LAYERS * 4 * HIDDEN**2 + norms + WORDS * HIDDEN
     assert model.parameters == dense + experts
     assert model.active == dense + experts * 2 / 8

@@ -162,6 +162,7 @@ def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layer
         return _unknown(_why_no_embedding(given.ffn, messages.hidden, has_experts), shares)
     sharded, whole, vocabulary, why = found
     shares = shares._replace(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=float(vocabulary))
+    shares = shares._replace(replicated=layers * norms_of_a_layer(micro, messages.hidden) / (dense / 4))
     note = f"embedding and head: {short(sharded + whole, '')} of the file's parameters a rank ({why})"
     return Parameters(shares=shares, known=True, notes=(note,))
 
@@ -241,8 +242,7 @@ def _embedding(
     often fit otherwise.
     """
     hidden, tp = messages.hidden, header.tp
-    head = counts_head(micro)
-    norms = 2 * hidden if head else 0.0  # of a layer; the generator counts them with sequence parallelism only
+    head, norms = counts_head(micro), norms_of_a_layer(micro, messages.hidden)
     positions = messages.sequence * hidden
     stated = messages.vocabulary / 2 / hidden or float(VOCABULARY)
 
@@ -261,7 +261,8 @@ def _embedding(
     def any_padded(counted: float, copies: int) -> float | None:
         known = next((float(each) for each in KNOWN_VOCABULARIES if counted == padded(each, tp)), 0.0)
         usual = has_experts or copies == WORD_COPIES[0]
-        return known if not messages.vocabulary and counted % (PADDING * tp) == 0 and (known or usual) else None
+        fits = not messages.vocabulary and counted % (PADDING * tp) == 0 and (known or usual)
+        return (known or counted) if fits else None
 
     defaults = (4 * hidden, int(8 * hidden / 3 / 64) * 64.0)
     told = (0.0,) if has_experts else (float(ffn),) if ffn else defaults
@@ -279,6 +280,11 @@ def counts_head(micro: Sequence[Record]) -> bool:
     A final record that the user adds to another file (`workload.records`) brings no parameters.
     """
     return all(any(r.name.startswith(start) and r.name.endswith("column") for r in micro) for start in ("attention", "final_"))
+
+
+def norms_of_a_layer(micro: Sequence[Record], hidden: float) -> float:
+    """Parameters of a layer's norms, which every tensor-parallel rank holds; counted with sequence parallelism only."""
+    return 2 * hidden if counts_head(micro) else 0.0
 
 
 def first_excess_ns(text: SimaiText, sections: Sections) -> tuple[float, float]:

@@ -182,7 +182,7 @@ def _third_matrices(sizes: Sizes, header: Header, layers: float) -> float:
     if sizes.moe or not sizes.hidden or sizes.ends is None:
         return 0.0
     hidden, count = sizes.hidden, sizes.layers * header.pp
-    norms = 2 * hidden * header.tp * sizes.final
+    norms = 2 * hidden * sizes.final
     width = (layers / count - norms - 4 * hidden * hidden) / (2 * hidden)
     gated = int(8 * hidden / 3 / 64) * 64
     return float(count * hidden * gated) if abs(width - gated) < 1 else 0.0
