@@ -200,8 +200,9 @@ def _fill(
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(plan.pp):
             layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
-            dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
-            experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
+            without = float(split.stage_dense[stage_row + stage])
+            dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+            experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
             of_stage, of_logits, unsharded = in_flight.bytes[first + stage], in_flight.logits[first + stage], 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages

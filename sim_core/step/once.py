@@ -216,14 +216,15 @@ def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
     size, layers = case.split.stage_size[row], float(case.split.stage_layers[row])
+    without = float(case.split.stage_dense[row])
     ends = ends_of_stage(PLACEMENT[plan.schedule], row - case.first_stage, plan.pp)
     scale = case.blocks.scale[case.block]
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends)
+        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends, without)
         once.compute_s[size, k] = once_s(step.compute_s[k], factor, case.device, plan)
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends, without)
         seconds = 0.0
         if step.comm_kind[k] != NO_COMM:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
@@ -233,8 +234,8 @@ def _cost(case: Case, row: int, once: Once) -> None:
     copies = 2 if PLACEMENT[plan.schedule] == BOTH_WAYS else 1
     dense_ranks = copies * shard_ranks(case, SHARD) if sharded else 1
     expert_ranks = copies * shard_ranks(case, EXPERT_SHARD) if sharded else 1
-    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
-    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
+    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
     moved = dense / dense_ranks + experts / expert_ranks
     if case.sharding >= GRADIENTS_SHARDED:
         moved += moved * optimizer.clear
