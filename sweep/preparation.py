@@ -19,6 +19,7 @@ from sim_core import (
     Workload,
     hardware_table,
     memory_basis,
+    one_line,
     plausibility,
     read_hardware,
     short,
@@ -102,7 +103,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     if spec.stragglers:
         notes.append(spec.stragglers.note())
     start, near = _start(workload, table)
-    notes += near
+    notes = [one_line(note) for note in (*notes, *near)]
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -136,7 +137,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
     }
-    return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+    return Prepared(sweep=sweep, warnings=tuple(map(one_line, warnings)), notes=tuple(notes), provenance=provenance)
 
 
 FAR = 0.03
