@@ -58,7 +58,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     notes = []
     if held.get("model") != prepared.provenance["model"]:
         notes.append("the result is of another version of the simulator; what follows is simulated by this one")
-    elif held.get("sweep") != prepared.sweep.identity:
+    elif held.get("search", held).get("of", held["sweep"]) != prepared.sweep.identity:
         notes.append(
             "hardware or model files have changed since the result was made; what follows is simulated with those of now"
         )
@@ -111,9 +111,17 @@ def _folders(folder: Folder) -> Iterator[Path]:
         seen += len(level)
         if seen > _MOST_FOLDERS:
             break
-        level = [each for one in level for each in sorted(one.iterdir()) if each.is_dir() and not each.name.startswith(".")]
+        level = [each for one in level for each in _inside(one)]
     if folder.local is not None:
         yield from folder.local.absolute().parents
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The folders in it that can be read."""
+    try:
+        return [each for each in sorted(folder.iterdir()) if each.is_dir() and not each.name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _same(base: Path, file: dict[str, Any]) -> bool:

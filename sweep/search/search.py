@@ -84,7 +84,8 @@ def as_search(prepared: Prepared, objective: Objective) -> Prepared:
     order = blocks_of(prepared.sweep, objective)  # slices are of places in it
     identity = hashlib.sha256(f"{prepared.sweep.identity} {json.dumps(asked)} {order}".encode()).hexdigest()
     sweep = replace(prepared.sweep, identity=identity)
-    return replace(prepared, sweep=sweep, provenance=prepared.provenance | {"sweep": identity, "search": asked})
+    told = {"sweep": identity, "search": asked | {"of": prepared.sweep.identity}}
+    return replace(prepared, sweep=sweep, provenance=prepared.provenance | told)
 
 
 def run_search(
