@@ -16,7 +16,7 @@ from sweep.folder import Folder, Location
 from sweep.preparation import Prepared, prepare
 from sweep.query import results
 from sweep.ranking import rank
-from sweep.spec import SweepSpec
+from sweep.spec import SweepSpec, stored_spec
 from sweep.store import Store
 
 BEST: Final = "best"
@@ -47,7 +47,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     if held is None:
         raise SpecError(f"{store.folder}: holds no results of a sweep")
     try:
-        spec = SweepSpec.model_validate(held["spec"])
+        spec = stored_spec(held["spec"])
     except ValidationError as error:
         raise first_error(error, f"{store.folder}", {}, SweepSpec) from None
     base = _base(held, store.folder, spec_file)

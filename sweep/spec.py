@@ -35,7 +35,7 @@ from sweep.document import apply_sets, first_error, read_spec
 from sweep.failures import Failures
 from sweep.faults import bare_size, meant
 from sweep.stragglers import Stragglers
-from sweep.workloads import Section, WorkloadSpec, from_text
+from sweep.workloads import STORED, Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
     "model_parallel_NPU_group": "tp",
@@ -342,6 +342,11 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     if problem:
         raise _with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
     return spec
+
+
+def stored_spec(held: object) -> SweepSpec:
+    """The spec that a result holds, as this version stores it or an earlier one did. Raises ValidationError."""
+    return SweepSpec.model_validate(held, context=STORED)
 
 
 def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
