@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -186,22 +186,31 @@ def _digest(data: bytes | memoryview, place: int) -> str:
     return digest.hexdigest()
 
 
-def sealed_text(provenance: dict[str, Any]) -> bytes:
-    """The manifest of a sweep: its provenance with its own hash, as JSON."""
-    plain = {key: value for key, value in provenance.items() if key != _KEY} | {CHECKSUM: _ALGORITHM}
-    return json.dumps(plain | {_KEY: _text_digest(plain)}, indent=1).encode()
+def sealed_text(plain: Mapping[str, Any]) -> bytes:
+    """Data with its own hash, as JSON: the manifest of a sweep, the record of a night."""
+    kept = {key: value for key, value in plain.items() if key != _KEY} | {CHECKSUM: _ALGORITHM}
+    return json.dumps(kept | {_KEY: _text_digest(kept)}, indent=1).encode()
+
+
+def unsealed(data: bytes) -> tuple[dict[str, Any], bool]:
+    """The data in such a text, and whether it has a hash: those of earlier versions have none. Raises ValueError if damaged."""
+    held = json.loads(data)
+    if not isinstance(held, dict):
+        raise ValueError("not a mapping")
+    sealed = CHECKSUM in held or _KEY in held
+    if sealed and held.get(_KEY) != _text_digest(held):
+        raise ValueError("its hash does not match")
+    return {key: value for key, value in held.items() if key not in (CHECKSUM, _KEY)}, sealed
 
 
 def opened_text(data: bytes) -> dict[str, Any]:
-    """The provenance in a manifest. Raises ValueError if it is damaged; those of earlier versions have no hash."""
-    held = json.loads(data)
-    if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
+    """The provenance in a manifest. Raises ValueError if it is damaged."""
+    held, _ = unsealed(data)
+    if not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
         raise ValueError("not a sweep's provenance")
-    if (CHECKSUM in held or _KEY in held) and held.get(_KEY) != _text_digest(held):
-        raise ValueError("its hash does not match")
     return held
 
 
-def _text_digest(provenance: dict[str, Any]) -> str:
-    plain = {key: value for key, value in provenance.items() if key != _KEY}
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+def _text_digest(plain: Mapping[str, Any]) -> str:
+    kept = {key: value for key, value in plain.items() if key != _KEY}
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
