@@ -107,7 +107,7 @@ def intake_rows() -> Rows:
     """Rows a second that one driver can take in and write, with workers that need no time."""
     rows = 400 * MAX_ROWS
     sweep = prepare(load_spec(EXAMPLE), EXAMPLE.parent).sweep
-    data = encoded(evaluate(sweep, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}")
+    data = encoded(evaluate(sweep, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}", Slice(60_000, 60_000 + MAX_ROWS))
     for writer in ("driver", "worker"):
         with tempfile.TemporaryDirectory() as out, opened(Kind.ray, 2, 120.0, writer, folder_at(out)) as executor:
             task = Instant(sweep=sweep, directory=out, provenance=data.to_pybytes())

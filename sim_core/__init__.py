@@ -10,12 +10,15 @@ from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.describing import Group, Shape, shape_of
+from sim_core.documents import key_path, located, parse_json, parse_yaml, read_document
 from sim_core.engine.codes import SCHEDULES
 from sim_core.errors import (
     FormatError,
     SimError,
     SpecError,
+    named,
     nearest,
+    one_line,
     shown,
 )
 from sim_core.exporting import export_simai
@@ -238,7 +241,14 @@ __all__ = [
     "measured_kernels",
     "memory_basis",
     "precisions",
+    "key_path",
+    "located",
+    "named",
     "nearest",
+    "one_line",
+    "parse_json",
+    "parse_yaml",
+    "read_document",
     "parameters",
     "parse_hardware",
     "parse_model",

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 
 class SimError(Exception):
-    """Base of all errors that a user's input can cause."""
+    """Base of all errors that a user's input can cause; its message is one line, whatever names are in it."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(one_line(text))
 
 
 class FormatError(SimError):
@@ -22,6 +25,19 @@ class FormatError(SimError):
 
 class SpecError(SimError):
     """A sweep spec, a preset or an option is wrong; reads `where: key: what`."""
+
+
+def one_line(text: str) -> str:
+    """`text` with an escape in place of every line break, control character and other that prints nothing."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def named(name: object, limit: int = 60) -> str:
+    """A name for a message: as it is, in quotes if it is empty, long, or has characters that cannot be told in print."""
+    text = str(name)
+    return text if text.isascii() and text.isprintable() and 0 < len(text) <= limit else shown(text, limit)
 
 
 def shown(text: object, limit: int = 60) -> str:

@@ -110,8 +110,10 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_INPUT) from None
     except OSError as error:
+        from sim_core import one_line
+
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"error: {where}{error.strerror or ' '.join(str(error).split())}\n")
+        sys.stderr.write(one_line(f"error: {where}{error.strerror or ' '.join(str(error).split())}") + "\n")
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it

@@ -60,7 +60,7 @@ def _joined(store: Store, parts: list[Slice], provenance: bytes, identity: str) 
     whole = Slice(parts[0].start, parts[-1].stop)
     table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
     (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
-    data = encoded(batch, provenance, added(counts) if counts else None)
+    data = encoded(batch, provenance, whole, added(counts) if counts else None)
     if data.size > MOST_BYTES:
         half = len(parts) // 2
         _joined(store, parts[:half], provenance, identity)

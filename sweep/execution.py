@@ -141,7 +141,7 @@ def _with_need(error: OSError, sweep: Sweep, left: int) -> OSError:
 
 
 def _bytes_per_plan(batch: pa.RecordBatch) -> float:
-    return float(encoded(batch, b"{}").size / batch.num_rows)
+    return float(encoded(batch, b"{}", Slice(0, batch.num_rows)).size / batch.num_rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo
 
 from sim_core import SpecError, Workload, implied_model, parameters, quantity, short
-from sweep.workloads import Section
+from sweep.workloads import STORED, Section
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,14 +30,25 @@ RESTART_S: Final = 600.0
 HOUR_S: Final = 3600.0
 
 
-def _in_unit(unit: str) -> BeforeValidator:
-    def convert(given: object) -> object:
+def _in_unit(unit: str) -> Any:
+    """A number that is read and stored with its unit; what a result holds may be one in SI, as earlier versions stored it."""
+
+    def convert(given: object, info: ValidationInfo) -> object:
+        if given is None or (info.context is STORED and isinstance(given, float)):
+            return given
         try:
-            return None if given is None else quantity(given, unit)
+            return quantity(given, unit)
         except SpecError as error:
             raise ValueError(str(error)) from None
 
-    return BeforeValidator(convert)
+    def stored(value: float | None) -> str | None:
+        return None if value is None else f"{value!r} {unit}"
+
+    return BeforeValidator(convert), PlainSerializer(stored, when_used="json")
+
+
+_BANDWIDTH: Final = _in_unit("B/s")
+_SECONDS: Final = _in_unit("s")
 
 
 class Failures(Section):
@@ -48,19 +59,19 @@ class Failures(Section):
     """
 
     per_gpu_hour: Annotated[float, Field(gt=0, le=1)] = LLAMA_3
-    write_bandwidth_per_gpu: Annotated[float, _in_unit("B/s"), Field(gt=0)] = TECTONIC
-    write_bandwidth: Annotated[Annotated[float, Field(gt=0)] | None, _in_unit("B/s")] = None
-    restart: Annotated[float, _in_unit("s"), Field(ge=0)] = RESTART_S
-    interval: Annotated[Annotated[float, Field(gt=0)] | None, _in_unit("s")] = None
+    write_bandwidth_per_gpu: Annotated[float, *_BANDWIDTH, Field(gt=0)] = TECTONIC
+    write_bandwidth: Annotated[Annotated[float, Field(gt=0)] | None, *_BANDWIDTH] = None
+    restart: Annotated[float, *_SECONDS, Field(ge=0)] = RESTART_S
+    interval: Annotated[Annotated[float, Field(gt=0)] | None, *_SECONDS] = None
 
     def note(self, checkpoint_bytes: float | None) -> str:
         """What is counted, in one line."""
         sources = {
-            "per_gpu_hour": "Llama 3's rate",
-            "write_bandwidth_per_gpu": "Llama 3's storage",
-            "restart": "MegaScale's",
+            "per_gpu_hour": (LLAMA_3, "Llama 3's rate"),
+            "write_bandwidth_per_gpu": (TECTONIC, "Llama 3's storage"),
+            "restart": (RESTART_S, "MegaScale's"),
         }
-        told = {name: "" if name in self.model_fields_set else f" ({source})" for name, source in sources.items()}
+        told = {name: f" ({source})" if getattr(self, name) == value else "" for name, (value, source) in sources.items()}
         size = "a checkpoint of unknown size" if checkpoint_bytes is None else f"a checkpoint of {short(checkpoint_bytes, 'B')}"
         return (
             f"failures: {self.per_gpu_hour:.3g} a GPU-hour{told['per_gpu_hour']}, {size} written at "

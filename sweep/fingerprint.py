@@ -38,7 +38,8 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
     files = {} if given.path is None else {"workload": given.path}
     preset = (given.model or {}).get("preset")
     if isinstance(preset, str) and preset not in model_names():
-        files["workload"] = f"{preset}/config.json" if (base / preset).is_dir() else preset
+        role = "model" if files else "workload"
+        files[role] = f"{preset}/config.json" if (base / preset).is_dir() else preset
     named = [spec.hardware.get("preset"), spec.workload.measured_on]
     for key, values in spec.axes.items():
         names = key.split(",")

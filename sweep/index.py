@@ -42,7 +42,7 @@ class Index:
     """What a footer says of its file."""
 
     sweep: str  # identity of the sweep
-    positions: int  # rows, and plans that are counted instead
+    positions: tuple[int, int]  # of the slice: its first, and the one after its last
     statuses: list[tuple[str, str, int]]  # status, reason, rows
     memory: tuple[float, float, float, float] | None  # of plans that do not fit: least and most needed, least and most there
     _bounds: dict[str, list[Any]]
@@ -63,7 +63,7 @@ class Index:
         return int(first), int(size), digest
 
 
-def empty_index(batch: pa.RecordBatch, sweep: str, positions: int) -> bytes:
+def empty_index(batch: pa.RecordBatch, sweep: str, positions: tuple[int, int]) -> bytes:
     """The index of a file before it is written: zeros for hashes and places; empty for rows that are no result's."""
     if not {"status", "reason"} <= set(batch.schema.names):
         return b""
@@ -104,9 +104,12 @@ def read_index(footer: bytes, zeros: tuple[int, int] | None) -> Index | None:
     if found[1].decode() != _sha(plain):
         raise ValueError("its hash does not match")
     held, _ = json.JSONDecoder().raw_decode(footer[found.start() :].decode("utf-8", "replace"))
+    if not isinstance(held["positions"], list):
+        return None  # their number, as an earlier version wrote it
+    start, stop = held["positions"]
     return Index(
         sweep=held["sweep"],
-        positions=held["positions"],
+        positions=(start, stop),
         statuses=held["statuses"],
         memory=held["memory"],
         _bounds=held["bounds"],

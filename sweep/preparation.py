@@ -19,6 +19,7 @@ from sim_core import (
     Workload,
     hardware_table,
     memory_basis,
+    one_line,
     plausibility,
     read_hardware,
     short,
@@ -102,7 +103,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     if spec.stragglers:
         notes.append(spec.stragglers.note())
     start, near = _start(workload, table)
-    notes += near
+    notes = [one_line(note) for note in (*notes, *near)]
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -136,7 +137,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
     }
-    return Prepared(sweep=sweep, warnings=warnings, notes=tuple(notes), provenance=provenance)
+    return Prepared(sweep=sweep, warnings=tuple(map(one_line, warnings)), notes=tuple(notes), provenance=provenance)
 
 
 FAR = 0.03
@@ -204,9 +205,10 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
     """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, model; not paths."""
     digest = hashlib.sha256()
     plain = spec.model_dump(mode="json")
-    chosen = {key: plain[key] for key in ("axes", "where", "sample")}
+    chosen = {"axes": _without_paths(plain["axes"]), **{key: plain[key] for key in ("where", "sample")}}
     digest.update(json.dumps(chosen).encode())
-    digest.update(json.dumps([sorted(space.held.items()), sorted(space.labels.items())]).encode())
+    labels = {name: values for name, values in space.labels.items() if name != "hardware"}
+    digest.update(json.dumps([sorted(space.held.items()), sorted(labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
     digest.update(json.dumps([variant.value(f"peak_flops_{workload.dtype}") for variant in variants]).encode())  # MFU
     if workload.modelled is not None:  # every number counts, and the tables
@@ -223,6 +225,19 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update(f"stragglers {spec.stragglers.model_dump_json()}".encode())
     digest.update(f"{workload.content} {source_hash()}".encode())
     return digest.hexdigest()
+
+
+def _without_paths(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The axes with numbers in place of the names and paths of hardware, whose contents count in this order."""
+    found = dict(axes)
+    for key, values in axes.items():
+        names = key.split(",")
+        if "hardware" in names:
+            rows = values if len(names) > 1 else [[value] for value in values]
+            at = names.index("hardware")
+            order = list(dict.fromkeys(row[at] for row in rows))
+            found[key] = [[*row[:at], order.index(row[at]), *row[at + 1 :]] for row in rows]
+    return found
 
 
 def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:

@@ -58,7 +58,7 @@ class Reading:
         """Check every byte of these files. Raises SpecError if one is damaged."""
 
         def fine(file: File) -> bool:
-            return is_whole(file.path.read_bytes(), file.part.rows, self.sweep)
+            return is_whole(file.path.read_bytes(), file.part, self.sweep)
 
         self._refuse_but(fine, [file for file in files if (file.path, "") not in self._checked])
         self._checked |= {(file.path, "") for file in files}
@@ -95,7 +95,7 @@ def reading(directory: Location) -> Iterator[Reading]:
         except (OSError, ValueError):
             lost.append(part)
             continue
-        if index is not None and (index.sweep, index.positions) != (sweep, part.rows):
+        if index is not None and (index.sweep, index.positions) != (sweep, (part.start, part.stop)):
             lost.append(part)
         files.append(File(part=part, path=path, index=index))
     store.refuse(lost)

@@ -16,7 +16,7 @@ from sweep.folder import Folder, Location
 from sweep.preparation import Prepared, prepare
 from sweep.query import results
 from sweep.ranking import rank
-from sweep.spec import SweepSpec
+from sweep.spec import SweepSpec, stored_spec
 from sweep.store import Store
 
 BEST: Final = "best"
@@ -47,7 +47,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     if held is None:
         raise SpecError(f"{store.folder}: holds no results of a sweep")
     try:
-        spec = SweepSpec.model_validate(held["spec"])
+        spec = stored_spec(held["spec"])
     except ValidationError as error:
         raise first_error(error, f"{store.folder}", {}, SweepSpec) from None
     base = _base(held, store.folder, spec_file)
@@ -58,7 +58,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     notes = []
     if held.get("model") != prepared.provenance["model"]:
         notes.append("the result is of another version of the simulator; what follows is simulated by this one")
-    elif held.get("sweep") != prepared.sweep.identity:
+    elif held.get("search", held).get("of", held["sweep"]) != prepared.sweep.identity:
         notes.append(
             "hardware or model files have changed since the result was made; what follows is simulated with those of now"
         )
@@ -111,9 +111,17 @@ def _folders(folder: Folder) -> Iterator[Path]:
         seen += len(level)
         if seen > _MOST_FOLDERS:
             break
-        level = [each for one in level for each in sorted(one.iterdir()) if each.is_dir() and not each.name.startswith(".")]
+        level = [each for one in level for each in _inside(one)]
     if folder.local is not None:
         yield from folder.local.absolute().parents
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The folders in it that can be read."""
+    try:
+        return [each for each in sorted(folder.iterdir()) if each.is_dir() and not each.name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _same(base: Path, file: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -23,6 +23,8 @@ from sweep.index import INDEX, Index, empty_index, fill_index, read_index
 
 PROVENANCE: Final = b"sweep.provenance"
 SEAL: Final = b"sweep.sha256"
+POSITIONS: Final = b"sweep.positions"
+"""Key of the footer: the first position of the slice and the one after its last. Files of earlier versions have none."""
 COUNTED: Final = b"sweep.counted"
 """Key of the footer: how many plans of the slice are no rows, by reason, and other facts of a search."""
 CHECKSUM: Final = "checksum"
@@ -73,14 +75,14 @@ def covering(parts: Sequence[Slice]) -> list[Slice]:
     return chosen[::-1]
 
 
-def encoded(batch: pa.RecordBatch, provenance: bytes, counted: dict[str, Any] | None = None) -> pa.Buffer:
-    """A slice's rows as a sealed Parquet file; `counted`: see COUNTED."""
+def encoded(batch: pa.RecordBatch, provenance: bytes, part: Slice | None, counted: dict[str, Any] | None = None) -> pa.Buffer:
+    """The rows of a slice as a sealed Parquet file; `counted`: see COUNTED. Without a slice, the manifest."""
     floats = [field.name for field in batch.schema if pa.types.is_floating(field.type)]
     others = [field.name for field in batch.schema if not pa.types.is_floating(field.type) and field.name != _NUMBER]
     numbers = {_NUMBER: "DELTA_BINARY_PACKED"} if _NUMBER in batch.schema.names else {}
-    counts = {} if counted is None else {COUNTED: json.dumps(counted).encode()}
-    positions = batch.num_rows + sum((counted or {}).get("plans", {}).values())
-    index = empty_index(batch, json.loads(provenance).get("sweep", ""), positions)
+    facts = {} if counted is None else {COUNTED: json.dumps(counted).encode()}
+    facts |= {} if part is None else {POSITIONS: f"{part.start} {part.stop}".encode()}
+    index = b"" if part is None else empty_index(batch, json.loads(provenance).get("sweep", ""), (part.start, part.stop))
     sink = BytesIO()
     with pq.ParquetWriter(
         sink,
@@ -92,7 +94,7 @@ def encoded(batch: pa.RecordBatch, provenance: bytes, counted: dict[str, Any] | 
         write_page_checksum=True,
     ) as writer:
         writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(batch.num_rows, 1))
-        writer.add_key_value_metadata({PROVENANCE: provenance, **counts, **({INDEX: index} if index else {}), SEAL: _EMPTY})
+        writer.add_key_value_metadata({PROVENANCE: provenance, **facts, **({INDEX: index} if index else {}), SEAL: _EMPTY})
     data = sink.getbuffer()
     if index:
         fill_index(data, index)
@@ -102,8 +104,8 @@ def encoded(batch: pa.RecordBatch, provenance: bytes, counted: dict[str, Any] | 
     return pa.py_buffer(data)
 
 
-def is_whole(data: bytes, rows: int, identity: str | None) -> bool:
-    """Whether `data` is the file of a slice with this number of rows, undamaged, and of this sweep (None: of any)."""
+def is_whole(data: bytes, part: Slice | None, identity: str | None) -> bool:
+    """Whether `data` is the file of this very slice (None: the manifest), undamaged, and of this sweep (None: of any)."""
     place = _place(data)
     if place is not None and data[place : place + len(_EMPTY)] != b"sha256:" + _digest(data, place).encode():
         return False
@@ -112,8 +114,12 @@ def is_whole(data: bytes, rows: int, identity: str | None) -> bool:
         provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
     except (pa.ArrowException, OSError, ValueError):
         return False
-    if not isinstance(provenance, dict) or footer.num_rows + sum(counted_in(footer).get("plans", {}).values()) != rows:
+    rows = footer.num_rows + sum(counted_in(footer).get("plans", {}).values())
+    own = (footer.metadata or {}).get(POSITIONS)
+    if not isinstance(provenance, dict) or rows != (0 if part is None else part.rows):
         return False
+    if own is not None and (part is None or own != f"{part.start} {part.stop}".encode()):
+        return False  # of another slice
     if place is None and CHECKSUM in provenance:
         return False  # the seal itself is damaged
     return identity is None or provenance.get("sweep") == identity
@@ -153,9 +159,9 @@ def added(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"plans": dict(plans), **sums}
 
 
-def carried(data: bytes, rows: int) -> dict[str, Any]:
-    """The provenance in a slice's file. Raises ValueError if the file is damaged."""
-    if not is_whole(data, rows, None):
+def carried(data: bytes, part: Slice | None) -> dict[str, Any]:
+    """The provenance in the file of a slice, or in the manifest. Raises ValueError if the file is damaged."""
+    if not is_whole(data, part, None):
         raise ValueError("is damaged")
     return opened_text(pq.read_metadata(BytesIO(data)).metadata[PROVENANCE])
 
@@ -180,22 +186,31 @@ def _digest(data: bytes | memoryview, place: int) -> str:
     return digest.hexdigest()
 
 
-def sealed_text(provenance: dict[str, Any]) -> bytes:
-    """The manifest of a sweep: its provenance with its own hash, as JSON."""
-    plain = {key: value for key, value in provenance.items() if key != _KEY} | {CHECKSUM: _ALGORITHM}
-    return json.dumps(plain | {_KEY: _text_digest(plain)}, indent=1).encode()
+def sealed_text(plain: Mapping[str, Any]) -> bytes:
+    """Data with its own hash, as JSON: the manifest of a sweep, the record of a night."""
+    kept = {key: value for key, value in plain.items() if key != _KEY} | {CHECKSUM: _ALGORITHM}
+    return json.dumps(kept | {_KEY: _text_digest(kept)}, indent=1).encode()
+
+
+def unsealed(data: bytes) -> tuple[dict[str, Any], bool]:
+    """The data in such a text, and whether it has a hash: those of earlier versions have none. Raises ValueError if damaged."""
+    held = json.loads(data)
+    if not isinstance(held, dict):
+        raise ValueError("not a mapping")
+    sealed = CHECKSUM in held or _KEY in held
+    if sealed and held.get(_KEY) != _text_digest(held):
+        raise ValueError("its hash does not match")
+    return {key: value for key, value in held.items() if key not in (CHECKSUM, _KEY)}, sealed
 
 
 def opened_text(data: bytes) -> dict[str, Any]:
-    """The provenance in a manifest. Raises ValueError if it is damaged; those of earlier versions have no hash."""
-    held = json.loads(data)
-    if not isinstance(held, dict) or not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
+    """The provenance in a manifest. Raises ValueError if it is damaged."""
+    held, _ = unsealed(data)
+    if not isinstance(held.get("sweep"), str) or not isinstance(held.get("spec"), dict):
         raise ValueError("not a sweep's provenance")
-    if (CHECKSUM in held or _KEY in held) and held.get(_KEY) != _text_digest(held):
-        raise ValueError("its hash does not match")
     return held
 
 
-def _text_digest(provenance: dict[str, Any]) -> str:
-    plain = {key: value for key, value in provenance.items() if key != _KEY}
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+def _text_digest(plain: Mapping[str, Any]) -> str:
+    kept = {key: value for key, value in plain.items() if key != _KEY}
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()

@@ -89,7 +89,7 @@ class SliceTask:
 
     def encode(self, part: Slice) -> pa.Buffer:
         """Simulate a slice; returns its file, to be stored."""
-        return encoded(evaluate(self.sweep, np.arange(part.start, part.stop)), self.provenance)
+        return encoded(evaluate(self.sweep, np.arange(part.start, part.stop)), self.provenance, part)
 
     def store(self, part: Slice, data: pa.Buffer) -> None:
         """Raises OSError."""
@@ -99,7 +99,7 @@ class SliceTask:
         """Store a slice that failed at every attempt: its legal plans become `failed`, with `reason`."""
         begun = time.perf_counter()
         batch = evaluate(self.sweep, np.arange(part.start, part.stop), REASON[reason])
-        self.store(part, encoded(batch, self.provenance))
+        self.store(part, encoded(batch, self.provenance, part))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
 
 

@@ -23,6 +23,7 @@ from sim_core import (
     SpecError,
     checkpointing_codes,
     imbalance_codes,
+    named,
     nearest,
     quantity,
     shown,
@@ -30,11 +31,11 @@ from sim_core import (
     whole_number,
 )
 from sweep.budget import Budget
-from sweep.document import apply_sets, first_error, read_document
+from sweep.document import apply_sets, first_error, read_spec
 from sweep.failures import Failures
 from sweep.faults import bare_size, meant
 from sweep.stragglers import Stragglers
-from sweep.workloads import Section, WorkloadSpec, from_text
+from sweep.workloads import STORED, Section, WorkloadSpec, from_text
 
 ALIASES: Final = {
     "model_parallel_NPU_group": "tp",
@@ -203,9 +204,9 @@ def _field_name(key: object, section: str) -> str:
     name = ALIASES.get(str(key), str(key))
     known = (*FIELDS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
     if name not in known:
-        raise ValueError(f"{section}.{key}: unknown name, {meant(str(key), (*known, *ALIASES))}")
+        raise ValueError(f"{section}.{named(key)}: unknown name, {meant(str(key), (*known, *ALIASES))}")
     if section == "fixed" and name.startswith("hardware"):
-        raise ValueError(f"{section}.{key}: fixed hardware belongs under `hardware:`")
+        raise ValueError(f"{section}.{named(key)}: fixed hardware belongs under `hardware:`")
     return name
 
 
@@ -331,7 +332,7 @@ def _ratio(name: str, value: object, where: str) -> float:
 
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
-    document, lines = read_document(path)
+    document, lines = read_spec(path)
     lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
     try:
         spec = SweepSpec.model_validate(applied := apply_sets(document, sets))
@@ -341,6 +342,11 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     if problem:
         raise _with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
     return spec
+
+
+def stored_spec(held: object) -> SweepSpec:
+    """The spec that a result holds, as this version stores it or an earlier one did. Raises ValidationError."""
+    return SweepSpec.model_validate(held, context=STORED)
 
 
 def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:

@@ -33,10 +33,14 @@ class _Line:
 
 
 def starter_name(given: str) -> str:
-    """A name for the sweep of a model or file: letters, digits, dots and dashes."""
+    """A name for the sweep of a model or file: letters, digits, dots and dashes. Raises SpecError."""
     path = Path(given)
-    stem = path.resolve().parent.name if path.name == "config.json" else path.name if given in model_names() else path.stem
-    stem = path.name if path.is_dir() else stem.partition(".simai")[0]
+    if path.name == "config.json" or (path / "config.json").is_file():
+        stem = read_model(given).name
+    elif given in model_names() or path.is_dir():
+        stem = path.name
+    else:
+        stem = path.stem.partition(".simai")[0]
     return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in stem).strip("-.") or "sweep"
 
 

@@ -67,7 +67,7 @@ class Store:
                     self.folder.delete(part.file_name)
             text = sealed_text(provenance)
             columns = self._schema() if schema is None else schema
-            self.folder.write_bytes(MANIFEST, encoded(pa.RecordBatch.from_pylist([], schema=columns), text))
+            self.folder.write_bytes(MANIFEST, encoded(pa.RecordBatch.from_pylist([], schema=columns), text, None))
             if OLD_MANIFEST in names:
                 self.folder.delete(OLD_MANIFEST)
             yield text
@@ -99,7 +99,7 @@ class Store:
         for name in (MANIFEST, OLD_MANIFEST):
             try:
                 data = self.folder.read_bytes(name)
-                return carried(data, 0) if name == MANIFEST else opened_text(data)
+                return carried(data, None) if name == MANIFEST else opened_text(data)
             except FileNotFoundError:
                 continue
             except ValueError as error:
@@ -128,7 +128,7 @@ class Store:
         found: dict[str, dict[str, Any]] = {}
         for part in self._parts():
             try:
-                held = carried(self.folder.read_bytes(part.file_name), part.rows)
+                held = carried(self.folder.read_bytes(part.file_name), part)
             except (FileNotFoundError, ValueError):
                 continue
             found[held["sweep"]] = held
@@ -176,7 +176,7 @@ class Store:
                 if self.folder.local is None:
                     raise  # the store cannot be reached; the file may be fine
                 return False
-            if not is_whole(data, part.rows, identity):
+            if not is_whole(data, part, identity):
                 return False
             if copies is not None:
                 (copies / part.file_name).write_bytes(data)
@@ -247,7 +247,7 @@ class Store:
     def replace(self, parts: Sequence[Slice], whole: Slice, data: pa.Buffer, identity: str) -> None:
         """Put one file in the place of adjacent slices, once it has been read back. Raises SpecError."""
         self.folder.write_bytes(whole.file_name, data)
-        if not is_whole(self.folder.read_bytes(whole.file_name), whole.rows, identity):
+        if not is_whole(self.folder.read_bytes(whole.file_name), whole, identity):
             self.folder.delete(whole.file_name)
             raise SpecError(f"{self.folder / whole.file_name}: was not stored as written; the slices it was made from are kept")
         for part in parts:

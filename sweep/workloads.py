@@ -30,10 +30,14 @@ STACK: Final = "megatron-core"
 """The stack of a model that names none."""
 
 
-class Section(BaseModel):
-    """A section of a spec: immutable, and no key but its own."""
+STORED: Final = "stored"
+"""The context in which a spec is validated that a result holds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+class Section(BaseModel):
+    """A section of a spec: immutable, and no key but its own. What is stored of it (JSON) it reads back to the same."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
 
 
 def from_text(key: str) -> Any:

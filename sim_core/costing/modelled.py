@@ -12,6 +12,7 @@ from sim_core.costing.case import (
     EXPERTS_FORWARD,
     LAUNCH_BACKWARD,
     LAUNCH_FORWARD,
+    WAIT_APART,
     WAIT_BACKWARD,
     WAIT_FORWARD,
     WEIGHT_COMPUTE,
@@ -42,6 +43,8 @@ Bools = npt.NDArray[np.bool_]
 EXPOSED: Final = 1
 AGAIN: Final = 2
 """Row of `nic_s`."""
+WEIGHT_LAUNCHES: Final = 0.25
+"""Part of a layer's backward kernels that are of weight gradients: the second GEMM of each of four linear layers, of some 16."""
 
 
 def cost_model_blocks(
@@ -119,24 +122,27 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
             blocks.nic_s[:, at, AGAIN] += np.where(left_out[:, None], 0.0, nic)
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
-    launched_s = _launch(blocks, at, stack, ran_s, mask == ALL)
-    weights = of_phase[WEIGHT_GRADIENT]
-    blocks.apart_s[:, at, WEIGHT_COMPUTE] += weights
-    blocks.apart_s[:, at, WEIGHT_GRADIENTS] += weights + launched_s * weights / np.maximum(backward, 1e-30)
+    blocks.apart_s[:, at, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
+    _launch(blocks, at, stack, ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
 
 
-def _launch(blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], whole: Bools) -> Floats:
+def _launch(
+    blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], weights_s: Floats, whole: Bools
+) -> None:
     """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
 
-    `whole`: whether recompute runs all of a layer. Returns what the backward takes longer: input and weight gradients in
-    proportion to their compute, so that neither takes longer on a faster device.
+    `weights_s`: of the backward, what weight gradients take; where these run apart, each part has kernels of its own to launch.
+    `whole`: whether recompute runs all of a layer.
     """
     forward_s, backward_s, again_s = ran_s
+    inputs_s = backward_s - weights_s
     if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
         forward_s, backward_s = np.maximum(forward_s, stack.launch_forward), np.maximum(backward_s, stack.launch_backward)
         again_s = np.where(whole, np.maximum(again_s, stack.launch_forward), again_s)
         blocks.apart_s[:, at, LAUNCH_FORWARD] += stack.launch_forward
         blocks.apart_s[:, at, LAUNCH_BACKWARD] += stack.launch_backward
+        weights_s = np.maximum(weights_s, WEIGHT_LAUNCHES * stack.launch_backward)
+        inputs_s = np.maximum(inputs_s, (1 - WEIGHT_LAUNCHES) * stack.launch_backward)
     blocks.apart_s[:, at, WAIT_FORWARD] += forward_s - ran_s[0]
     blocks.apart_s[:, at, WAIT_BACKWARD] += backward_s - ran_s[1]
     blocks.forward_s[:, at] += forward_s
@@ -144,7 +150,8 @@ def _launch(blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, 
     blocks.again_s[:, at] += again_s
     blocks.work[:, at, LAUNCH_S] += forward_s - ran_s[0] + (backward_s - ran_s[1])
     blocks.again[:, at, LAUNCH_S] += again_s - ran_s[2]
-    return backward_s - ran_s[1]
+    blocks.apart_s[:, at, WEIGHT_GRADIENTS] += weights_s
+    blocks.apart_s[:, at, WAIT_APART] += np.maximum(inputs_s + weights_s - backward_s, 0.0)
 
 
 def again_mask(plans: Plans, rows: Ints) -> Ints:

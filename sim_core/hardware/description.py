@@ -12,7 +12,8 @@ import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sim_core.errors import SpecError, nearest, shown
+from sim_core.documents import key_path, located, read_document
+from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.units import SWITCH, quantity
 
@@ -38,7 +39,7 @@ def _number(unit: str) -> Any:
             return given
         mapping = given if isinstance(given, Mapping) else {"value": given, "source": "given without a source"}
         if set(mapping) != {"value", "source"}:
-            raise ValueError(f"found keys {', '.join(map(str, mapping))}, expected value and source")
+            raise ValueError(f"found keys {', '.join(map(named, mapping))}, expected value and source")
         try:
             value = quantity(mapping["value"], unit)
         except SpecError as error:
@@ -187,7 +188,7 @@ class Hardware(_Model):
         document |= {name: dict(getattr(self, name)) for name in _SECTIONS}
         for key, value in values.items():
             if key not in KEYS:
-                raise SpecError(f"hardware.{key}: unknown number, {nearest(key, KEYS)}")
+                raise SpecError(f"hardware.{named(key)}: unknown number, {nearest(key, KEYS)}")
             document[KEYS[key][0]][key] = value
         return parse_hardware(document, f"hardware {self.name}")
 
@@ -270,7 +271,7 @@ def _check_levels(hardware: Hardware, where: str) -> None:
 
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
-    key = ".".join(str(part) for part in fault["loc"])
+    key = key_path(fault["loc"])
     if fault["type"] == "extra_forbidden":
         parent: type[BaseModel] = _SECTIONS.get(str(fault["loc"][0]), Hardware) if len(fault["loc"]) > 1 else Hardware
         return f"{key}: unknown key, {nearest(str(fault['loc'][-1]), parent.model_fields)}"
@@ -316,14 +317,15 @@ def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
     else:
         path = (base or Path()) / name_or_path
         if path.suffix not in (".yaml", ".yml"):
-            raise SpecError(f"unknown hardware preset {name_or_path!r}, {nearest(name_or_path, preset_names())}")
+            raise SpecError(f"unknown hardware preset {shown(name_or_path)}, {nearest(name_or_path, preset_names())}")
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document, lines = read_document(path, "name, device, node, fabric")
     except OSError as error:
         raise SpecError(f"hardware {name_or_path!r}: {error.strerror}: {path}") from None
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
-        raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
-    return parse_hardware(document, str(path))
+    try:
+        return parse_hardware(document, str(path))
+    except SpecError as error:
+        raise located(error, str(path), lines) from None
 
 
 def hardware_yaml(hardware: Hardware) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import ValidationError
 
-from sim_core.errors import SpecError, nearest, shown
+from sim_core.documents import key_path
+from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.description import Activation, Checked, Experts, Mla, Model, Norm, Position, Window
 
 SECTIONS: Final[dict[str, type[Checked]]] = {"mla": Mla, "experts": Experts, "window": Window}
@@ -20,7 +21,7 @@ def put(document: dict[str, Any], key: str, value: object, where: str) -> None:
     names = SECTIONS[section].model_fields if section in SECTIONS else Model.model_fields
     if (section and section not in SECTIONS) or name not in names:
         known = [*Model.model_fields, *(f"{s}.{n}" for s, kind in SECTIONS.items() for n in kind.model_fields)]
-        raise SpecError(f"{where}: {key}: unknown key, {nearest(key, known)}")
+        raise SpecError(f"{where}: {named(key)}: unknown key, {nearest(key, known)}")
     if section:
         inside = document.get(section)
         document[section] = {**(inside if isinstance(inside, Mapping) else {}), name: value}
@@ -43,7 +44,7 @@ def _first_fault(error: ValidationError) -> str:
     faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     fault = faults[0]
     path = [str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "tuple[", "constrained-"))]
-    key = ".".join(path)
+    key = key_path(path)
     if fault["type"] == "extra_forbidden":
         parent = SECTIONS.get(path[0], Model) if len(path) > 1 else Model
         return f"{key}: unknown key, {nearest(path[-1], parent.model_fields)}"

@@ -7,17 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from sim_core.errors import SpecError, nearest
+from sim_core.documents import Lines, located, read_document
+from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model
 from sim_core.models.parsing import parse_model, put
-from sim_core.models.readers.config_fields import load_config
 from sim_core.models.readers.hugging_face import read_config
 from sim_core.models.readers.megatron import read_megatron
 from sim_core.models.readers.megatron_text import flags_of_document, flags_of_text
 
 PRESET_DIR: Final = Path(__file__).parent / "presets"
+CONFIG: Final = "config.json"
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".txt", ".sh", ".slurm")
 
 
@@ -35,39 +34,50 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
     """
     path = PRESET_DIR / f"{name_or_path}.yaml" if name_or_path in model_names() else (base or Path()) / name_or_path
     if name_or_path not in model_names() and path.suffix not in SUFFIXES and not path.exists():
-        raise SpecError(f"unknown model {name_or_path!r}, {nearest(name_or_path, model_names())}, or a path")
+        raise SpecError(f"unknown model {shown(name_or_path)}, {nearest(name_or_path, model_names())}, or a path")
     values = values or {}
-    document = _read(path, values)
+    document, lines = _read(path, name_or_path, values)
     for key, value in values.items():
         put(document, key, value, name_or_path)
-    return parse_model(document, name_or_path)
-
-
-def _read(path: Path, given: Mapping[str, object]) -> dict[str, Any]:
-    """The numbers in a file; those in `given` may be missing."""
-    path = path / "config.json" if path.is_dir() else path
-    found = {"name": path.stem if path.stem != "config" else path.resolve().parent.name, "source": str(path)}
-    if path.suffix == ".json":
-        return found | read_config(load_config(path), str(path))
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse_model(document, name_or_path)
+    except SpecError as error:
+        of_file = not str(error).startswith(tuple(f"{name_or_path}: {key}: " for key in values))
+        raise (located(error, name_or_path, lines) if of_file else error) from None
+
+
+def _read(path: Path, given: str, values: Mapping[str, object]) -> tuple[dict[str, Any], Lines]:
+    """The numbers in a file and the lines of their keys; those in `values` may be missing."""
+    folder = Path(given) if path.is_dir() else Path(given).parent
+    path = path / CONFIG if path.is_dir() else path
+    found = {"name": path.stem, "source": str(path)}
+    try:
+        if path.suffix not in (".json", ".yaml", ".yml"):
+            return found | _of_text(path.read_text(encoding="utf-8"), path, values), {}
+        document, lines = read_document(path, "layers, hidden, heads, ... or MODEL_ARGS")
     except OSError as error:
         raise SpecError(f"model {str(path)!r}: {error.strerror}: {path}") from None
     except UnicodeDecodeError:
-        raise SpecError(f"{path}: not text in UTF-8") from None
-    if path.suffix not in (".yaml", ".yml"):
-        flags = flags_of_text(text)
-        if "--num-layers" not in flags and "--hidden-size" not in flags:
-            raise SpecError(f"{path}: found no model: expected Megatron-LM arguments (--num-layers ...), YAML or a config.json")
-        return found | read_megatron(flags, str(path), given)
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise SpecError(f"{path}: found no model: expected a mapping with layers, hidden, heads, ... or MODEL_ARGS")
+        raise SpecError(f"{path}: not UTF-8 text") from None
+    if path.suffix == ".json":
+        if path.name == CONFIG:  # as that of every model is called: the folder as given, not where it lies
+            found["name"] = folder.name.strip(".") or str(document.get("model_type"))
+        try:
+            return found | read_config(document, str(path)), {}
+        except SpecError as error:
+            raise located(error, str(path), lines) from None
     inner = document.get("model")
     if isinstance(inner, dict) and set(document) == {"model"}:
-        return found | inner
-    of_megatron = flags_of_document(document)
-    return found | (document if of_megatron is None else read_megatron(of_megatron, str(path), given))
+        return found | inner, {at[1:]: line for at, line in lines.items() if len(at) > 1}
+    of_megatron = flags_of_document(document, lines)
+    if of_megatron is not None:
+        return found | read_megatron(of_megatron, str(path), values), {}
+    return found | document, lines
+
+
+def _of_text(text: str, path: Path, values: Mapping[str, object]) -> dict[str, Any]:
+    """The numbers in Megatron-LM arguments."""
+    flags = flags_of_text(text)
+    if "--num-layers" not in flags and "--hidden-size" not in flags:
+        raise SpecError(f"{path}: found no model: expected Megatron-LM arguments (--num-layers ...), YAML or a config.json")
+    return read_megatron(flags, str(path), values)

@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
-from sim_core.errors import SpecError, nearest
+from sim_core.documents import read_document
+from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.activations import Kept
 from sim_core.models.description import Checked, Flag
 from sim_core.models.kernels import Kernels
@@ -78,9 +78,9 @@ def stack_names() -> tuple[str, ...]:
 def read_stack(name: str) -> Stack:
     """A stack by name. Raises SpecError."""
     if name not in stack_names():
-        raise SpecError(f"unknown stack {name!r}, {nearest(name, stack_names())}")
+        raise SpecError(f"unknown stack {shown(name)}, {nearest(name, stack_names())}")
     path = STACK_DIR / f"{name}.yaml"
     try:
-        return Stack.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Stack.model_validate(read_document(path, "name, source")[0])
     except ValidationError as error:
         raise SpecError(f"{path}: {error.errors()[0]['msg']}") from None

@@ -12,6 +12,7 @@ from sim_core.costing.case import (
     EXPERTS_FORWARD,
     LAUNCH_BACKWARD,
     LAUNCH_FORWARD,
+    WAIT_APART,
     WAIT_BACKWARD,
     WAIT_FORWARD,
     WEIGHT_COMPUTE,
@@ -27,7 +28,7 @@ from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_o
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.split_events import set_links
 from sim_core.jit import inlined_kernel, inner_kernel
-from sim_core.metrics import BACKWARD_S, FORWARD_S, RECOMPUTE_S
+from sim_core.metrics import BACKWARD_S, FORWARD_S, LAUNCH_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.placement import crosses_nodes
 from sim_core.planning.split import count_layers
@@ -53,7 +54,7 @@ class Lowered(NamedTuple):
 
     passes: Floats  # [units] passes of each unit
     again: Floats  # [units] passes with recompute
-    extra_s: Floats  # [3] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S and RECOMPUTE_S
+    extra_s: Floats  # [4] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S, RECOMPUTE_S; of LAUNCH_S, apart
     nic_s: Floats  # [2, cells, 2] of NICs that a block's own messages need, by direction; and of those that nothing hides
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
     longer: Longer
@@ -67,7 +68,7 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
     return Lowered(
         passes=np.empty(units),
         again=np.empty(units),
-        extra_s=np.empty(3),
+        extra_s=np.empty(4),
         nic_s=np.zeros((2, cells, 2)),
         carried_s=np.zeros(stages),
         longer=Longer(
@@ -89,7 +90,7 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
     schedule = case.plan.schedule
     if SPLITS[schedule]:
         chunks = chunks_of(schedule, case.plan.vpp)
-        _fill_parts(case, chunks, low.hideable_s, program)
+        _fill_parts(case, chunks, low, program)
         set_links(PLACEMENT[schedule], case.plan.pp, chunks, program)
 
 
@@ -182,7 +183,7 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
 
 
 @inner_kernel
-def _fill_parts(case: Case, chunks: int, hideable_of: Floats, program: Program) -> None:
+def _fill_parts(case: Case, chunks: int, low: Lowered, program: Program) -> None:
     """Seconds of the weight gradients of each cell, and of a forward beside a backward of the stage's other chunk.
 
     Embedding and loss do not split. A pair hides the all-to-alls of the one behind the compute of the other (DeepSeek-AI 2024,
@@ -202,6 +203,9 @@ def _fill_parts(case: Case, chunks: int, hideable_of: Floats, program: Program) 
             for unit in range(case.split.passes.shape[1]):
                 seconds = apart_s[key, unit, WEIGHT_GRADIENTS] + slower * apart_s[key, unit, WEIGHT_COMPUTE]
                 duration_s[WEIGHT, cell] += case.split.layers[row, unit] * seconds
+                apart = case.split.layers[row, unit] * apart_s[key, unit, WAIT_APART]
+                duration_s[UP, cell] += apart
+                low.extra_s[LAUNCH_S] += apart * plan.vpp / chunks
                 duration_s[PAIR, cell] += case.split.passes[row, unit] * apart_s[key, unit, EXPERTS_FORWARD]
         if not PAIRS[plan.schedule]:
             continue
@@ -214,7 +218,7 @@ def _fill_parts(case: Case, chunks: int, hideable_of: Floats, program: Program) 
             forward_s, backward_s = duration_s[DOWN, cell], duration_s[UP, beside]
             launch_s, waits_s = _launch_s(case, case.first + virtual_of(placement, stage, chunk, pp), row)
             ran_s = forward_s + backward_s - waits_s
-            hideable_of[cell] = hideable_s
+            low.hideable_s[cell] = hideable_s
             duration_s[PAIR, cell] = max(ran_s - hideable_s, hideable_s, forward_s, backward_s, launch_s)
 
 
@@ -228,4 +232,5 @@ def _launch_s(case: Case, forward: int, backward: int) -> tuple[float, float]:
         launch_s += passes[backward, unit] * apart_s[key, unit, LAUNCH_BACKWARD]
         waits_s += passes[forward, unit] * apart_s[key, unit, WAIT_FORWARD]
         waits_s += passes[backward, unit] * apart_s[key, unit, WAIT_BACKWARD]
+        waits_s += case.split.layers[backward, unit] * apart_s[key, unit, WAIT_APART]
     return launch_s, waits_s

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import WEIGHT_COMPUTE, WEIGHT_GRADIENTS
+from sim_core.costing.case import WAIT_APART, WEIGHT_COMPUTE, WEIGHT_GRADIENTS
 from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, UP, WEIGHT
 from sim_core.hardware.table import HardwareTable
@@ -156,6 +156,9 @@ def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Float
             compute_s = slower * (split.layers[row] @ apart[:, WEIGHT_COMPUTE])
             waited_s = split.layers[row] @ (apart[:, WEIGHT_GRADIENTS] - apart[:, WEIGHT_COMPUTE])
             weight[cell, BACKWARD_PART], weight[cell, in_weights] = compute_s, waited_s
+            apart_s = split.layers[row] @ apart[:, WAIT_APART]
+            backward[cell, LAUNCH_PART] += apart_s
+            backward[cell, DP_PART] -= apart_s
             weight[cell, BACKWARD_PART] += duration_s[WEIGHT, cell] - compute_s - waited_s
     return forward, backward, weight
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sim_core import FormatError, shown, whole_number
+from sim_core import FormatError, parse_json, shown, whole_number
 
 FORMAT: Final = "sweep kernels 1"
 LARGEST_FILE: Final = 64 * 2**20
@@ -87,10 +86,7 @@ def read_kernels(path: Path) -> Measured:
 
 
 def _object(name: str, number: int, line: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
+    row, _ = parse_json(line, name, number)
     if not isinstance(row, dict):
         raise FormatError(name, number, "not a JSON object", found=shown(line), expected="a line of measure_kernels.py")
     return row

@@ -7,9 +7,8 @@ import sys
 from typing import Annotated
 
 import typer
-import yaml
 
-from sim_core import SpecError, model_names, model_yaml, read_model, shown
+from sim_core import SpecError, model_names, model_yaml, parse_yaml, read_model, shown
 from sweep.commands.shared import AsJson
 from sweep.show.models import print_model, print_models
 from sweep.show.terminal import own_console
@@ -47,6 +46,6 @@ def _assigned(text: str) -> tuple[str, object]:
     if not equals or not key:
         raise SpecError(f"--set {shown(text)}: expected NAME=VALUE, such as sequence=8192")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
+        return key.strip(), parse_yaml(value, "--set")[0]
+    except SpecError:
         raise SpecError(f"--set {shown(text)}: found no value, expected such as sequence=8192") from None

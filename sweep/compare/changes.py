@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 from sim_core import HARDWARE_KEYS, short
 
 Kind = Literal["file", "hardware", "model", "spec", "default"]
+CONFIG: Final = "/config.json"
+"""What a spec may leave out of the path of a model."""
 PRESETS: Final = "/presets/"
 TABLES: Final = "kernels.tables"
 SURFACE: Final = "surface"
@@ -43,7 +45,7 @@ def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Chang
         *_hardware(before, after, "measured_on"),
         *_files(old, new),
         *_model(old, new),
-        *_spec(old.get("spec", {}), new.get("spec", {})),
+        *_spec(old.get("spec", {}), _with_paths_of(old, new)),
         *_listed("default", "held", old.get("held", ()), new.get("held", ())),
     )
 
@@ -51,6 +53,10 @@ def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Chang
 def _files(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
     before, after = (p.get("inputs", {}).get("files", {}) for p in (old, new))
     content = old.get("workload") != new.get("workload")
+    moved_to = _same_files(old, new)
+    for what, file in list(after.items()):  # hardware is listed by its path
+        if what not in before and (twin := f"hardware {moved_to.get(file['path'])}") in before:
+            after = {**{name: each for name, each in after.items() if name != what}, twin: file}
     for what in dict.fromkeys([*before, *after]):
         a, b = before.get(what), after.get(what)
         if a is None or b is None:
@@ -144,6 +150,33 @@ def _model(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
         new=f"{new.get('model')}{f' ({listed})' if listed else ''}",
         moves_results=bool(sources) or not names,
     )
+
+
+def _same_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Paths of the new result -> paths of files of the old one with the same content."""
+    before, after = (side.get("inputs", {}).get("files", {}) for side in (old, new))
+    paths = {file["sha256"]: str(file["path"]) for file in before.values()}
+    same = {str(file["path"]): paths[file["sha256"]] for file in after.values() if file["sha256"] in paths}
+    return same | {new.removesuffix(CONFIG): old.removesuffix(CONFIG) for new, old in same.items()}
+
+
+def _with_paths_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The new spec with the old paths of files whose content is the same: a path by itself changes nothing."""
+    same = _same_files(old, new)
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: renamed(inner) for key, inner in value.items()}
+        return (
+            [renamed(inner) for inner in value]
+            if isinstance(value, list)
+            else same.get(value, value)
+            if isinstance(value, str)
+            else value
+        )
+
+    spec = new.get("spec", {})
+    return {key: renamed(value) if key in ("workload", "axes") else value for key, value in spec.items()}
 
 
 def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:

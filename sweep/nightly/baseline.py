@@ -13,7 +13,7 @@ from sim_core import SimError, SpecError
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import PREVIOUS, NightlySpec
 from sweep.preparation import Prepared, prepare
-from sweep.spec import SweepSpec
+from sweep.spec import stored_spec
 from sweep.store import Store
 
 
@@ -75,7 +75,7 @@ def _inputs(held: dict[str, Any] | None, specs: Path) -> Prepared | None:
     if held is None:
         return None
     try:
-        prepared = prepare(SweepSpec.model_validate(held["spec"]), specs)
+        prepared = prepare(stored_spec(held["spec"]), specs)
     except (SimError, ValidationError, OSError):
         return None
     return prepared if prepared.sweep.identity == held["sweep"] else None

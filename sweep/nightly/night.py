@@ -181,7 +181,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
     if record.status == "failed":
         runtime.log(f"{record.name}: failed: {record.error}")
     else:
-        against = f"against {record.baseline}" if record.baseline else "nothing to compare with yet"
+        against = f"against {record.baseline}" if record.baseline else record.error or "nothing to compare with yet"
         runtime.log(f"{record.name}: {record.rows:,} plans, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
             runtime.log(f"  regression: {text}")
@@ -217,6 +217,7 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
     found = compare(nights.results(base.results) if base else new, new)
     sweep.comparison = found
     record.baseline = base.night if base else None
+    record.error = "" if base else _why_uncompared(spec, past, record.name)
     record.feasible, record.failed = found.new_feasible, found.new_failed
     record.regressions = regressions(found, spec.thresholds)
     record.changes = [change.text for change in found.inputs if change.moves_results]
@@ -229,9 +230,18 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
         raise SpecError(f"{broken:,} plan{'s' * (broken != 1)} failed{f' ({reasons})' if reasons else ''}{again}")
 
 
+def _why_uncompared(spec: NightlySpec, past: Sequence[Night], name: str) -> str:
+    """What is wrong with a sweep that has no baseline: nothing in its first nights, until it has been completed once."""
+    if spec.baseline != PREVIOUS:
+        return f"not compared: night {spec.baseline} completed no sweep of this name; set `baseline` to another night"
+    if past and not any(night.sweep(name) for night in past):
+        return "not compared: no earlier night has a sweep of this name; the next night is compared with this one"
+    return ""
+
+
 def _conclude(night: Night, runtime: Runtime) -> None:
     """Set the outcome of the night: code, summary, end."""
-    failures = [f"{sweep.name}: {sweep.error}" for sweep in night.sweeps if sweep.status == "failed"]
+    failures = [f"{sweep.name}: {sweep.error}" for sweep in night.sweeps if sweep.error]
     worse = [f"{sweep.name}: {text}" for sweep in night.sweeps for text in sweep.regressions]
     changes = list(dict.fromkeys(text for sweep in night.sweeps for text in sweep.changes))
     parts = []

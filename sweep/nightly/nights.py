@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -18,6 +18,7 @@ from sim_core import SpecError
 from sweep.compare.result import Point
 from sweep.folder import Folder
 from sweep.nightly.spec import Keep
+from sweep.slice_file import sealed_text, unsealed
 from sweep.store import Store
 
 RECORD: Final = "night.json"
@@ -70,6 +71,24 @@ class Night(_Record):
         return next((sweep for sweep in self.sweeps if sweep.name == name), None)
 
 
+_ADDED: Final = ("number", "pinned", "undelivered")
+"""Fields that records of earlier versions lack."""
+
+
+def _opened(data: bytes) -> Night:
+    """The night in a record. Raises ValueError if it is damaged: nothing that a version wrote may be missing or unknown."""
+    held, sealed = unsealed(data)
+    night = Night.model_validate(held)
+    entries: list[tuple[type[_Record], dict[str, Any]]] = [(Night, held)]
+    entries += [(SweepRecord, sweep) for sweep in held.get("sweeps", ())]
+    for kind, entry in entries:
+        lacking = kind.model_fields.keys() - entry.keys() - set(_ADDED)
+        unknown = set() if sealed else entry.keys() - kind.model_fields.keys()
+        if lacking or unknown:
+            raise ValueError(f"{', '.join(sorted(lacking or unknown))}: {'missing' if lacking else 'unknown'}")
+    return night
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nights:
     """The folder of nights."""
@@ -92,19 +111,24 @@ class Nights:
 
     def _read(self, name: str) -> Night | None:
         try:
-            return Night.model_validate_json(self.folder(name).read_bytes(RECORD))
+            night = _opened(self.folder(name).read_bytes(RECORD))
+            if night.night != name:
+                raise ValueError(f"it is that of night {night.night}")
         except FileNotFoundError:
             return None
         except ValidationError as error:
             fault = error.errors()[0]
             where = ".".join(map(str, fault["loc"])) or "content"
             raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({where}: {fault['msg']}); delete this night") from None
+        except ValueError as error:
+            raise SpecError(f"{self.folder(name) / RECORD}: is damaged ({error}); delete this night") from None
+        return night
 
     def write(self, night: Night) -> None:
-        """Write the record of a night, atomically."""
+        """Write the record of a night, sealed, atomically."""
         folder = self.folder(night.night)
         folder.make()
-        folder.write_bytes(RECORD, night.model_dump_json(indent=1).encode())
+        folder.write_bytes(RECORD, sealed_text(night.model_dump(mode="json")))
 
     def begin(self, nightly: str, inputs: str, now: datetime, past: Sequence[Night]) -> Night:
         """The night after those of `past`, named by its start in UTC and its inputs; if taken, by the next free second."""

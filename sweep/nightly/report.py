@@ -42,7 +42,8 @@ def _sections(sweep: SweepRecord, found: Comparison | None) -> list[Section]:
         failure = [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,))]
         return failure + (sections(found) if found is not None else [])
     verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
-    against = (f"compared with night {sweep.baseline}",) if sweep.baseline else ("the first night: nothing to compare with",)
+    first = sweep.error or "the first night: nothing to compare with"
+    against = (f"compared with night {sweep.baseline}" if sweep.baseline else first,)
     head, *rest = sections(found) if found is not None else [Section(heading=sweep.name)]
     if not sweep.baseline:  # compared with itself: only the best plans are of interest
         return [Section(heading=sweep.name, lines=against), *(part for part in rest if part.heading == BEST_PLAN)]

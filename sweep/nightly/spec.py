@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sim_core import SpecError, shown
-from sweep.document import apply_sets, first_error, read_document
+from sweep.document import apply_sets, first_error, read_spec
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS: Final = "previous"
@@ -154,7 +154,7 @@ class NightlySpec(_Model):
 
 def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     """The nightly file at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
-    document, lines = read_document(path, "name, sweeps, root")
+    document, lines = read_spec(path, "name, sweeps, root")
     try:
         return NightlySpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:

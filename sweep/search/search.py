@@ -54,7 +54,7 @@ class SearchTask(SliceTask):
             "simulated": sum(each.simulated for each in done),
             "tightness": sum(each.tightness for each in done),
         }
-        return encoded(found.rows, self.provenance, counted)
+        return encoded(found.rows, self.provenance, part, counted)
 
     def give_up(self, part: Slice, reason: str) -> Receipt:
         """Store a slice that failed at every attempt: its legal plans become `failed`, the others are counted."""
@@ -62,7 +62,7 @@ class SearchTask(SliceTask):
         batch = evaluate(self.sweep, self.blocks.numbers(np.arange(part.start, part.stop)), REASON[reason])
         failed = pc.equal(batch.column("status"), "failed")
         counted = Counter(batch.column("reason").filter(pc.invert(failed)).to_pylist())
-        self.store(part, encoded(batch.filter(failed), self.provenance, {"plans": dict(counted)}))
+        self.store(part, encoded(batch.filter(failed), self.provenance, part, {"plans": dict(counted)}))
         return Receipt(part=part, seconds=time.perf_counter() - begun)
 
 
@@ -84,7 +84,8 @@ def as_search(prepared: Prepared, objective: Objective) -> Prepared:
     order = blocks_of(prepared.sweep, objective)  # slices are of places in it
     identity = hashlib.sha256(f"{prepared.sweep.identity} {json.dumps(asked)} {order}".encode()).hexdigest()
     sweep = replace(prepared.sweep, identity=identity)
-    return replace(prepared, sweep=sweep, provenance=prepared.provenance | {"sweep": identity, "search": asked})
+    told = {"sweep": identity, "search": asked | {"of": prepared.sweep.identity}}
+    return replace(prepared, sweep=sweep, provenance=prepared.provenance | told)
 
 
 def run_search(
@@ -125,7 +126,7 @@ def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:
         if parts != [whole] or not kept.all():
             worse = counts["plans"].get(WORSE, 0) + int((~kept).sum())
             counts["plans"] |= {WORSE: worse} if worse else {}
-            store.replace(parts, whole, encoded(batch.filter(pa.array(kept)), text, counts), identity)
+            store.replace(parts, whole, encoded(batch.filter(pa.array(kept)), text, whole, counts), identity)
     simulated = counts["simulated"]
     return Answer(
         plans=whole.rows,

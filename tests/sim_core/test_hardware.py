@@ -169,7 +169,7 @@ def test_sockets_need_the_bandwidth_between_them(missing: str) -> None:
     [
         ("H100", "unknown hardware preset 'H100', nearest valid: H100-SXM"),
         ("gone.yaml", "hardware 'gone.yaml': No such file or directory: "),
-        ("broken.yaml", "broken.yaml: not a YAML file: "),
+        ("broken.yaml", "broken.yaml:2: not valid YAML: "),
         ("list.yml", "list.yml: "),
     ],
 )

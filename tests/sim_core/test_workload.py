@@ -14,7 +14,11 @@ from tests.oracle.cases import FIXED, Once, one_layer, step_pieces, workload_of
 
 LONG = 1_501
 """More elements than NumPy writes out: `repr` of a longer array holds its ends alone."""
+<<<<<<< HEAD
 LABELS = ("names", "files", "notes", "moving_notes", "checks", "implied", "records")
+=======
+LABELS = ("measured_on", "names", "notes", "moving_notes", "checks", "implied", "records")
+>>>>>>> w-specs
 
 
 def long_workload() -> Workload:
@@ -78,7 +82,7 @@ def test_labels_and_the_layout_in_memory_do_not_count() -> None:
     workload = long_workload()
     across: Any = {name: np.asfortranarray(column) for name, column in workload.arrays.pieces._asdict().items()}
     arrays = workload.arrays._replace(pieces=Pieces(**across))
-    same = replace(workload, names=(), notes=("a note",), arrays=arrays)
+    same = replace(workload, names=(), notes=("a note",), measured_on="a/path.yaml", arrays=arrays)
     assert same.content == workload.content == long_workload().content
 
 
@@ -86,4 +90,5 @@ def test_neighbouring_texts_do_not_run_into_each_other() -> None:
     workload = long_workload()
     assert replace(workload, kind="ab", dtype="c").content != replace(workload, kind="a", dtype="bc").content
     assert replace(workload, recorded_fields={"a": "b"}).content != replace(workload, recorded_fields={"ab": ""}).content
-    assert replace(workload, measured_on=None).content != replace(workload, measured_on="None").content
+    nothing: Any = None
+    assert replace(workload, recorded_fields={"a": nothing}).content != replace(workload, recorded_fields={"a": "None"}).content

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sim_core import (
-    FormatError,
+    SimError,
     attention_backward_s,
     gemm_s,
     hardware_table,
@@ -220,7 +220,8 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "3: not a JSON object: found '{', expected a line of measure_kernels.py"),
+        ("{", "3: not JSON: Expecting property name enclosed in double quotes"),
+        ('{"kind": "end", "kind": "end"}', "3: key 'kind' is given twice"),
         (
             '{"kind": "gem"}',
             "3: kind: found 'gem', expected one of gemm, attention, memory, skipped, conditions, reference, end",
@@ -235,7 +236,7 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(line: str, message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", rows({(16, 32, 64): 1.0}))
     path.write_text(path.read_text() + line + "\n", encoding="utf-8")
-    with pytest.raises(FormatError) as error:
+    with pytest.raises(SimError) as error:
         read_kernels(path)
     assert str(error.value).startswith(f"{path}:{message}")
 

@@ -30,7 +30,7 @@ def filled(store: Store, prepared: Prepared, *edges: int) -> Store:
     for start, stop in pairwise(edges):
         if stop != edges[-2]:
             batch = evaluate(prepared.sweep, np.arange(start, stop))
-            store.folder.write_bytes(Slice(start, stop).file_name, encoded(batch, text))
+            store.folder.write_bytes(Slice(start, stop).file_name, encoded(batch, text, Slice(start, stop)))
     return store
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from sim_core import SpecError
+from sim_core import SpecError, hardware_yaml, read_hardware
 from sweep.budget import Budget
 from sweep.document import first_error
 from sweep.failures import Failures
@@ -125,3 +125,25 @@ def test_a_locale_that_is_not_utf_8_knows_every_path_and_shows_what_it_can(tmp_p
     done = subprocess.run(command("rank", folder), capture_output=True, env={**os.environ, **locale}, check=False)
     assert done.returncode == 1
     assert done.stderr.decode("latin-1") == f"error: {tmp_path}/ü\\u2192: holds no results of a sweep\n"
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "a\u2028b", "a\rb"])
+def test_a_name_that_breaks_a_line_is_quoted_wherever_a_spec_can_hold_it(write_spec: SpecWriter, name: str) -> None:
+    """Keys and names, those of files among them, also in the note of a sweep that runs."""
+    model = {"preset": "gpt2", name: 1}
+    for changes in (
+        {name: 1}, {"axes": {name: [1]}}, {"fixed": {name: 1}}, {"budget": {name: 1}}, {"failures": {name: 1}}, {"per": [name]},
+        {"workload": {"path": "w.txt", "micro_batch": 1, "records": {name: 0}}}, {"workload": {"path": "w.txt", name: 0}},
+        {"workload": {"model": model, "sequence": 1024}}, {"workload": {"model": name}}, {"objectives": [{"minimize": name}]},
+        {"hardware": {"preset": "H100-SXM", name: 1}}, {"hardware": name}, {"store": {"writer": name}}, {"where": [name]},
+    ):  # fmt: skip
+        told = sweep("run", write_spec(**changes), "--workers", 0).stderr
+        assert told.endswith("\n")
+        assert told[:-1].isprintable(), told
+        assert ascii(name) in told, told
+    told = sweep("run", write_spec(), "--set", f"workload.path={name}").stderr
+    assert told[:-1].isprintable()
+    document = yaml.safe_load(hardware_yaml(read_hardware("H100-SXM"))) | {"name": name}
+    del document["nccl"]
+    shown = sweep("run", write_spec(hardware=document), "--dry-run").stdout
+    assert f"note: hardware {ascii(name)[1:-1]}: not given, taken as" in shown

@@ -52,7 +52,7 @@ def stored(folder: Location, spec: Path, *, width: int, indexed: bool) -> Store:
         for start in range(0, prepared.sweep.space.count, width):
             part = Slice(start, min(start + width, prepared.sweep.space.count))
             batch = evaluate(prepared.sweep, np.arange(part.start, part.stop))
-            data: pa.Buffer = encoded(batch, provenance)
+            data: pa.Buffer = encoded(batch, provenance, part)
             if not indexed:
                 plain = pa.Table.from_batches([batch]).replace_schema_metadata({PROVENANCE: json.dumps(prepared.provenance)})
                 sink = pa.BufferOutputStream()

@@ -51,7 +51,7 @@ def put(store: Store, prepared: Prepared, *parts: tuple[int, int]) -> None:
     provenance = json.dumps(prepared.provenance).encode()
     for start, stop in parts:
         batch = evaluate(prepared.sweep, np.arange(start, stop))
-        store.folder.write_bytes(Slice(start, stop).file_name, encoded(batch, provenance))
+        store.folder.write_bytes(Slice(start, stop).file_name, encoded(batch, provenance, Slice(start, stop)))
 
 
 def test_what_is_missing_are_the_gaps(store: Store, prepared: Prepared) -> None:
@@ -81,7 +81,7 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
         path.write_bytes(b"\xff" * 4000)
     elif damage == "foreign":
         other = json.dumps({**prepared.provenance, "sweep": "another"}).encode()
-        store.folder.write_bytes(path.name, encoded(evaluate(prepared.sweep, np.arange(50, 80)), other))
+        store.folder.write_bytes(path.name, encoded(evaluate(prepared.sweep, np.arange(50, 80)), other, Slice(50, 80)))
     else:
         put(store, prepared, (50, 79))
         (folder(store) / Slice(50, 79).file_name).rename(path)
@@ -91,7 +91,7 @@ def test_a_damaged_slice_is_dropped_and_computed_again(store: Store, prepared: P
 
 def test_a_write_that_fails_leaves_nothing(store: Store, prepared: Prepared) -> None:
     name = Slice(0, 5).file_name
-    data = encoded(evaluate(prepared.sweep, np.arange(5)), b"{}")
+    data = encoded(evaluate(prepared.sweep, np.arange(5)), b"{}", Slice(0, 5))
     with pytest.raises(OSError, match="No such file"):
         (store.folder / "gone").write_bytes(name, data)
     (folder(store) / name).mkdir()  # the rename fails, after the write
@@ -215,7 +215,7 @@ def test_without_a_slice_to_tell_a_damaged_manifest_needs_fresh(store: Store, pr
         put(store, prepared, (0, 5))
     other = json.dumps(prepared.provenance | {"sweep": "another"}).encode()
     (folder(store) / MANIFEST).write_text("{")
-    for damage in (encoded(evaluate(prepared.sweep, np.arange(5, 9)), other), b"damaged"):
+    for damage in (encoded(evaluate(prepared.sweep, np.arange(5, 9)), other, Slice(5, 9)), b"damaged"):
         store.folder.write_bytes(Slice(5, 9).file_name, damage)
         if damage == b"damaged":
             store.folder.write_bytes(Slice(0, 5).file_name, damage)
@@ -293,7 +293,7 @@ def check_flips(directory: Path, prepared: Prepared, flips: int, seed: int) -> N
     store = Store(directory=directory)
     with store.opened(prepared.provenance) as provenance:
         batch = evaluate(prepared.sweep, np.arange(40))
-        store.folder.write_bytes(Slice(0, 40).file_name, encoded(batch, provenance))
+        store.folder.write_bytes(Slice(0, 40).file_name, encoded(batch, provenance, Slice(0, 40)))
     rank(directory)
     rng = random.Random(seed)
     for name, share in ((Slice(0, 40).file_name, 0.8), (MANIFEST, 0.2)):

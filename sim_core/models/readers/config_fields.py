@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from sim_core.errors import SpecError, nearest, shown
+from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
 
 Document = dict[str, Any]
@@ -59,7 +57,7 @@ class Config:
         self._used: set[str] = set()
 
     def error(self, key: str, what: str) -> SpecError:
-        return SpecError(f"{self._where}: {key}: {what}")
+        return SpecError(f"{self._where}: {named(key)}: {what}")
 
     def has(self, key: str) -> bool:
         """Whether the field is there and not null."""
@@ -158,22 +156,3 @@ class Config:
             if key not in self._used and key not in FREE and value not in (None, False, 0, 0.0, [], {}, ""):
                 known = self._used | FREE
                 raise self.error(key, f"unknown field that may change the cost (found {shown(value)}), {nearest(key, known)}")
-
-
-def load_config(path: Path) -> dict[str, Any]:
-    """The fields of a local `config.json`. Raises SpecError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"model {str(path)!r}: {error.strerror}: {path}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: not text in UTF-8") from None
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise SpecError(f"{path}: not JSON: nested too deeply") from None
-    if not isinstance(fields, dict):
-        raise SpecError(f"{path}: found {shown(text)}, expected the fields of a config.json")
-    return fields

@@ -90,14 +90,15 @@ def _filled(line: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), line)
 
 
-def flags_of_document(document: Mapping[str, Any]) -> Flags | None:
+def flags_of_document(document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Flags | None:
     """The flags of a YAML document: its MODEL_ARGS, or a mapping of Megatron's names; None if it holds neither."""
     arguments = document.get(MODEL_ARGS, document)
+    above = (MODEL_ARGS,) if MODEL_ARGS in document else ()
     if not isinstance(arguments, Mapping) or not _NAMES & {str(key) for key in arguments}:
         return None
     flags: Flags = {}
     for key, value in arguments.items():
         if value is not None and value is not False:
             values = () if value is True else tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
-            flags[_dashed(str(key))] = [Given(values, 0)]
+            flags.setdefault(_dashed(str(key)), []).append(Given(values, lines.get((*above, str(key)), 0)))
     return flags

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core.errors import SpecError, nearest, shown
+from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
 from sim_core.workloads.readers.simai_sections import sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
@@ -40,15 +40,10 @@ def choices_of(given: Mapping[str, object]) -> tuple[Choice, ...]:
         if not dot:
             record, phase = key, ""
         if phase and phase not in PHASES:
-            raise SpecError(f"workload.records: {_plain(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
+            raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
         ns, size = _value(key, value)
         choices.append(Choice(record, PHASES.index(phase) if phase else -1, ns, size))
     return tuple(choices)
-
-
-def _plain(name: str) -> str:
-    """A name for a message of one line."""
-    return name if name.isascii() and name.isprintable() and 0 < len(name) <= 60 else shown(name)
 
 
 def flat(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -65,7 +60,7 @@ def _value(key: str, value: object) -> tuple[int | None, int | None]:
     if value == KEEP:
         return None, None
     if value == MODEL:
-        raise SpecError(f"workload.records: {_plain(key)}: model: there is none to take the value from (set workload.model)")
+        raise SpecError(f"workload.records: {named(key)}: model: there is none to take the value from (set workload.model)")
     if value == 0 and not isinstance(value, bool):
         return 0, None
     for unit in ("s", "B"):
@@ -75,7 +70,7 @@ def _value(key: str, value: object) -> tuple[int | None, int | None]:
             continue
         if 0 <= found < 2**62:
             return (round(found), None) if unit == "s" else (None, round(found))
-    raise SpecError(f"workload.records: {_plain(key)}: found {shown(value)}, expected {_EXPECTED}")
+    raise SpecError(f"workload.records: {named(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 
 def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
@@ -93,7 +88,7 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
     for choice in choices:
         if choice.record not in names:
             raise SpecError(
-                f"workload.records: {choice.record}: {text.path} has no such record, {nearest(choice.record, names)}"
+                f"workload.records: {named(choice.record)}: {text.path} has no such record, {nearest(choice.record, names)}"
             )
         mine = [k for k, record in enumerate(records) if record.name == choice.record]
         if choice.ns is not None:
@@ -104,7 +99,9 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
             sized = [k for k in mine if any(_messages(records[k], choice.phase))]
             if not sized:
                 where = f".{PHASES[choice.phase]}" if choice.phase >= 0 else ""
-                raise SpecError(f"workload.records: {choice.record}{where}: found a size, but the record has no message there")
+                raise SpecError(
+                    f"workload.records: {named(choice.record)}{where}: found a size, but the record has no message there"
+                )
             for k in sized:
                 sizes = zip(records[k].comm_bytes, _messages(records[k], choice.phase), strict=True)
                 a, b, c = (choice.size if has else size for size, has in sizes)

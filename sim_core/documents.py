@@ -1,0 +1,160 @@
+"""YAML and JSON documents as mappings, with the line of every key: one reader for whatever a user writes.
+
+No key is given twice: the readers of both languages would silently keep the last value. Numbers are what they look like.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from sim_core.errors import SpecError, named, shown
+
+Document = dict[str, Any]
+Lines = dict[tuple[str, ...], int]
+"""The line of each key, by the keys that lead to it; entries of lists count from 0."""
+
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
+_FAULTS: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with plain numbers, without aliases and without keys given twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise SpecError(f"{self.name}:{event.start_mark.line + 1}: aliases (*{event.anchor}) are not supported")
+        return super().compose_node(parent, index)
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: set[object] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if not isinstance(key, Hashable) or key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} is given twice", key_node.start_mark)
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
+    """Read numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
+    kept = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag not in kept]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    digits = list("-+0123456789.")
+    loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})\Z"), digits)
+    number = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,4})?\Z"
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), digits)
+
+
+_plain_numbers(_Loader)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
+    """The mapping in a file, JSON by its suffix, else YAML; messages give `keys` as examples. Raises SpecError, OSError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError(f"{path}: not UTF-8 text") from None
+    document, lines = (parse_json if path.suffix == ".json" else parse_yaml)(text, str(path))
+    if document is None:
+        raise SpecError(f"{path}: the file is empty, expected keys such as {keys}")
+    if not isinstance(document, dict):
+        raise SpecError(f"{path}: found {shown(document)}, expected keys such as {keys}")
+    return document, lines
+
+
+def parse_yaml(text: str, where: str) -> tuple[Any, Lines]:
+    """What a text in YAML holds. Raises SpecError with the line of `where`."""
+    lines: Lines = {}
+    try:
+        loader = _Loader(text)
+        loader.name = where
+        node = loader.get_single_node()
+        if node is None:
+            return None, lines
+        _note_lines(node, (), lines)
+        return loader.construct_document(node), lines
+    except _FAULTS as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
+        raise SpecError(f"{where}{f':{mark.line + 1}' if mark else ''}: not valid YAML: {problem}") from None
+
+
+def _note_lines(node: yaml.Node, at: tuple[str, ...], lines: Lines) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            lines[(*at, str(key.value))] = key.start_mark.line + 1
+            _note_lines(value, (*at, str(key.value)), lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for k, value in enumerate(node.value):
+            lines[(*at, str(k))] = value.start_mark.line + 1
+            _note_lines(value, (*at, str(k)), lines)
+
+
+def parse_json(text: str, where: str, first: int = 1) -> tuple[Any, Lines]:
+    """What a text in JSON holds; its first line is number `first` of `where`. Raises SpecError with the line."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{where}:{first + error.lineno - 1}: not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:  # a number of too many digits is a ValueError
+        raise SpecError(f"{where}: not JSON: {str(error).partition(';')[0]}") from None
+    return document, _json_lines(text, where, first)
+
+
+def _json_lines(text: str, where: str, line: int) -> Lines:
+    """The line of each key of a valid text. Raises SpecError for a key given twice."""
+    lines: Lines = {}
+    at: list[str] = []  # the keys that lead to the place
+    entries: list[int] = []  # of each list around it the entry, -1 for an object
+    word, word_line = "", line
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        if token == "\n":
+            line += 1
+        elif token in "[{":
+            entries.append(0 if token == "[" else -1)
+            at.append("0" if token == "[" else "")
+        elif token in "]}":
+            entries.pop()
+            at.pop()
+        elif token == "," and entries[-1] >= 0:
+            entries[-1] += 1
+            at[-1] = str(entries[-1])
+        elif token == ":":
+            at[-1] = json.loads(word)
+            if tuple(at) in lines:
+                raise SpecError(f"{where}:{word_line}: key {shown(at[-1])} is given twice")
+            lines[tuple(at)] = word_line
+        elif token != ",":
+            word, word_line = token, line
+    return lines
+
+
+def located(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int]) -> SpecError:
+    """An error `where: key: what` with the line of the key, or of the section around it; others as they are."""
+    key, colon, _ = str(error).removeprefix(f"{where}: ").partition(": ")
+    if not colon or not str(error).startswith(f"{where}: "):
+        return error
+    ends = {key_path(at): number for at, number in lines.items()}
+    above = [path for path in ends if key == path or key.startswith(f"{path}.")]
+    line = ends[max(above, key=len)] if above else None
+    if line is None:  # a number by its short name
+        line = next((number for at, number in lines.items() if at[-1] == key), None)
+    return SpecError(f"{where}:{line}: {str(error).removeprefix(f'{where}: ')}") if line else error
+
+
+def key_path(at: Sequence[object]) -> str:
+    """The keys that lead to a place, with dots between them, for a message."""
+    return ".".join(map(named, at))
