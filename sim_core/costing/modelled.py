@@ -44,7 +44,7 @@ EXPOSED: Final = 1
 AGAIN: Final = 2
 """Row of `nic_s`."""
 WEIGHT_LAUNCHES: Final = 0.25
-"""Part of a layer's backward kernels that are of weight gradients: the second GEMM of each of four linear layers, of some 16."""
+"""Part of the backward kernels of a layer that are of weight gradients: a GEMM of each of four linear layers, of some 16."""
 
 
 def cost_model_blocks(

@@ -145,7 +145,7 @@ def pairs_s(
     program: Program, hideable_s: Floats, longer_s: Floats, pp: int, chunks: int, rounds: int
 ) -> tuple[float, float, float]:
     """Of the pairs of all stages: seconds of messages of experts that one block hides behind the other, and of launching;
-    seconds by which sharing NICs makes them longer. `hideable_s`, `longer_s` [cells]: the first at most, and the last, of one pair.
+    and by which sharing NICs makes them longer. `hideable_s`, `longer_s` [cells]: the first at most, and the last, of one pair.
     """
     hidden_s, launched_s, crowded_s, duration_s = 0.0, 0.0, 0.0, program.duration_s
     blocks = 3 * chunks * rounds

@@ -280,11 +280,7 @@ class Workload:
         """
         digest = hashlib.sha256()
         for each in fields(self):
-<<<<<<< HEAD
-            if each.name not in ("names", "files", "notes", "moving_notes", "checks", "implied", "records"):
-=======
-            if each.name not in ("names", "notes", "moving_notes", "checks", "implied", "records", "measured_on"):
->>>>>>> w-specs
+            if each.name not in ("names", "files", "notes", "moving_notes", "checks", "implied", "records", "measured_on"):
                 for part in _parts(each.name, getattr(self, each.name)):
                     digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()

@@ -14,11 +14,7 @@ from tests.oracle.cases import FIXED, Once, one_layer, step_pieces, workload_of
 
 LONG = 1_501
 """More elements than NumPy writes out: `repr` of a longer array holds its ends alone."""
-<<<<<<< HEAD
-LABELS = ("names", "files", "notes", "moving_notes", "checks", "implied", "records")
-=======
-LABELS = ("measured_on", "names", "notes", "moving_notes", "checks", "implied", "records")
->>>>>>> w-specs
+LABELS = ("measured_on", "names", "files", "notes", "moving_notes", "checks", "implied", "records")
 
 
 def long_workload() -> Workload:
