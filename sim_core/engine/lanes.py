@@ -127,8 +127,11 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
 
 @inlined_kernel
 def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
-    """What its blocks share NICs with. Numbers that nothing is to come of stay those of an earlier plan, which may have had other
-    cells, but not others in their place: SENT is never 0, and where `through_s` and `crowds` are 0 the rest counts for nothing."""
+    """What its blocks share NICs with.
+
+    Numbers that nothing is to come of stay those of an earlier plan, or of another cell of it: where `through_s` and `crowds`
+    are 0 they count for nothing. SENT is never 0.
+    """
     rows, beside_s, streams = lanes.beside_s, program.beside_s, program.shares[STREAMS] == 1
     for stage in range(pp):
         lanes.through_s[stage, lane] = program.gathered_s[stage] if streams else 0.0
@@ -138,8 +141,7 @@ def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, l
                 rows[cell * CROWDED + row, lane] = beside_s[row, cell]
     else:
         for cell in range(cells):
-            for row in range(READY, CROWDED):
-                rows[cell * CROWDED + row, lane] = 0.0
+            rows[cell * CROWDED + READY : (cell + 1) * CROWDED, lane] = 0.0
     lanes.crowds[0, lane] = np.inf if program.shares[MESSAGES] == 1 else 0.0
     if program.shares[MESSAGES] == 0:
         return
