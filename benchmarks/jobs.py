@@ -1,12 +1,13 @@
 """Recorded jobs against their own traces: replay, the sweep at the recorded plan, subsets of ranks, moves to another plan.
 
-    python benchmarks/jobs.py FOLDER [--hardware A800-80G-SXM] [--subsets 12]
+    python benchmarks/jobs.py FOLDER [--hardware A800-80G-SXM] [--subsets 12] [--record]
 
 FOLDER holds `jobs.csv` (job, gpus, tp, pp, ep, layers, micro_batch, micro_batches, step_ms: the measured step) and a folder
 of rank traces for each job. Errors are relative to the measured step. A move simulates the plan of another job of the same
 model (equal layers, experts, sequence, batch; or another sequence and number of experts) from all files of one job; its regret
-is how much longer the plan that the sweep would pick takes than the best one, both as measured. Exit code 1 if a bar of
-docs/traces.md is missed.
+is how much longer the plan that the sweep would pick takes than the best one, both as measured. Moves are also made from the
+files of single ranks, of whole expert groups and, with --subsets, of ranks at random; what they say of the error bars of traces
+is printed and, with --record, kept (sweep/uncertainty/data/traces.json). Exit code 1 if a bar of docs/traces.md is missed.
 """
 
 from __future__ import annotations
@@ -17,29 +18,50 @@ import itertools
 import random
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from sim_core import Facts, Hardware, Job, SimError, hardware_table, plans, read_hardware, read_traces, replay, simulate
+from sim_core import (
+    Facts,
+    Hardware,
+    Job,
+    SimError,
+    Workload,
+    hardware_table,
+    plans,
+    read_hardware,
+    read_traces,
+    replay,
+    simulate,
+)
 from sim_core.workloads.traces.workload import workload_from_job
+from sweep.uncertainty.evidence import DENSE, MOVED, RESIZED, record_moves
+from sweep.uncertainty.fitting import fit_moves
 
 ALIKE = 1e-6
 """Percent between errors that are the same."""
 BARS = {
     "replay, stages": (0.3, None),
     "sweep, all files": (1.0, 3.0),
-    "sweep, rank 0": (3.0, 6.0),
+    "sweep, rank 0": (3.0, 10.0),
     "moves": (4.0, 10.0),
+    "moved, single ranks": (5.0, None),
+    "resized, single ranks": (15.0, None),
     "regret": (None, 2.0),
     "subset beyond the worst rank": (None, ALIKE),
 }
 """Percent: mean, greatest."""
 OF_EXPERTS = ("replay, stages",)
 """Bars for jobs with experts only."""
+
+
+Moves = dict[str, dict[str, list[float]]]
+"""ln(measured / simulated) by kind of move and completeness of the files, and by job."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +103,25 @@ def recorded_jobs(folder: Path) -> list[Recorded]:
     return found
 
 
+def workload_of(job: Job) -> Workload:
+    return workload_from_job(job, sequence=None, measured_on=None, micro_batch=None)
+
+
 def simulated_s(job: Job, device: Hardware, like: Job | None = None, *, loaded: bool = False, resized: bool = False) -> float:
     """The step of a job's traces, at its own plan or at that of the job `like`; `loaded` as its experts were, `resized` to its
     sequence and experts."""
-    workload = workload_from_job(job, sequence=None, measured_on=None, micro_batch=None)
-    at = (like or job).layout
+    return step_s(workload_of(job), device, like or job, loaded=loaded, resized=resized)
+
+
+def step_s(workload: Workload, device: Hardware, like: Job, *, loaded: bool = False, resized: bool = False) -> float:
+    """The step of a workload at the plan of the job `like`."""
+    at = like.layout
     names = ("tp", "pp", "vpp", "ep", "ga", "micro_batch")
     plan = {name: getattr(at, name) for name in names} | {"all_gpus": at.tp * at.pp * at.dp}
-    if resized and like:
+    if resized:
         plan |= {"sequence": like.sequence, "experts": at.experts or 0}
-    if loaded and like and job.has_experts:
-        of_like = workload_from_job(like, sequence=None, measured_on=None, micro_batch=None)
-        plan["expert_imbalance"] = of_like.arrays.recorded_load
+    if loaded and workload.has_experts:
+        plan["expert_imbalance"] = workload_of(like).arrays.recorded_load
     extra = {"overlap_pp": int(at.vpp > 1), **{key: int(value) for key, value in workload.recorded_fields.items()}}
     table = hardware_table([device.with_values({"memory": "10 TB"})], device)
     columns = plans(workload, **plan, **extra)
@@ -194,11 +223,53 @@ def resizings(jobs: list[Recorded], device: Hardware, errors: dict[str, list[flo
         print(f"{source.name} {source.resized} -> {target.name} {target.resized}  {errors[name][-1]:7.2f}", flush=True)
 
 
+def some_ranks(job: Recorded, subsets: int) -> Iterator[tuple[str, list[int]]]:
+    """Files of a job, by what they are: all, one whole expert group (of each stage, of one), single, at random."""
+    layout = job.job.layout
+    a_stage = layout.tp * layout.dp
+    world = a_stage * layout.pp
+    yield "all files", list(range(world))
+    for first in range(0, layout.dp if layout.ep > 1 else 0, layout.ep):
+        group = range(first * layout.tp, (first + layout.ep) * layout.tp)
+        stages = [[stage * a_stage + rank for rank in group] for stage in range(layout.pp)]
+        if layout.ep < layout.dp:
+            yield "whole group of each stage", [rank for stage in stages for rank in stage]
+        yield from (("whole group of one stage", stage) for stage in stages)
+    yield from (("single ranks", [rank]) for rank in range(world))
+    chance = random.Random(job.name)
+    for number in range(subsets):
+        yield "random ranks", sorted(chance.sample(range(world), number % (world - 2) + 2))
+
+
+def partial_moves(jobs: list[Recorded], device: Hardware, errors: dict[str, list[float]], subsets: int) -> Moves:
+    """Moves of jobs with experts from some files, and dense jobs at their own plan; their errors by what the files are."""
+    found: Moves = defaultdict(lambda: defaultdict(list))
+    for source in jobs:
+        targets = [(kind, job) for job in jobs if (kind := _kind(source, job))]
+        for what, ranks in some_ranks(source, subsets):
+            workload = workload_of(replace(source.job, ranks=tuple(r for r in source.job.ranks if r.rank in ranks)))
+            for kind, target in targets:
+                ratio = step_s(workload, device, target.job, resized=kind == RESIZED) / target.step_s
+                errors[f"{kind}, {what}"].append(100 * (ratio - 1))
+                found[f"{kind}, {workload.files}"][source.name].append(-float(np.log(ratio)))
+    return found
+
+
+def _kind(source: Recorded, target: Recorded) -> str:
+    """What a step of one job says of that of another; "": nothing."""
+    if not source.job.has_experts:
+        return DENSE if source is target else ""
+    if target.model == source.model:
+        return MOVED if target.plan != source.plan else ""
+    return RESIZED if target.resized != source.resized and target.alike == source.alike else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--hardware", default="A800-80G-SXM")
     parser.add_argument("--subsets", type=int, default=0, help="random subsets of ranks of each job; 0: none")
+    parser.add_argument("--record", action="store_true", help="keep the error bars of traces")
     given = parser.parse_args()
     device = read_hardware(given.hardware)
     jobs = recorded_jobs(given.folder)
@@ -208,6 +279,11 @@ def main() -> int:
         own_plan(job, device, given.subsets, errors)
     moves(jobs, device, errors)
     resizings(jobs, device, errors)
+    bars = {kind: fit_moves(of_jobs) for kind, of_jobs in partial_moves(jobs, device, errors, given.subsets).items()}
+    for kind, bar in bars.items():
+        print(f"error bar, {kind}: {bar}")
+    if given.record:
+        record_moves(bars)
     missed = False
     for name, found in errors.items():
         sizes = np.abs(found)

@@ -22,7 +22,9 @@ from sim_core.exporting import export_simai
 from sim_core.hardware.description import KEYS as HARDWARE_KEYS
 from sim_core.hardware.description import (
     Hardware,
+    fabric_names,
     hardware_yaml,
+    is_preset,
     parse_hardware,
     preset_names,
     read_hardware,
@@ -49,6 +51,7 @@ from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
+from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, sends_in_background, split_codes, split_text
@@ -155,6 +158,7 @@ __all__ = [
     "PRECISION_NAMES",
     "REASON",
     "REASONS",
+    "RECOMPUTE_MODULES",
     "SCHEDULES",
     "SHARDINGS",
     "SIMAI",
@@ -213,9 +217,11 @@ __all__ = [
     "compiling_alone",
     "count",
     "export_simai",
+    "fabric_names",
     "hardware_table",
     "hardware_yaml",
     "is_compiled",
+    "is_preset",
     "Bounds",
     "bounds",
     "coarse_bounds",

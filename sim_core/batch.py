@@ -20,7 +20,7 @@ from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import pairs_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
+from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, LAUNCH_S, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
 from sim_core.planning.columns import Plans, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
@@ -29,7 +29,7 @@ from sim_core.step.beside import cost_last_backwards
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, owner_of, share_sends
-from sim_core.step.once import finish_step, gather_parameters, slow_beside_gather
+from sim_core.step.once import gather_parameters, slow_beside_gather, slowest_after_s, work_after
 from sim_core.step.pipeline import go_on, run_pipeline
 from sim_core.step.sharding import shard_blocks
 from sim_core.vectors import LANES
@@ -171,6 +171,7 @@ def _begin(case: Case, scratch: Scratch) -> None:
     count_carried(case, low)
     shard_blocks(case, low, program, scratch.layers, out)
     share_sends(case, low, program)
+    work_after(case, scratch.once, out)
     gather_parameters(case, low, program, scratch.buckets, scratch.once, out)
     cost_last_backwards(case, low, program, scratch.buckets)
 
@@ -188,7 +189,7 @@ def _finish(case: Case, scratch: Scratch) -> None:
         out[k] += low.extra_s[k] * ga / pp
     barrier_s = reduce_gradients(case, low, program, times, scratch.buckets, scratch.reduced_s, out)
     slow_beside_gather(case, program, times, scratch.once, out)
-    slowest_s = finish_step(case, scratch.once, out)
+    slowest_s = slowest_after_s(plan, scratch.once)
     message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
     slowed_s, late_s = times.streams.slowed_s, times.streams.gathers_late_s
     crowded_s = 0.0
@@ -206,8 +207,9 @@ def _finish(case: Case, scratch: Scratch) -> None:
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:
         chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga)
-        hidden_s, longer_s = pairs_s(program, low.pairs_s, pp, chunks, rounds)
+        hidden_s, launched_s, longer_s = pairs_s(program, low.hideable_s, low.pairs_s, pp, chunks, rounds)
         out[EP_EXPOSED] -= hidden_s / pp
+        out[LAUNCH_S] -= launched_s / pp
         crowded_s += longer_s
     if crowded_s > 0:
         owner = owner_of(plan, case.groups, case.group)

@@ -25,7 +25,7 @@ from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.lower import lower
 from sim_core.step.nics import count_carried, share_sends
-from sim_core.step.once import finish_step, gather_parameters
+from sim_core.step.once import gather_parameters, slowest_after_s, work_after
 from sim_core.step.sharding import shard_blocks
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
@@ -222,6 +222,7 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     count_carried(case, scratch.low)
     shard_blocks(case, scratch.low, program, scratch.layers, unused)
     share_sends(case, scratch.low, program)
+    work_after(case, scratch.once, unused)
     gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)
     cost_last_backwards(case, scratch.low, program, scratch.buckets)
     bound_pipeline(plan, program, times)
@@ -231,7 +232,7 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     else:
         for stage in range(plan.pp):
             barrier_s = max(barrier_s, times.free_s[stage])
-    slowest_s = finish_step(case, scratch.once, unused)
+    slowest_s = slowest_after_s(plan, scratch.once)
     if plan.post_validation == 0:
         return barrier_s + slowest_s
     longest_s = 0.0  # steps without a barrier: a stage at least computes, and ends its own step

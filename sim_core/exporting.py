@@ -15,6 +15,7 @@ from sim_core.simai.moved_text import move_text
 from sim_core.simai.text import write_simai_text
 from sim_core.simulator import Results, simulate
 from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.workload import Workload
@@ -24,9 +25,15 @@ TOLERANCE: Final = 1e-6
 
 
 def export_simai(
-    path: str, workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0, ffn: int | None = None
+    path: str,
+    workload: Workload,
+    hardware: HardwareTable,
+    plans: Plans,
+    row: int = 0,
+    ffn: int | None = None,
+    heads: int | None = None,
 ) -> str:
-    """The text at `path`, from which `workload` was read (with the fact `ffn`) and its records chosen, under plan `row`.
+    """The text at `path`, from which `workload` was read (with facts `ffn`, `heads`) and its records chosen, under plan `row`.
 
     Read with `checkpointing: file`, and with the micro-batch, schedule, overlap and hardware of the plan, which a text
     cannot hold, it gives the plan's step and state. Raises SpecError if the plan cannot run, or if no text gives its
@@ -37,7 +44,8 @@ def export_simai(
     plan = Plan(**{name: getattr(one, name)[0].item() for name in Plan._fields})
     parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
     text = write_simai_text(*move_text(parsed, workload, plan))
-    found = _read_back(text, workload, hardware, one, ffn)
+    given = Given(workload.sequence, int(one.micro_batch[0]), ffn, workload.experts, heads)
+    found = _read_back(text, workload, hardware, one, given)
     pairs = {
         "step time": (expected.metrics[STEP_TIME, 0], found.metrics[STEP_TIME, 0], "s"),
         "model state": (expected.state_bytes[0], found.state_bytes[0], "B"),
@@ -59,18 +67,12 @@ def _simulated(workload: Workload, hardware: HardwareTable, one: Plans) -> Resul
     return results
 
 
-def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plans, ffn: int | None) -> Results:
+def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plans, given: Given) -> Results:
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
         parsed = read_simai_text(label, text.encode())
-        read, _ = workload_from_simai(
-            parsed,
-            micro_batch=int(one.micro_batch[0]),
-            sequence=workload.sequence,
-            measured_on=workload.measured_on,
-            ffn=ffn,
-        )
+        read, _ = workload_from_simai(parsed, given, measured_on=workload.measured_on)
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
         plans = one._replace(**columns)

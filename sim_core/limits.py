@@ -25,7 +25,7 @@ LARGEST: Final[Mapping[str, int]] = {
     "all_gpus": 2**40,
     "step": 2**20,
     "bucket_bytes": 2**40,
-    **dict.fromkeys(("sequence", "ffn"), 2**31 - 1),
+    **dict.fromkeys(("sequence", "ffn", "heads"), 2**31 - 1),
 }
 """The largest value by name; the least is 1, or 0 for a number that may be absent."""
 

@@ -135,6 +135,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             carried_s=low.carried_s[lane],
             longer=low.longer,  # only the timeline of a plan alone reads it
             pairs_s=low.pairs_s[lane],
+            hideable_s=low.hideable_s[lane],
             send_nic_s=low.send_nic_s[lane],
         ),
         layers=kept.layers,
@@ -154,6 +155,9 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             comm_s=once.comm_s,
             optimizer_s=once.optimizer_s,
             gathered_s=once.gathered_s[lane],
+            early_s=once.early_s,
+            waited_s=once.waited_s,
+            free_s=once.free_s,
             after_s=once.after_s[lane],
         ),
         sums=kept.sums[lane],

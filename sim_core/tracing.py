@@ -14,9 +14,10 @@ from sim_core.planning.columns import Plans, plan_at
 from sim_core.simulator import run_alone
 from sim_core.timelines.after import after_spans, ends_of
 from sim_core.timelines.blocks import block_spans, timed
+from sim_core.timelines.memory import Held, memory_held
 from sim_core.timelines.messages import gradient_spans, layer_spans, parameter_spans
 from sim_core.timelines.spans import Spans, joined
-from sim_core.timelines.waits import wait_spans
+from sim_core.timelines.waits import arrows_between, wait_spans
 from sim_core.workloads.workload import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -36,12 +37,15 @@ class Events(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The step of one plan: `spans` by stage and start; and its result, `metrics[METRICS]`.
+    """The step of one plan: `spans` by stage and start; rows of blocks that send to others, `sends[n, 2]`; bytes of each stage
+    over time, `held`; and its result, `metrics[METRICS]`.
 
     The parts of all spans of a stage add up to the step; their means over the stages are the parts of the result.
     """
 
     spans: Spans
+    sends: Ints
+    held: Held
     metrics: Floats
     stages: int
 
@@ -70,7 +74,9 @@ def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int
     found += gradient_spans(ran, blocks)
     found += layer_spans(ran, hardware, blocks)
     found += parameter_spans(ran, hardware)
-    return Timeline(spans=joined(found), metrics=ran.metrics, stages=plan.pp)
+    drawn = joined(found)
+    held, sends = memory_held(ran, blocks), arrows_between(ran, drawn)
+    return Timeline(spans=drawn, sends=sends, held=held, metrics=ran.metrics, stages=plan.pp)
 
 
 def blocks_of(plans: Plans) -> int:

@@ -66,7 +66,8 @@ class Budget(Section):
 
 def costs(budget: Budget, watts: Floats, all_gpus: npt.NDArray[Any], tokens_per_s: Floats) -> dict[str, Floats]:
     """COSTS of some plans, [n]; NaN where unknown. `watts`: of a GPU of each plan."""
-    seconds = budget.tokens / tokens_per_s
+    with np.errstate(divide="ignore"):  # GPUs that fail before they have done anything never end
+        seconds = budget.tokens / tokens_per_s
     gpu_hours = seconds * all_gpus / HOUR_S
     price = np.nan if budget.usd_per_gpu_hour is None else budget.usd_per_gpu_hour
     return {

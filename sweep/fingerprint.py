@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim_core import HARDWARE_KEYS, Hardware, Workload, input_paths, model_names, preset_names, source_hashes, summarize
+from sim_core import HARDWARE_KEYS, Hardware, Workload, input_paths, is_preset, model_names, source_hashes, summarize
 from sweep.spec import SweepSpec
 
 
@@ -44,7 +44,7 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
         names = key.split(",")
         if "hardware" in names:
             named += [row[names.index("hardware")] if len(names) > 1 else row for row in values]
-    files |= {f"hardware {name}": str(name) for name in named if name is not None and str(name) not in preset_names()}
+    files |= {f"hardware {name}": str(name) for name in named if name is not None and not is_preset(str(name))}
     return files
 
 

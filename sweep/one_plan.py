@@ -88,7 +88,7 @@ def export_notes(prepared: Prepared, number: int, text: str) -> list[str]:
     return notes
 
 
-def simai_text(prepared: Prepared, path: Path | None, number: int, ffn: int | None) -> str:
+def simai_text(prepared: Prepared, path: Path | None, number: int, *, ffn: int | None, heads: int | None) -> str:
     """The workload file at `path` under plan `number`. Raises SimError if the plan cannot run or be expressed."""
     kind = prepared.sweep.workload.kind
     if path is None:
@@ -101,4 +101,4 @@ def simai_text(prepared: Prepared, path: Path | None, number: int, ffn: int | No
     if row and row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
     sweep = prepared.sweep
-    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn)
+    return export_simai(str(path), sweep.workload, sweep.hardware, plans_of(prepared, number), ffn=ffn, heads=heads)

@@ -148,9 +148,12 @@ def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | N
     found = start_of(workload, table)
     if found is None:
         return None, []
+    files = {"files": workload.files}
     if found.reason:
-        return {"recorded_s": found.recorded_s, "reason": found.reason}, [f"recorded plan: {found.reason}, not compared"]
-    data = {name: getattr(found, name) for name in ("recorded_s", "simulated_s", "compared_s", "error")}
+        return {**files, "recorded_s": found.recorded_s, "reason": found.reason}, [
+            f"recorded plan: {found.reason}, not compared"
+        ]
+    data = files | {name: getattr(found, name) for name in ("recorded_s", "simulated_s", "compared_s", "error")}
     own = "" if found.compared_s == found.simulated_s else f"; of it the stages with a trace {short(found.compared_s, 's')}"
     both = f"simulated {short(found.simulated_s, 's')}{own}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
     warning = "warning: " if abs(found.error) > FAR else ""

@@ -44,7 +44,7 @@ def from_text(key: str) -> Any:
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
 """Keys of `workload` that need a model."""
 FILE_KEYS: Final = (
-    *("micro_batch", "measured_on", "tp", "pp", "vpp", "ep", "all_gpus", "layers", "ffn", "experts"),
+    *("micro_batch", "measured_on", "tp", "pp", "vpp", "ep", "all_gpus", "layers", "ffn", "experts", "heads"),
     *("repeat", "bytes_per_element", "records", "step"),
 )
 """Keys of `workload` that need a file; `sequence` goes with both."""
@@ -94,12 +94,15 @@ class WorkloadSpec(Section):
     layers: Annotated[int, Field(ge=1, le=100_000)] | None = None
     ffn: int | None = None
     experts: int | None = None
+    heads: int | None = None
     repeat: RepeatSpec | None = None
     bytes_per_element: Literal[1, 2, 4, 8] | None = None
     records: dict[str, Any] | None = None
     step: int | None = None
 
-    @field_validator("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", "step", mode="before")
+    @field_validator(
+        *("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", "heads", "step"), mode="before"
+    )
     @classmethod
     def _within_bounds(cls, given: object, info: ValidationInfo) -> object:
         most = LARGEST[str(info.field_name)]

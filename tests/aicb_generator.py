@@ -1,9 +1,9 @@
 """AICB workload texts of a model under any plan, from the model's numbers: the truth for moving a file to another plan.
 
 An independent statement of what the generator writes (records, order, sizes, parameters), found from its files: it reproduces
-160 files of two models under 60 plans to the byte (eleven but for a nanosecond of rounding). Compute times are those of one
-measured plan, in proportion to micro-batch / tp; the optimizer's, and what of it leaks into the first embedding, in
-proportion to the dense parameters.
+160 files of two models under 60 plans to the byte (eleven but for a nanosecond of rounding), and the records and messages of 16
+more, of DeepSeek models and of sequence parallelism with recompute. Compute times are those of one measured plan, in proportion
+to micro-batch / tp; the optimizer's, and what of it leaks into the first embedding, in proportion to the dense parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ Sent = tuple[str, int]
 
 @dataclass(frozen=True)
 class Model:
-    """A GPT without sequence parallelism, the same with it, or with experts (always with it)."""
+    """A GPT without sequence parallelism, the same with it, or with experts (always with it).
+
+    `heads` makes it a DeepSeek: latent attention, experts after `dense_layers` layers of each stage, one shared expert. It has
+    times only: the generator fails without. `recompute` is that of attention.
+    """
 
     layers: int = 32
     hidden: int = 4096
@@ -30,10 +34,16 @@ class Model:
     experts: int = 0
     topk: int = 2
     word_copies: int = 4
+    heads: int = 0
+    q_rank: int = 1536
+    dense_layers: int = 0
+    shared: bool = True
+    recompute: bool = False
 
 
 DENSE = Model()
-EXPERTS = Model(ffn=28672, sequence_parallel=True, experts=8)
+EXPERTS = Model(ffn=14336, sequence_parallel=True, experts=16)
+DEEPSEEK = Model(ffn=2048, sequence_parallel=True, experts=64, topk=8, heads=32, dense_layers=1)
 
 
 @dataclass(frozen=True)
@@ -73,15 +83,24 @@ class Text:
         model, plan = self.model, plan or self.plan
         h, tp = model.hidden, plan.tp
         padded = -(-model.vocabulary // (128 * tp)) * 128 * tp
+        held = model.layers // plan.pp
         layer = 4 * h * h // tp + (0 if model.experts else 2 * h * model.ffn // tp)
+        if model.heads:
+            layer = model.heads * (model.q_rank * (128 + 64) + 512 * (128 + 128) + 128 * h) // tp
+            layer += h * model.q_rank + h * (512 + 64) + 2 * model.q_rank + 2 * 512
+            layer += 2 * h * model.ffn // tp * (held if model.shared else model.dense_layers) // held
         layer += 2 * h if model.sequence_parallel else 0
         copies = model.word_copies + (1 if model.sequence_parallel else 0)
-        return model.layers // plan.pp * layer + copies * padded // tp * h + model.sequence * h
+        return held * layer + copies * padded // tp * h + model.sequence * h
 
     def of_experts(self) -> int:
         """Parameters of a rank's experts."""
         model, plan = self.model, self.plan
-        return model.layers // plan.pp * model.experts // plan.ep * 2 * model.hidden * model.ffn // plan.tp
+        of_one = model.hidden * model.ffn // plan.tp
+        if model.heads:
+            routed = 3 * of_one * (model.experts // plan.ep)
+            return (model.layers // plan.pp - model.dense_layers) * (routed + (2 * of_one if model.shared else 0))
+        return model.layers // plan.pp * model.experts // plan.ep * 2 * of_one
 
     # lines
 
@@ -128,8 +147,8 @@ class Text:
             yield line("embedding_layer", fwd=("NONE", self.activation), ig=("NONE", self.activation))
         else:
             yield line("embedding_layer", fwd=reduced, ig=reduced)
-        for _ in range(self.model.layers // self.plan.pp):
-            yield from self._layer()
+        for layer in range(self.model.layers // self.plan.pp):
+            yield from self._latent_layer(layer) if self.model.heads else self._layer()
         if apart:
             yield self._column("final_column", ATTENTION_NS // 2)
         if not self.profiled:
@@ -152,15 +171,32 @@ class Text:
             yield self._column("mlp_column", MLP_NS // 2)
             yield self._row("mlp_row", MLP_NS // 2)
 
+    def _latent_layer(self, number: int) -> Iterator[str]:
+        """The generator writes no times of latent attention without kernels of its own for it."""
+        yield line("attention_linear_q_lora", ns=(0, 0, 0))
+        yield self._column("attention_q_column", 0)
+        yield line("attention_linear_kv_lora", ns=(0, 0, 0))
+        yield self._column("attention_kv_column", 0)
+        yield self._row("attention_o_row", 0)
+        if number >= self.model.dense_layers:
+            yield from self._experts()
+        if self.model.shared or number < self.model.dense_layers:
+            yield self._column("mlp_column", MLP_NS // 2)
+            yield self._row("mlp_row", MLP_NS // 2)
+
+    def _again(self, name: str) -> int:
+        """Without times, the message of a forward that runs again is in that of the first."""
+        return 2 if self.model.recompute and name.startswith("attention") else 1
+
     def _column(self, name: str, ns: int) -> str:
         if not self.profiled:
-            return line(name, fwd=("ALLGATHER", self.activation))
+            return line(name, fwd=("ALLGATHER", self.activation * self._again(name)))
         fwd, ig = (("ALLGATHER", self.activation), ("REDUCESCATTER", 0)) if self.plan.tp > 1 else (NOTHING, NOTHING)
         return line(name, ns=self._scaled((ns, ns, ns)), fwd=fwd, ig=ig)
 
     def _row(self, name: str, ns: int) -> str:
         if not self.profiled:
-            return line(name, fwd=("REDUCESCATTER", self.activation), ig=("NONE", self.activation))
+            return line(name, fwd=("REDUCESCATTER", self.activation * self._again(name)), ig=("NONE", self.activation))
         both = (("REDUCESCATTER", self.activation), ("ALLGATHER", self.activation)) if self.plan.tp > 1 else (NOTHING, NOTHING)
         return line(name, ns=self._scaled((ns, ns, ns)), fwd=both[0], ig=both[1])
 
@@ -169,12 +205,15 @@ class Text:
         routed = self.activation * model.topk
         on_tp = plan.tp > 1 or not self.profiled
         exchanged = ("ALLTOALL_EP", routed // plan.tp) if plan.ep > 1 or not self.profiled else NOTHING
-        counted = ("ALLGATHER", 4 * model.experts * plan.tp * plan.ep)
+        dispatched = exchanged
+        if model.heads and plan.ep > 1:  # in fp8, with a scale of 4 bytes for 128 elements
+            dispatched = ("ALLTOALL_EP", int(routed // plan.tp * (1 + 4 / 128) / 2))
+        counted = ("ALLGATHER", 2 * model.experts * plan.tp * plan.ep)
         gathered, scattered = (("ALLGATHER", routed), ("REDUCESCATTER", routed)) if on_tp else (NOTHING, NOTHING)
         counts = counted if on_tp or plan.ep > 1 else NOTHING
         ns = self._scaled((MLP_NS, MLP_NS, 1))
         yield line("mlp_moelayer", ns=(ns[0], ns[1], 1), fwd=counts)
-        yield line("mlp_moelayer", fwd=exchanged, ig=exchanged)
+        yield line("mlp_moelayer", fwd=dispatched, ig=exchanged)
         yield line("mlp_moelayer", fwd=gathered, ig=scattered)
         yield line("mlp_moelayer", fwd=scattered, ig=gathered)
         yield line("mlp_moelayer", fwd=exchanged, ig=exchanged)

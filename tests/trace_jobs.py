@@ -45,7 +45,8 @@ class JobSpec:
     tied: bool = True
     embedding: int = 0  # parameters that the end stages hold besides layers
     popularity: tuple[float, ...] = ()  # of the experts: tokens go to ranks by it
-    expert_ms: float = 4.0  # of a layer's forward on a rank with the mean of the tokens, and of its backward; with `popularity`
+    expert_ms: float = 4.0  # of a layer's forward on a rank with the mean of the tokens; with `popularity`
+    expert_backward: float = 1.0  # times as long in its backward
     straggler: int | None = None
     straggler_factor: float = 1.3
     hosts: int = 2
@@ -308,11 +309,12 @@ class _Rank:
         load = spec.load(self.replica)
         got = _ALL_TO_ALL.replace("[2048,", f"[{round(2048 * load)},")
         between: list[float] = []  # work of experts before each call
+        expert_ms = spec.expert_ms * (spec.expert_backward if name == "backward_step" else 1.0)
         if spec.moe:
             for layer in range(2):
                 for half in ("dispatch", "combine"):
                     calls.append((self._expert_group(f"{at}-{layer}-{half}", 0.15), got if half == "combine" else _ALL_TO_ALL))
-                    between.append(spec.expert_ms * load if spec.popularity and half == "combine" else 0.0)
+                    between.append(expert_ms * load if spec.popularity and half == "combine" else 0.0)
         if self.spec.tp > 1 or not self.spec.moe:
             for turn in range(2):
                 calls.append((self._tensor_group(f"{at}-{turn}", self._cost(0.2, at)), _ALL_REDUCE))

@@ -131,9 +131,11 @@ def parallel_sequence(recorded: Workload) -> bool | None:
 
 def _told(recorded: Workload, facts: Facts, model: Model) -> Facts:
     """Facts with those that the model tells and neither the user nor the file does."""
+    width = model.experts.ffn if model.experts else model.ffn  # AICB's dense layers are as wide as an expert
     return replace(
         facts,
-        ffn=model.ffn if facts.ffn is None and not recorded.ends_known else facts.ffn,
+        ffn=width if facts.ffn is None and not recorded.ends_known else facts.ffn,
+        heads=model.heads if facts.heads is None and not recorded.ends_known and recorded.kind == SIMAI else facts.heads,
         sequence=model.sequence if recorded.sequence is None else facts.sequence,
         experts=model.experts.count if facts.experts is None and model.experts else facts.experts,
     )

@@ -22,7 +22,9 @@ Ints = npt.NDArray[np.int64]
 
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
-"""The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward."""
+LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD = range(4, 8)
+"""The part of a backward that can run apart, and the compute in it; exposed messages of experts in forward and backward; what
+the host needs to launch both; and for how much of it the device waits."""
 
 
 class Blocks(NamedTuple):
@@ -37,7 +39,7 @@ class Blocks(NamedTuple):
     work: Floats  # [rows, units, N_SUMS] forward and backward in parts
     again: Floats  # [rows, units, N_SUMS] what recompute adds, in parts
     piece_backward_s: Floats  # [rows, pieces] backward of a piece, without recompute
-    apart_s: Floats  # [rows, units, 4] by WEIGHT_GRADIENTS to EXPERTS_BACKWARD
+    apart_s: Floats  # [rows, units, 8] by WEIGHT_GRADIENTS to WAIT_BACKWARD
     held: Floats  # [rows, units, 2] parameters of a unit on a rank, dense and of experts; modelled only
     measured_s: Floats  # [rows, units] part of the seconds that rests on measured kernels
     nic_s: Floats  # [rows, units, 3, 2] of forward, backward, recompute: needs the NICs, and nothing hides it
@@ -73,7 +75,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
         work=np.zeros((rows, units, N_SUMS)),
         again=np.zeros((rows, units, N_SUMS)),
         piece_backward_s=np.zeros((rows, pieces)),
-        apart_s=np.zeros((rows, units, 4)),
+        apart_s=np.zeros((rows, units, 8)),
         held=np.zeros((rows, units, 2)),
         measured_s=np.zeros((rows, units)),
         nic_s=np.zeros((rows, units, 3, 2)),

@@ -33,7 +33,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     if unknown or not (reduced.any() or arrays.layered_gradients):
         return np.full(len(plans.tp), np.nan)
     widths = state_widths(workload, plans)
-    most, at_end = fullest_stages(plans)
+    most, at_end = fullest_stages(plans, arrays.dense_layers)
     by_tp = plans.tp / base.tp
 
     def recorded(rule: int) -> float:
@@ -43,7 +43,8 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     of_experts = recorded(EXPERT_PARAMETERS)
     times = np.where((plans.experts > 0) & (arrays.experts > 0), plans.experts / (arrays.experts or 1.0), 1.0)
     dense = recorded(PARAMETERS) + recorded(ALL_PARAMETERS) * (1 - shares.experts)
-    in_layers = dense * (1 - shares.ends - shares.head - shares.whole)
+    replicated = dense * shares.replicated
+    in_layers = dense * (1 - shares.ends - shares.head - shares.whole) - replicated
     padding = np.ones(len(plans.tp))
     if shares.vocabulary:
         multiple = PADDING * plans.tp
@@ -52,15 +53,21 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     ends = shares.ends + np.where((plans.pp == 1) | (placement != LOOP), shares.head, 0.0)
     at_ends = dense * (ends / by_tp * padding + shares.whole)
 
-    def state(layers: Floats, embedding: Floats | float) -> Floats:
+    def state(stage: Floats, embedding: Floats | float) -> Floats:
+        layers = stage[:, 0]
         of_stage = base.pp * layers / workload.layers
-        held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + embedding
+        held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + replicated * of_stage + embedding
         total: Floats = held * widths[0]
         of_tp = 1.0 if shares.whole_experts else by_tp
-        experts = of_experts * times * of_stage / of_tp / (plans.ep / base.ep)
+        of_stage = base.pp * stage[:, 1] / (workload.layers - base.pp * arrays.dense_layers)
+        routed = (1.0 - shares.shared) * times / (plans.ep / base.ep)  # shared experts are on every rank
+        experts = of_experts * of_stage / of_tp * (routed + shares.shared)
         return total + experts * widths[1]
 
-    bytes_: Floats = np.maximum(state(most, 0.0), state(at_end, at_ends)) / arrays.gradient_width
+    found = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
+    if arrays.dense_layers:
+        found += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
+    bytes_: Floats = np.max(found, axis=0) / arrays.gradient_width
     return bytes_
 
 

@@ -7,7 +7,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, WEIGHT_COMPUTE, WEIGHT_GRADIENTS, Blocks
+from sim_core.costing.case import (
+    EXPERTS_BACKWARD,
+    EXPERTS_FORWARD,
+    LAUNCH_BACKWARD,
+    LAUNCH_FORWARD,
+    WAIT_BACKWARD,
+    WAIT_FORWARD,
+    WEIGHT_COMPUTE,
+    WEIGHT_GRADIENTS,
+    Blocks,
+)
 from sim_core.costing.groups import Groups
 from sim_core.costing.messages import Filled, exposed_s, message_s
 from sim_core.costing.operators import UnitCost, devices_of, sum_of, unit_cost
@@ -109,27 +119,32 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
             blocks.nic_s[:, at, AGAIN] += np.where(left_out[:, None], 0.0, nic)
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
-    longer = _launch(blocks, at, stack, ran_s, mask == ALL)
+    launched_s = _launch(blocks, at, stack, ran_s, mask == ALL)
     weights = of_phase[WEIGHT_GRADIENT]
     blocks.apart_s[:, at, WEIGHT_COMPUTE] += weights
-    blocks.apart_s[:, at, WEIGHT_GRADIENTS] += weights * longer
+    blocks.apart_s[:, at, WEIGHT_GRADIENTS] += weights + launched_s * weights / np.maximum(backward, 1e-30)
 
 
 def _launch(blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], whole: Bools) -> Floats:
     """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
 
-    `whole`: whether recompute runs all of a layer. Returns by how much launching stretches the backward, all of it evenly.
+    `whole`: whether recompute runs all of a layer. Returns what the backward takes longer: input and weight gradients in
+    proportion to their compute, so that neither takes longer on a faster device.
     """
     forward_s, backward_s, again_s = ran_s
     if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
         forward_s, backward_s = np.maximum(forward_s, stack.launch_forward), np.maximum(backward_s, stack.launch_backward)
         again_s = np.where(whole, np.maximum(again_s, stack.launch_forward), again_s)
+        blocks.apart_s[:, at, LAUNCH_FORWARD] += stack.launch_forward
+        blocks.apart_s[:, at, LAUNCH_BACKWARD] += stack.launch_backward
+    blocks.apart_s[:, at, WAIT_FORWARD] += forward_s - ran_s[0]
+    blocks.apart_s[:, at, WAIT_BACKWARD] += backward_s - ran_s[1]
     blocks.forward_s[:, at] += forward_s
     blocks.backward_s[:, at] += backward_s
     blocks.again_s[:, at] += again_s
     blocks.work[:, at, LAUNCH_S] += forward_s - ran_s[0] + (backward_s - ran_s[1])
     blocks.again[:, at, LAUNCH_S] += again_s - ran_s[2]
-    return backward_s / np.maximum(ran_s[1], 1e-30)
+    return backward_s - ran_s[1]
 
 
 def again_mask(plans: Plans, rows: Ints) -> Ints:

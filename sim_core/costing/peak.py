@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import sharding_of
-from sim_core.costing.estimated import estimate_of, estimated_bytes
+from sim_core.costing.estimated import Estimate, estimate_of, estimated_bytes
 from sim_core.costing.memory import state_widths
 from sim_core.costing.parameters import stage_factor
-from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight
+from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import PLACEMENT
 from sim_core.jit import inner_kernel, kernel
@@ -84,13 +84,8 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     rows = by_order(plans, rows)
     table = key_table(plans, rows)
     shape, first = distinct_rows(table)
-    if workload.modelled:
-        kept, buffers = _held(workload, workload.modelled, table[first])
-        stack = workload.modelled.stack
-    elif estimate:
-        activations, buffers = estimated_bytes(workload, estimate, table[first][:, 0], table[first][:, 2])
-        kept = _Held(activations, np.zeros(activations.shape[:2]))
-        stack = read_stack(ASSUMED_STACK)
+    kept, buffers = _kept(workload, estimate, table[first])
+    stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
     split = split_plans(workload.arrays, plans, rows)
     whole = np.zeros(len(plans.tp))
     tensors, activations, logits = memory[PEAK_BYTES], memory[ACTIVATION_BYTES], memory[LOGITS_BYTES]
@@ -125,6 +120,23 @@ def memory_basis(workload: Workload) -> str:
         f"activations are an estimate (hidden {found.hidden}, sequence {found.sequence}, flash attention, dropout"
         f"{', sequence parallelism' * found.parallel}); peak_memory_bytes holds {told}"
     )
+
+
+def activations_of_chunks(workload: Workload, plans: Plans) -> Floats:
+    """Bytes of each chunk of one plan whose memory is known, [stages, chunks, 3]: see `of_chunk`."""
+    estimate = None if workload.modelled else estimate_of(workload)
+    kept, _ = _kept(workload, estimate, key_table(plans, np.zeros(1, np.int64)))
+    return of_chunks(workload.arrays, plans, split_plans(workload.arrays, plans, np.zeros(1, np.int64)), kept.activations[0])
+
+
+def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> tuple[_Held, Floats]:
+    """Activations and parameters of each unit, and buffers, [shapes, 2], of a model or as estimated of a file."""
+    if workload.modelled:
+        return _held(workload, workload.modelled, shapes)
+    if not isinstance(estimate, Estimate):
+        raise ValueError("activations of a file without an estimate")
+    activations, buffers = estimated_bytes(workload, estimate, shapes[:, 0], shapes[:, 2])
+    return _Held(activations, np.zeros(activations.shape[:2])), buffers
 
 
 def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, Floats]:
@@ -188,8 +200,9 @@ def _fill(
         row, stage_row = split.offset[split.key[rows[k]]], split.stage_offset[split.key[rows[k]]]
         for stage in range(plan.pp):
             layers, ends = float(split.stage_layers[stage_row + stage]), ends_of_stage(placement, stage, plan.pp)
-            dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
-            experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
+            without = float(split.stage_dense[stage_row + stage])
+            dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+            experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
             of_stage, of_logits, unsharded = in_flight.bytes[first + stage], in_flight.logits[first + stage], 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages

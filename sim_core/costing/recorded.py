@@ -42,9 +42,9 @@ TRIALS: Final = 8
 
 def with_recorded(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload whose recorded messages and experts' weights are put beside the model of their hardware."""
-    if workload.recorded is None:
-        return workload.arrays
     device = recorded_on(hardware)
+    if workload.recorded is None:
+        return _with_weights(workload, device)
     columns = hardware_table([device], None).columns
     own = plans(workload)
     seconds = np.zeros((2, 2, N_GROUPS + 1))

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from sim_core.costing.in_flight import MOMENTS, count_in_flight
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import (
+    CHUNK_MASK,
+    CHUNK_SHIFT,
     DEEPSPEED,
     ONE_F_ONE_B,
     PLACEMENT,
@@ -61,17 +63,30 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     return found
 
 
+def of_chunks(arrays: Arrays, plans: Plans, split: Split, kept: Floats) -> Floats:
+    """What `of_chunk` says of each chunk of the first plan, [stages, chunks, 3]; `kept`: of its shape, [units, ...]."""
+    plan = plan_at(plans, 0)
+    chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
+    found = np.empty((plan.pp, chunks, 3))
+    for stage, chunk in np.ndindex(plan.pp, chunks):
+        row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
+        found[stage, chunk] = of_chunk(arrays.unit_layers, arrays.layer_unit, split, plan, kept[None], 0, row)
+    return found
+
+
 def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
     """As many micro-batches as fill the pipeline of each plan as all of its own do, at most those, [rows].
 
     A stage of 1F1B keeps the most when it has run its warm-up and one more forward (engine/schedule.py); from there on forwards
-    and backwards alternate. These forwards are among the first groups of micro-batches, whatever comes after.
+    and backwards alternate: of one chunk, or of all chunks in turn, a group of micro-batches each. These forwards are among the
+    first groups, or in the last one where that is shorter.
     """
     pp, vpp, own = plans.pp[rows], plans.vpp[rows], plans.microbatch_group_size[rows]
     group = np.where((vpp > 1) & (own > 0), own, pp)
-    groups = np.where(vpp > 1, 1 + (2 * pp + (vpp - 1) * group) // (group * vpp), 1)
+    groups = np.where(vpp > 1, 2 + (2 * pp + (vpp - 1) * group) // (group * vpp), 1)
     alternates = np.isin(plans.schedule[rows], (ONE_F_ONE_B, DEEPSPEED))
-    return np.where(alternates, np.minimum(plans.ga[rows], groups * group), plans.ga[rows])
+    filling = groups * group + np.where(vpp > 1, plans.ga[rows] % group, 0)
+    return np.where(alternates, np.minimum(plans.ga[rows], filling), plans.ga[rows])
 
 
 @kernel
@@ -91,30 +106,63 @@ def _fill(
 ) -> None:
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
+    of = np.empty((counts.shape[2], 4))
     for k in range(len(rows)):
         plan = plan_at(plans, rows[k])
         same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
         if not same or plan.microbatch_group_size != group:
             schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, enough[k], plan.microbatch_group_size
             fill_order(schedule, pp, vpp, ga, group, order, scratch)
-            moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
+            if schedule != ONE_F_ONE_B or vpp == 1:
+                moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
         placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
         row, first = split.offset[split.key[rows[k]]], found.offset[k]
         for stage in range(pp):
+            for chunk in range(chunks):
+                virtual_row = row + virtual_of(placement, stage, chunk, pp)
+                of[chunk, :3] = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                of[chunk, 3] = _logits(split, kept, shape[k], virtual_row)
             of_stage, of_logits = 0.0, 0.0
-            for moment in range(moments):
-                then, working, logits_then = 0.0, 0.0, 0.0
-                for chunk in range(chunks):
-                    cell, virtual_row = stage * chunks + chunk, row + virtual_of(placement, stage, chunk, pp)
-                    held, redone, waiting = _chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
-                    then += counts[moment, 0, cell] * held
-                    then += counts[moment, 1, cell] * waiting
-                    logits_then += counts[moment, 0, cell] * _logits(split, kept, shape[k], virtual_row)
-                    if counts[moment, 0, cell] > 0:
-                        working = max(working, redone)
-                if then + working > of_stage:
-                    of_stage, of_logits = then + working, logits_then
+            if schedule == ONE_F_ONE_B and vpp > 1:
+                of_stage, of_logits = _fullest(order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga], of)
+            else:
+                of_stage, of_logits = _fullest_moment(counts[:moments, :, stage * chunks : (stage + 1) * chunks], of)
             found.bytes[first + stage], found.logits[first + stage] = of_stage, of_logits
+
+
+@inner_kernel
+def _fullest(order: Ints, of: Floats) -> tuple[float, float]:
+    """Most bytes of a stage in its `order` of forwards and whole backwards, and of these logits.
+
+    Chunks keep unlike amounts, so that as many micro-batches of others may keep more. `of`: bytes of each chunk by `of_chunk`,
+    and of its logits.
+    """
+    most, most_logits, now, logits = 0.0, 0.0, 0.0, 0.0
+    for code in order:
+        chunk = (code >> CHUNK_SHIFT) & CHUNK_MASK
+        back = code & 1
+        then = now + (of[chunk, 1] if back else of[chunk, 0])
+        if then > most:
+            most, most_logits = then, logits + (0.0 if back else of[chunk, 3])
+        now += -of[chunk, 0] if back else of[chunk, 0]
+        logits += -of[chunk, 3] if back else of[chunk, 3]
+    return most, most_logits
+
+
+@inner_kernel
+def _fullest_moment(counts: Ints, of: Floats) -> tuple[float, float]:
+    """The same of moments with so many micro-batches of each chunk in flight, [moments, 2, chunks] (in_flight.py)."""
+    most, most_logits = 0.0, 0.0
+    for moment in range(counts.shape[0]):
+        then, working, logits = 0.0, 0.0, 0.0
+        for chunk in range(counts.shape[2]):
+            then += counts[moment, 0, chunk] * of[chunk, 0] + counts[moment, 1, chunk] * of[chunk, 2]
+            logits += counts[moment, 0, chunk] * of[chunk, 3]
+            if counts[moment, 0, chunk] > 0:
+                working = max(working, of[chunk, 1])
+        if then + working > most:
+            most, most_logits = then + working, logits
+    return most, most_logits
 
 
 @kernel
@@ -137,7 +185,7 @@ def _saved(kept: Floats, modules: int) -> float:
 
 
 @kernel
-def _chunk(
+def of_chunk(
     unit_layers: Ints, layer_unit: int, split: Split, plan: Plan, kept: Floats, shape: int, row: int
 ) -> tuple[float, float, float]:
     """Bytes that one micro-batch leaves in a virtual stage; those that its recompute works on; those that its weight gradients

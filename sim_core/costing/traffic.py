@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.parameters import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.planning.columns import Plans
 from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales, times_base
 from sim_core.workloads.summary import COLLECTIVE_NAMES
@@ -22,7 +22,8 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
     scale = np.empty(N_RULES)
     tokens, experts = times_base(plans.sequence[row], arrays.sequence), times_base(plans.experts[row], arrays.experts)
     rule_scales(plans.micro_batch[row] / base.micro_batch, tp / base.tp, ep / base.ep, tokens, experts, EXPONENTS, scale)
-    passes = arrays.unit_layers[:, -1] / pp
+    layers, without = workload.layers / pp, first_stage_dense(arrays, pp)
+    passes = np.array([first_stage_layers(arrays, unit, pp) for unit in range(len(arrays.unit_layers))])
     for unit, here in ((arrays.first_unit, True), (arrays.last_unit, pp == 1)):
         if unit >= 0:
             passes[unit] = float(here)
@@ -41,6 +42,6 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
             size = pieces.comm_bytes[k, phase] * scale[pieces.comm_rule[k, phase]] * passes[unit] * ga
             add(int(pieces.comm_kind[k, phase]), int(pieces.comm_group[k, phase]), float(size))
     for k, rule in enumerate(step.comm_rule):
-        factor = stage_factor(arrays, scale, tp, int(rule), workload.layers / pp, 2 if pp == 1 else 1)
+        factor = stage_factor(arrays, scale, tp, int(rule), layers, 2 if pp == 1 else 1, without)
         add(int(step.comm_kind[k]), int(step.comm_group[k]), float(step.comm_bytes[k] * factor))
     return sent

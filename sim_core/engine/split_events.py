@@ -141,10 +141,15 @@ def run_split(program: Program, pp: int, chunks: int, rounds: int, times: Times)
 
 
 @inner_kernel
-def pairs_s(program: Program, longer_s: Floats, pp: int, chunks: int, rounds: int) -> tuple[float, float]:
-    """Of the pairs of all stages: seconds by which they hide messages of the one block behind the other, and by which sharing
-    NICs makes them longer (`longer_s` [cells] of one)."""
-    hidden_s, crowded_s, duration_s = 0.0, 0.0, program.duration_s
+def pairs_s(
+    program: Program, hideable_s: Floats, longer_s: Floats, pp: int, chunks: int, rounds: int
+) -> tuple[float, float, float]:
+    """Of the pairs of all stages: seconds of messages of experts that one block hides behind the other, and of launching;
+    seconds by which sharing NICs makes them longer.
+
+    `hideable_s`, `longer_s` [cells]: the first at most, and the last, of one pair.
+    """
+    hidden_s, launched_s, crowded_s, duration_s = 0.0, 0.0, 0.0, program.duration_s
     blocks = 3 * chunks * rounds
     for at in range(pp * blocks):
         code = program.order[at]
@@ -153,7 +158,8 @@ def pairs_s(program: Program, longer_s: Floats, pp: int, chunks: int, rounds: in
         first = at // blocks * chunks
         cell = first + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
         beside = first + ((program.order[at + 1] >> CHUNK_SHIFT) & CHUNK_MASK)
-        alone_s = duration_s[DOWN, cell] + duration_s[UP, beside]
-        hidden_s += alone_s - duration_s[PAIR, cell] + longer_s[cell]
+        saved_s = duration_s[DOWN, cell] + duration_s[UP, beside] - duration_s[PAIR, cell] + longer_s[cell]
+        hidden_s += min(saved_s, hideable_s[cell])
+        launched_s += max(saved_s - hideable_s[cell], 0.0)
         crowded_s += longer_s[cell]
-    return hidden_s, crowded_s
+    return hidden_s, launched_s, crowded_s

@@ -223,6 +223,7 @@ MAX_NODES: Final = 2**24
 """Most nodes of a leaf or a pod."""
 MAX_OVERSUBSCRIPTION: Final = 1000
 PRESET_DIR: Final = Path(__file__).parent / "presets"
+FABRIC_DIR: Final = Path(__file__).parent / "fabrics"
 KERNEL_DIR: Final = Path(__file__).parent / "kernels" / "data"
 
 
@@ -290,8 +291,26 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PRESET_DIR.glob("*.yaml")))
 
 
+@cache
+def fabric_names() -> tuple[str, ...]:
+    """Fabrics that are not the InfiniBand of the presets; `PRESET+FABRIC` is a preset on one of them."""
+    return tuple(sorted(path.stem for path in FABRIC_DIR.glob("*.yaml")))
+
+
+def is_preset(name: str) -> bool:
+    """Whether this names hardware that ships with sim_core: a preset, or one on another fabric."""
+    preset, plus, fabric = name.partition("+")
+    return preset in preset_names() and (not plus or fabric in fabric_names())
+
+
 def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
-    """A preset by name, or a YAML file (relative to `base`). Raises SpecError."""
+    """A preset by name (`H100-SXM`, `H100-SXM+EFA-v2`), or a YAML file (relative to `base`). Raises SpecError."""
+    preset, plus, fabric = name_or_path.partition("+")
+    if plus and preset in preset_names():
+        if fabric not in fabric_names():
+            raise SpecError(f"unknown fabric {shown(fabric)} of hardware {preset}, {nearest(fabric, fabric_names())}")
+        values = yaml.safe_load((FABRIC_DIR / f"{fabric}.yaml").read_text(encoding="utf-8"))
+        return read_hardware(preset).with_values(values).model_copy(update={"name": name_or_path})
     if name_or_path in preset_names():
         path = PRESET_DIR / f"{name_or_path}.yaml"
     else:

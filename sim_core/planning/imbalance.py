@@ -1,8 +1,9 @@
 """How unevenly experts are loaded: `expert_imbalance` of a plan as the tokens of its fullest rank over the mean.
 
-An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Codes of the column: 0 as recorded (of a
-model: its own `experts.imbalance`); from 1 on the factor itself; below 0 the exponent s of Zipf's law, the k-th most popular
-expert getting tokens in proportion to k^-s, with experts on ranks in random order.
+An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Codes of the column: 0 as recorded (among
+more ranks than experts were recorded, spread further; of a model: its own `experts.imbalance`); from 1 on the factor itself;
+below 0 the exponent s of Zipf's law, the k-th most popular expert getting tokens in proportion to k^-s, with experts on ranks
+in random order.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ MOST: Final = 65_536.0
 """Of a factor: no more ranks share out experts. And of an exponent, at which one expert gets everything."""
 DRAWS: Final = 2000
 """Orders of experts drawn for the mean load of the fullest rank: its error is about 1 %."""
+GAMMAS, GAMMAS_A_RANK = 2**15, 2**6
+"""Gamma variates whose order gives the mean of the greatest: its error is about 1 %."""
+LEAST_TOTAL, MOST_TOTAL, HALVINGS = 1e-2, 1e5, 24
+"""Bounds of a total concentration: nearly all tokens on one rank; all ranks alike. And steps between them."""
 _FORMS: Final = (*WORDS, "zipf:1.0")
 
 
@@ -69,10 +74,14 @@ def loads_unknown(workload: Workload, plans: Plans) -> Bools:
 
 def with_loads(workload: Workload, plans: Plans) -> Plans:
     """The plans with each imbalance as the factor at their ep; 0 stays as recorded. No rank has more than all tokens."""
-    given = plans.expert_imbalance
-    if not given.any():
+    given, arrays = plans.expert_imbalance, workload.arrays
+    beyond = (given == 0) & (plans.ep >= len(arrays.expert_load)) & (len(arrays.expert_load) > 0)
+    if not (given.any() or beyond.any()):
         return plans
     found = np.where(given > 0, np.clip(given, 1.0, plans.ep), 0.0)
+    for k in np.flatnonzero(beyond):
+        most = len(arrays.expert_load) - 1
+        found[k] = spread_load(float(arrays.recorded_load * arrays.expert_load[most]), most, int(plans.ep[k]))
     experts = _experts(workload, plans)
     for k in np.flatnonzero((given < 0) & ~loads_unknown(workload, plans)):
         found[k] = zipf_load(float(-given[k]), int(experts[k]), int(plans.ep[k]))
@@ -82,6 +91,28 @@ def with_loads(workload: Workload, plans: Plans) -> Plans:
 def _experts(workload: Workload, plans: Plans) -> npt.NDArray[np.int64]:
     """Experts of a layer, 0 where unknown, [n]."""
     return np.where(plans.experts > 0, plans.experts, workload.experts or 0)
+
+
+@cache
+def spread_load(load: float, ranks: int, ep: int) -> float:
+    """Tokens of the fullest of `ep` ranks over the mean, where the fullest of `ranks` gets `load`: at random, each rank as the
+    sum of its parts (Dirichlet), whatever the number of experts."""
+    low, high = LEAST_TOTAL, MOST_TOTAL
+    for _ in range(HALVINGS):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if _fullest(middle, ranks) > load else (low, middle)
+    return float(min(max(_fullest(low, ep), load), ep))
+
+
+def _fullest(total: float, ranks: int) -> float:
+    """Mean of the greatest of so many shares over their mean, by a Dirichlet distribution of this total concentration.
+
+    Shares are gamma variates over their sum, which does not depend on them: so is the mean of the greatest.
+    """
+    number = max(GAMMAS, GAMMAS_A_RANK * ranks)
+    found = np.sort(np.random.default_rng(0).gamma(total / ranks, size=number))
+    below = (np.arange(number + 1) / number) ** ranks
+    return float(found @ np.diff(below) / found.mean())
 
 
 @cache

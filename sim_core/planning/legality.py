@@ -159,8 +159,8 @@ EXPLANATIONS: Final = {
     "ep_messages_unknown": "ep > 1, but the workload has experts without all-to-all messages",
     "ep_exceeds_experts": "ep exceeds the number of experts in a layer",
     "gradients_unknown": "dp > 1 (dp > ep for experts), but the workload has no messages of those gradients",
-    "embedding_unknown": "other pp or layers than the file's, but the embedding's part of its parameters is unknown "
-    "(a note of the run says what to set)",
+    "embedding_unknown": "other pp or layers than the file's, or other tp with latent attention, but the parts of its "
+    "parameters are unknown: embedding, heads (a note of the run says what to set)",
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
     "straggler_beyond_pp": "straggler_stage is not below pp",
@@ -274,7 +274,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "ep_messages_unknown": (plans.ep > 1) & workload.has_experts & (not workload.has_ep_messages),
         "ep_exceeds_experts": plans.ep > np.where(plans.experts > 0, plans.experts, workload.experts or MAX_GPUS),
         "gradients_unknown": _without_gradients(workload, plans, sharing, around),
-        "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known),
+        "embedding_unknown": ((plans.pp != workload.base.pp) | (layers != workload.layers)) & (not workload.ends_known)
+        | (plans.tp != workload.base.tp) & (not workload.replicated_known),
         "attention_unknown": (plans.checkpointing == SELECTIVE) & (not workload.has_attention_core),
         "checkpoint_span_exceeds_stage": spanned & (plans.checkpoint_layers > _largest(plans, slots)),
         "straggler_beyond_pp": (plans.straggler_factor != 1) & (plans.straggler_stage >= plans.pp),

@@ -41,7 +41,9 @@ class Split(NamedTuple):
     size: Ints  # [rows] index of what it holds among the split's distinct ones per virtual stage
     layers: Ints  # [rows, units] layers of each unit ...
     passes: Ints  # [rows, units] ... plus the units before the first layer and after the last one
+    dense: Ints  # [rows] layers without experts, in a file whose other layers have some
     stage_layers: Ints  # [stage rows] layers of all virtual stages of a stage
+    stage_dense: Ints  # [stage rows] the same of those without experts
     stage_size: Ints  # [stage rows] index of what it holds among the split's distinct ones per stage
     sizes: int  # maximum number of distinct ones, per virtual stage or per stage, of any split
 
@@ -94,9 +96,11 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     begin, end = np.empty(rows, np.int64), np.empty(rows, np.int64)
     layers, passes = np.zeros((rows, units), np.int64), np.zeros((rows, units), np.int64)
     size, stage_size = np.empty(rows, np.int64), np.empty(stages, np.int64)
-    stage_layers = np.zeros(stages, np.int64)
+    stage_layers, stage_dense = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    dense = np.empty(rows, np.int64)
     seen = np.empty(longest, np.int64)
     sizes = 1
+    kinds_of_dense = 2 * arrays.dense_layers + 1  # a stage of both copies of the model holds them twice at most
     ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
     for k in range(splits):
         pp, virtual = kinds[k, 0], kinds[k, 0] * kinds[k, 1]
@@ -108,8 +112,9 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             begin[row] = layer
             layer += layers_of(kinds[k], v)
             end[row] = layer
+            dense[row] = max(min(end[row], arrays.dense_layers) - begin[row], 0)
             held = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
-            distinct = _find(seen, distinct, held, size, row)
+            distinct = _find(seen, distinct, held * kinds_of_dense + dense[row], size, row)
             for unit in range(units):
                 layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
                 at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
@@ -121,8 +126,9 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             for chunk in range(chunks):
                 virtual_row = offset[k] + virtual_of(kinds[k, 4], stage, chunk, pp)
                 stage_layers[row] += end[virtual_row] - begin[virtual_row]
+                stage_dense[row] += dense[virtual_row]
             held = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, 4], stage, pp) > 0 else 0)
-            distinct = _find(seen, distinct, held, stage_size, row)
+            distinct = _find(seen, distinct, held * kinds_of_dense + stage_dense[row], stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
         key=key,
@@ -133,7 +139,9 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         size=size,
         layers=layers,
         passes=passes,
+        dense=dense,
         stage_layers=stage_layers,
+        stage_dense=stage_dense,
         stage_size=stage_size,
         sizes=sizes,
     )
@@ -166,34 +174,47 @@ def count_layers(unit_layers: Ints, layer_unit: int, unit: int, begin: int, end:
     return int(unit_layers[unit, end] - unit_layers[unit, begin])
 
 
-def fullest_stages(plans: Plans) -> tuple[Floats, Floats]:
-    """Layers of the fullest stage, and of the fuller one of the first and the last, [n]; means if the split is not possible."""
+def fullest_stages(plans: Plans, dense_layers: int = 0) -> tuple[Floats, Floats]:
+    """Layers of the fullest stage, and of the fuller one of the first and the last, with those of them that have experts.
+
+    [n, 2, 2] each: of the stage with the most layers, and of that with the most that have experts, which all but the model's
+    first `dense_layers` have. Means if the split is not possible.
+    """
     table = _kinds(plans, np.arange(len(plans.tp)))
     of_row, first = distinct_rows(table)
-    most = _fullest(table[first])[of_row]
+    most = _fullest(table[first], dense_layers)[of_row]
     return most[:, 0], most[:, 1]
 
 
 @kernel
-def _fullest(kinds: Ints) -> Floats:
-    most = np.empty((len(kinds), 2))
+def _fullest(kinds: Ints, dense_layers: int) -> Floats:
+    most = np.empty((len(kinds), 2, 2, 2))
     for k in range(len(kinds)):
         pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
         chunks = 2 if kinds[k, 4] == BOTH_WAYS else vpp
-        most[k] = layers / pp * (chunks // vpp)
+        most[k, :, :, 0] = layers / pp * (chunks // vpp)
+        most[k, :, :, 1] = (layers - dense_layers) / pp * (chunks // vpp)
         listed = kinds[k, 3] == LISTED
         fits = pp * vpp <= (kinds.shape[1] - 5 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
         if not fits:
             continue  # illegal, or fidelity simai, which uses means
-        fullest, at_end, held = 0, 0, 0
+        begin = np.zeros(pp * vpp + 1, np.int64)
+        for virtual in range(pp * vpp):
+            begin[virtual + 1] = begin[virtual] + layers_of(kinds[k], virtual)
+        held = 0
+        found = np.zeros((2, 2, 2), np.int64)
         for stage in range(pp):
-            of_stage = 0
+            of_stage, with_experts = 0, 0
             for chunk in range(chunks):
-                of_stage += layers_of(kinds[k], virtual_of(kinds[k, 4], stage, chunk, pp))
-            fullest = max(fullest, of_stage)
-            if ends_of_stage(kinds[k, 4], stage, pp) > 0:
-                at_end = max(at_end, of_stage)
+                virtual = virtual_of(kinds[k, 4], stage, chunk, pp)
+                of_stage += begin[virtual + 1] - begin[virtual]
+                with_experts += max(begin[virtual + 1], dense_layers) - max(begin[virtual], dense_layers)
+            for row in range(2 if ends_of_stage(kinds[k, 4], stage, pp) > 0 else 1):
+                for by, mine, other in ((0, of_stage, with_experts), (1, with_experts, of_stage)):
+                    largest, beside = found[row, by, by], found[row, by, 1 - by]
+                    if mine > largest or (mine == largest and other > beside):
+                        found[row, by, 0], found[row, by, 1] = of_stage, with_experts
             held += of_stage
         if held == layers * chunks // vpp:
-            most[k, 0], most[k, 1] = fullest, at_end
+            most[k] = found
     return most

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.compute import compute_factor, once_s, rerun_s, rerun_share
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.parameters import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.hardware.table import HardwareColumns, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import (
@@ -60,7 +60,6 @@ Ints = npt.NDArray[np.int64]
 
 GIB: Final = 2.0**30
 SMALL: Final = 2.0**20
-LEAST_FORWARD: Final = 4096.0
 SMALL_NS: Final = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
 """Nanoseconds of a message under 1 MiB among 2, 4, .. 128 ranks; in the tool, other group sizes cost nothing."""
 NO_NIC: Final = -1.0
@@ -191,8 +190,7 @@ def simai_one(
 ) -> bool:
     """Add the parts of one plan (SIMAI_PARTS, ns) to the zeroed `out`; False if a collective lacks the NIC that it needs."""
     plan = plan_at(plans, i)
-    tp, pp, ep, row = plan.tp, plan.pp, plan.ep, plan.hardware
-    dp = plan.all_gpus // (tp * pp)
+    tp, pp, ep, row, dp = plan.tp, plan.pp, plan.ep, plan.hardware, plan.all_gpus // (plan.tp * plan.pp)
     device = device_at(hardware, row)
     gpus, nics = hardware.gpus_per_node[row], hardware.nics_per_node[row]
     nvlink, nic = hardware.nvlink_bandwidth[row] / 1e9, hardware.nic_bandwidth[row] / 1e9
@@ -207,7 +205,7 @@ def simai_one(
     for p in range(pieces.unit.shape[0]):
         unit = pieces.unit[p]
         end = unit == arrays.first_unit or unit == arrays.last_unit
-        count = micro_batches * (1.0 if end else arrays.unit_layers[unit, layers] / pp)
+        count = micro_batches * (1.0 if end else first_stage_layers(arrays, unit, pp))
         forward_ns = pieces.compute_s[p, FORWARD] * factor_ns
         backward_ns = (pieces.compute_s[p, INPUT_GRADIENT] + pieces.compute_s[p, WEIGHT_GRADIENT]) * factor_ns
         again = rerun_share(plan, pieces.rerun[p], pieces.attention_core[p])
@@ -224,7 +222,7 @@ def simai_one(
             size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
             found = _add_collective(
                 pieces.comm_kind[p, phase], pieces.comm_group[p, phase], size, phase, pieces.comm_group[p, FORWARD] == EP,
-                count, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
+                count, tp, ep, dp, gpus, nics, nvlink, nic, arrays.least_forward, tables, plan, out,
             )  # fmt: skip
             if found == NO_NIC:
                 return False
@@ -233,13 +231,14 @@ def simai_one(
         if unit != arrays.first_unit:
             bubble_ns += count * waited_ns
     step = arrays.step
+    without = first_stage_dense(arrays, pp)
     for k in range(step.role.shape[0]):
-        factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1)
+        factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1, without)
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
-        size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1)
+        size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1, without)
         found = _add_collective(
             step.comm_kind[k], step.comm_group[k], size, step.phase[k], step.forward_on_ep[k],
-            1.0, tp, ep, dp, gpus, nics, nvlink, nic, tables, plan, out,
+            1.0, tp, ep, dp, gpus, nics, nvlink, nic, arrays.least_forward, tables, plan, out,
         )  # fmt: skip
         if found == NO_NIC:
             return False
@@ -270,6 +269,7 @@ def _add_collective(
     nics: int,
     nvlink: float,
     nic: float,
+    least_forward: float,
     tables: BusTables,
     plan: Plan,
     out: Floats,
@@ -281,8 +281,8 @@ def _add_collective(
     """
     if kind == NO_COMM:
         return 0.0
-    if phase == FORWARD and 0 < size < LEAST_FORWARD:
-        size = LEAST_FORWARD
+    if phase == FORWARD and 0 < size < least_forward:
+        size = least_forward
     own, other = (DP_EP, DP) if phase == WEIGHT_GRADIENT else (EP, TP)
     group = own if group == own else other
     nanoseconds = collective_ns(kind, group, size, tp, ep, dp, gpus, nics, nvlink, nic, tables)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.parameters import first_stage_dense, stage_factor
 from sim_core.errors import SpecError
 from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVENT, FILE, NONE, SELECTIVE, SIMAI, Plan
 from sim_core.units import NS
@@ -155,6 +155,9 @@ class _Moved:
         held = layers // pp
         if self.workload.arrays.layer_unit >= 0:
             return [self.workload.arrays.layer_unit] * held
+        rest = self.kinds[self.workload.arrays.dense_layers :]
+        if self.workload.arrays.dense_layers and (rest == rest[0]).all():  # read as the first stage, others without dense ones
+            return [int(unit) for unit in self.kinds[:held]]
         if (self.kinds[held:] == self.kinds[:-held]).all():
             return [int(unit) for unit in self.kinds[:held]]
         units, counts = np.unique(self.kinds, return_counts=True)
@@ -166,7 +169,8 @@ class _Moved:
         """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""
         ends = 2 if self.plan.pp == 1 and self.plan.fidelity == EVENT else 1
         layers = self.plan.layers / self.plan.pp
-        return stage_factor(self.workload.arrays, self.scale, self.plan.tp, rule, layers, ends)
+        without = first_stage_dense(self.workload.arrays, self.plan.pp)
+        return stage_factor(self.workload.arrays, self.scale, self.plan.tp, rule, layers, ends, without)
 
     def _with_excess(self, head: list[Record]) -> list[Record]:
         """The embedding of the first micro-batch, with the time that it has there only."""

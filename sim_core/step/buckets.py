@@ -77,7 +77,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     """
     arrays, step = case.arrays, case.arrays.step
     layers, size = float(case.split.end[row] - case.split.begin[row]), case.split.size[row]
-    ends = ends_held(row - case.first, case.plan.pp * case.plan.vpp)
+    without, ends = float(case.split.dense[row]), ends_held(row - case.first, case.plan.pp * case.plan.vpp)
     bucket = float(case.plan.bucket_bytes)
     narrower = width_scale(case)
     width = arrays.gradient_width * narrower
@@ -91,7 +91,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         buckets.bucket_s[size, k] = 0.0
         if step.role[k] != role:
             continue
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, case.plan.tp, step.comm_rule[k], layers, ends, without)
         sent *= narrower if role == REDUCE_GRADIENTS else GATHERED[case.plan.precision]
         number = max(np.ceil(sent / bucket), 1.0)
         seconds, of_nics = _bucket_s(case, role, step.comm_kind[k], step.comm_group[k], sent / number)

@@ -140,13 +140,15 @@ def _exchange_s(case: Case, row: int) -> float:
     """
     step, plan, scale = case.arrays.step, case.plan, case.blocks.scale[case.block]
     layers, ends = float(case.split.end[row] - case.split.begin[row]), ends_held(row - case.first, plan.pp)
+    without = float(case.split.dense[row])
     sent = 0.0
     for k in range(step.role.shape[0]):
         if step.role[k] == REDUCE_GRADIENTS:
             ranks = float(case.dp)
             if step.comm_group[k] == DP_EP:
                 ranks = expert_replicas(case.arrays, ranks, plan.tp, plan.ep)
-            sent += step.comm_bytes[k] * stage_factor(case.arrays, scale, plan.tp, step.comm_rule[k], layers, ends) / ranks
+            factor = stage_factor(case.arrays, scale, plan.tp, step.comm_rule[k], layers, ends, without)
+            sent += step.comm_bytes[k] * factor / ranks
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 

@@ -10,6 +10,10 @@ import numpy.typing as npt
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
+    LAUNCH_BACKWARD,
+    LAUNCH_FORWARD,
+    WAIT_BACKWARD,
+    WAIT_FORWARD,
     WEIGHT_COMPUTE,
     WEIGHT_GRADIENTS,
     Case,
@@ -53,6 +57,7 @@ class Lowered(NamedTuple):
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
     longer: Longer
     pairs_s: Floats  # [cells] by which sharing NICs makes a forward beside a backward longer, with both their pipeline messages
+    hideable_s: Floats  # [cells] of messages of experts that a forward beside a backward hides at most
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
 
 
@@ -71,6 +76,7 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
             full_s=np.zeros(stages),
         ),
         pairs_s=np.zeros(cells),
+        hideable_s=np.zeros(cells),
         send_nic_s=np.zeros(stages),
     )
 
@@ -83,7 +89,7 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
     schedule = case.plan.schedule
     if SPLITS[schedule]:
         chunks = chunks_of(schedule, case.plan.vpp)
-        _fill_parts(case, chunks, program)
+        _fill_parts(case, chunks, low.hideable_s, program)
         set_links(PLACEMENT[schedule], case.plan.pp, chunks, program)
 
 
@@ -176,11 +182,12 @@ def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
 
 
 @inner_kernel
-def _fill_parts(case: Case, chunks: int, program: Program) -> None:
+def _fill_parts(case: Case, chunks: int, hideable_of: Floats, program: Program) -> None:
     """Seconds of the weight gradients of each cell, and of a forward beside a backward of the stage's other chunk.
 
     Embedding and loss do not split. A pair hides the all-to-alls of the one behind the compute of the other (DeepSeek-AI 2024,
-    section 3.2.1): it takes as long as all compute, all exposed all-to-alls, or the longer of the two alone, whichever is most.
+    section 3.2.1): it takes as long as all compute, all exposed all-to-alls, the longer of the two alone, or launching both,
+    whichever is most.
     """
     plan, key = case.plan, case.block
     pp, placement = plan.pp, PLACEMENT[plan.schedule]
@@ -205,4 +212,20 @@ def _fill_parts(case: Case, chunks: int, program: Program) -> None:
             for unit in range(case.split.passes.shape[1]):
                 hideable_s += case.split.passes[row, unit] * apart_s[key, unit, EXPERTS_BACKWARD]
             forward_s, backward_s = duration_s[DOWN, cell], duration_s[UP, beside]
-            duration_s[PAIR, cell] = max(forward_s + backward_s - hideable_s, hideable_s, forward_s, backward_s)
+            launch_s, waits_s = _launch_s(case, case.first + virtual_of(placement, stage, chunk, pp), row)
+            ran_s = forward_s + backward_s - waits_s
+            hideable_of[cell] = hideable_s
+            duration_s[PAIR, cell] = max(ran_s - hideable_s, hideable_s, forward_s, backward_s, launch_s)
+
+
+@inner_kernel
+def _launch_s(case: Case, forward: int, backward: int) -> tuple[float, float]:
+    """Of a forward and a backward of two virtual stages, rows of the split: seconds to launch both; those that devices wait."""
+    passes, apart_s, key = case.split.passes, case.blocks.apart_s, case.block
+    launch_s, waits_s = 0.0, 0.0
+    for unit in range(passes.shape[1]):
+        launch_s += passes[forward, unit] * apart_s[key, unit, LAUNCH_FORWARD]
+        launch_s += passes[backward, unit] * apart_s[key, unit, LAUNCH_BACKWARD]
+        waits_s += passes[forward, unit] * apart_s[key, unit, WAIT_FORWARD]
+        waits_s += passes[backward, unit] * apart_s[key, unit, WAIT_BACKWARD]
+    return launch_s, waits_s

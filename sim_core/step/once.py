@@ -16,10 +16,22 @@ from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, V, chunks_of, rounds_of, virtual_of
+from sim_core.engine.codes import (
+    BOTH_WAYS,
+    LOOP,
+    LOOPED_BFS,
+    PLACEMENT,
+    SPLITS,
+    V,
+    chunks_of,
+    following_cell,
+    rounds_of,
+    virtual_of,
+)
 from sim_core.engine.events import DOWN, STREAMS, Program, Times
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
+from sim_core.planning.columns import Plan
 from sim_core.planning.split import ends_of_stage
 from sim_core.step.beside import fill_beside
 from sim_core.step.buckets import Buckets, cost_buckets
@@ -45,7 +57,10 @@ class Once(NamedTuple):
     compute_s: Floats  # [sizes, step pieces]
     comm_s: Floats  # [sizes, step pieces]
     optimizer_s: Floats  # [sizes] of a modelled optimizer
-    gathered_s: Floats  # [stages] of the gather of parameters behind the first forwards, until all have arrived
+    early_s: Floats  # [stages] by how much a stage is through with its step before the slowest, and gathers parameters
+    gathered_s: Floats  # [stages] of the step until all parameters have arrived that are gathered behind first forwards
+    waited_s: Floats  # [stages] by how much later first forwards have ended because of parameters ...
+    free_s: Floats  # [stages] ... and scratch for it
     after_s: Floats  # [stages] all work of a stage after the gradients
 
 
@@ -57,7 +72,10 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
         compute_s=np.empty((sizes, step_pieces)),
         comm_s=np.empty((sizes, step_pieces)),
         optimizer_s=np.empty(sizes),
+        early_s=np.zeros(stages),
         gathered_s=np.zeros(stages),
+        waited_s=np.empty(stages),
+        free_s=np.empty(stages),
         after_s=np.empty(stages),
     )
 
@@ -66,18 +84,19 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
 def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
     """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
-    Buckets of a virtual stage arrive one after another from the start of the step, dense and expert parameters interleaved;
-    a layer runs once its buckets have arrived. Initializes `gathered_s` and `after_s` of each stage.
+    Buckets of a virtual stage arrive one after another, dense and expert parameters interleaved, from when the stage has ended
+    the step before; a layer runs once its buckets have arrived. Adds to `after_s` of each stage, which holds its other work.
     """
     pp, first, size_of = case.plan.pp, case.first, case.split.size
     placement, chunks = PLACEMENT[case.plan.schedule], chunks_of(case.plan.schedule, case.plan.vpp)
     overlapped = case.plan.overlap_param == 1
     gate_start_s, gate_end_s, duration_s = program.gate_start_s, program.gate_end_s, program.duration_s
     costed, total_s, first_s, most = buckets.costed, buckets.total_s, buckets.first_s, buckets.most
-    after_s = once.after_s
+    after_s, slowest_s = once.after_s, slowest_after_s(case.plan, once)
     costed[:] = False
     for stage in range(pp):
-        arrived_s, nic_s = 0.0, 0.0
+        early_s = slowest_s - after_s[stage] if overlapped and case.plan.post_validation == 0 else 0.0
+        arrived_s, gathered_s, nic_s = -early_s, 0.0, 0.0
         for chunk in range(chunks):
             cell = stage * chunks + chunk
             row = first + virtual_of(placement, stage, chunk, pp)
@@ -87,55 +106,96 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
             gate_start_s[cell] = 0.0
             gate_end_s[cell] = 0.0
             if overlapped and total_s[size] > 0:
-                gate_start_s[cell] = arrived_s + first_s[size]
-                gate_end_s[cell] = arrived_s + total_s[size] + duration_s[DOWN, cell] / most[size]
+                gate_start_s[cell] = max(arrived_s + first_s[size], 0.0)
+                arrives_s = arrived_s + total_s[size]
+                gate_end_s[cell] = arrives_s + duration_s[DOWN, cell] / most[size] if arrives_s > 0 else 0.0
                 low.carried_s[stage] += buckets.nic_s[size]
                 nic_s += buckets.nic_s[size]
             arrived_s += total_s[size]
+            gathered_s += total_s[size]
         shares = overlapped and nic_s > 0
-        fill_beside(case.plan, low, program, DOWN, stage, nic_s / arrived_s if shares else 0.0)
-        program.gathered_s[stage] = arrived_s if shares else 0.0
-        once.gathered_s[stage] = arrived_s if overlapped else 0.0
-        after_s[stage] = 0.0 if overlapped else arrived_s
-        out[DP_TOTAL] += arrived_s / pp
-        out[DP_EXPOSED] += after_s[stage] / pp
+        fill_beside(case.plan, low, program, DOWN, stage, nic_s / gathered_s if shares else 0.0)
+        once.early_s[stage] = early_s
+        once.gathered_s[stage] = max(arrived_s, 0.0) if overlapped else 0.0
+        program.gathered_s[stage] = once.gathered_s[stage] if shares else 0.0
+        out[DP_TOTAL] += gathered_s / pp
+        if not overlapped:
+            after_s[stage] += gathered_s
+            out[DP_EXPOSED] += gathered_s / pp
 
 
 @inlined_kernel
 def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, out: Floats) -> None:
-    """Add to `after_s` what compute takes longer while parameters are gathered behind it; not for what the stage waits for."""
+    """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while stages wait for them.
+
+    A stage, or one before it, has waited for as long as its first forwards end later than if all parameters had been there. One
+    that has waited less than another is slower while that one still waits.
+    """
     plan, contention = case.plan, case.arrays.framework.dp_contention
     if plan.overlap_param == 0 or contention == 0:
         return
-    chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    _fill_waited(plan, program, times, once)
+    longest_s = 0.0
     for stage in range(plan.pp):
-        begun_s = np.inf
-        for cell in range(stage * chunks, (stage + 1) * chunks):
-            begun_s = min(begun_s, times.end_s[cell * rounds] - program.duration_s[DOWN, cell])
+        longest_s = max(longest_s, once.waited_s[stage])
+    for stage in range(plan.pp):
         arrived_s = once.gathered_s[stage]
         if program.shares[STREAMS] == 1:
             arrived_s += times.streams.gathers_late_s[stage]
-        hidden_s = max(arrived_s - max(begun_s, times.gated_s[stage]), 0.0)
-        once.after_s[stage] += contention * hidden_s
-        out[DP_EXPOSED] += contention * hidden_s / plan.pp
+        slower_s = contention * max(arrived_s - once.waited_s[stage], 0.0)
+        slower_s = max(slower_s - (longest_s - once.waited_s[stage]), 0.0)
+        once.after_s[stage] += slower_s
+        out[DP_EXPOSED] += slower_s / plan.pp
 
 
 @inlined_kernel
-def finish_step(case: Case, once: Once, out: Floats) -> float:
-    """Add once-per-step collectives and the optimizer to `after_s` of each stage; returns that of the slowest stage."""
+def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None:
+    """Fill `waited_s`. Without waiting, the first micro-batch goes from one virtual stage to the next; where these are
+    interleaved, a stage runs a group of micro-batches in one of its chunks before it comes to the next."""
+    pp, chunks, rounds = plan.pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    placement, waited_s, free_s = PLACEMENT[plan.schedule], once.waited_s, once.free_s
+    group = plan.microbatch_group_size if plan.microbatch_group_size > 0 else pp
+    between = min(plan.ga, plan.ga if plan.schedule == LOOPED_BFS else group) - 1.0
+    waited_s[:pp] = 0.0
+    for copy in range(2 if placement == BOTH_WAYS else 1):
+        cell, now_s = (pp - 1) * 2 + 1 if copy == 1 else 0, 0.0
+        while cell >= 0:
+            stage, chunk = cell // chunks, cell % chunks
+            seconds = program.duration_s[DOWN, cell]
+            now_s += seconds
+            if placement == LOOP and chunk > 0:
+                now_s = max(now_s, free_s[stage] + seconds)
+            free_s[stage] = now_s + between * seconds
+            waited_s[stage] = max(waited_s[stage], times.end_s[cell * rounds] - now_s)
+            cell = following_cell(placement, stage, chunk, pp, chunks)
+            if cell >= 0 and cell // chunks != stage:
+                now_s += program.into_s[DOWN, cell] if SPLITS[plan.schedule] else program.message_s[DOWN, cell // chunks]
+
+
+@inlined_kernel
+def slowest_after_s(plan: Plan, once: Once) -> float:
+    """`after_s` of the slowest stage."""
+    slowest_s = 0.0
+    for stage in range(plan.pp):
+        slowest_s = max(slowest_s, once.after_s[stage])
+    return slowest_s
+
+
+@inlined_kernel
+def work_after(case: Case, once: Once, out: Floats) -> None:
+    """Fill `after_s` with once-per-step collectives and the optimizer of each stage."""
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
     role, group = case.arrays.step.role, case.arrays.step.comm_group
     costed, work_s, comm_s, after_s = once.costed, once.compute_s, once.comm_s, once.after_s
     optimizer_s = once.optimizer_s
     costed[:] = False
     together = pp > 1 and PLACEMENT[case.plan.schedule] == V  # both ends of the model are on the first stage
-    slowest_s = 0.0
     for stage in range(pp):
         size = size_of[first + stage]
         if not costed[size]:
             _cost(case, first + stage, once)
         slower = case.plan.straggler_factor if stage == case.plan.straggler_stage else 1.0
-        after_s[stage] += optimizer_s[size] * slower
+        after_s[stage] = optimizer_s[size] * slower
         out[OPTIMIZER] += optimizer_s[size] * slower / pp
         for k in range(role.shape[0]):
             here = role[k] == AFTER_GRADIENTS or (role[k] == ONCE_ON_FIRST_STAGE and stage == 0)
@@ -149,8 +209,6 @@ def finish_step(case: Case, once: Once, out: Floats) -> float:
             out[OPTIMIZER] += compute_s / pp
             out[total] += seconds / pp
             out[total + EXPOSED] += seconds / pp
-        slowest_s = max(slowest_s, after_s[stage])
-    return slowest_s
 
 
 @inlined_kernel
@@ -158,14 +216,15 @@ def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step
     size, layers = case.split.stage_size[row], float(case.split.stage_layers[row])
+    without = float(case.split.stage_dense[row])
     ends = ends_of_stage(PLACEMENT[plan.schedule], row - case.first_stage, plan.pp)
     scale = case.blocks.scale[case.block]
     for k in range(step.role.shape[0]):
         if step.role[k] != AFTER_GRADIENTS and step.role[k] != ONCE_ON_FIRST_STAGE:
             continue
-        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends)
+        factor = stage_factor(arrays, scale, plan.tp, step.compute_rule[k], layers, ends, without)
         once.compute_s[size, k] = once_s(step.compute_s[k], factor, case.device, plan)
-        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends)
+        sent = step.comm_bytes[k] * stage_factor(arrays, scale, plan.tp, step.comm_rule[k], layers, ends, without)
         seconds = 0.0
         if step.comm_kind[k] != NO_COMM:
             seconds = collective_of(case, step.comm_kind[k], step.comm_group[k], sent)
@@ -175,8 +234,8 @@ def _cost(case: Case, row: int, once: Once) -> None:
     copies = 2 if PLACEMENT[plan.schedule] == BOTH_WAYS else 1
     dense_ranks = copies * shard_ranks(case, SHARD) if sharded else 1
     expert_ranks = copies * shard_ranks(case, EXPERT_SHARD) if sharded else 1
-    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends)
-    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends)
+    dense = optimizer.dense_bytes * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
+    experts = optimizer.expert_bytes * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
     moved = dense / dense_ranks + experts / expert_ranks
     if case.sharding >= GRADIENTS_SHARDED:
         moved += moved * optimizer.clear

@@ -96,7 +96,7 @@ def _row(stage: npt.NDArray[np.int64], kind: int, part: int, start_s: Floats, en
 
 
 def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
-    """Work of each stage once a step, as `finish_step` adds it up: kind, part, seconds [stages]."""
+    """Work of each stage once a step, as `work_after` adds it up: kind, part, seconds [stages]."""
     step, once, split = ran.workload.arrays.step, ran.scratch.once, ran.tables.split
     first = int(split.stage_offset[split.key[0]])
     size = split.stage_size[first : first + plan.pp]

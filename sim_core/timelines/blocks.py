@@ -105,10 +105,12 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     if len(rows):  # a pair hides all-to-alls of the one behind compute of the other
         crowded_s = ran.scratch.low.pairs_s[cell[rows - 1]]
         hidden = parts[rows - 1].sum(axis=1) + parts[rows].sum(axis=1) - (blocks.end_s[rows] - blocks.start_s[rows] - crowded_s)
-        both = parts[rows - 1, EP_PART] + parts[rows, EP_PART]
-        left = np.where(both > 0, 1 - hidden / np.where(both > 0, both, 1.0), 1.0)
-        parts[rows - 1, EP_PART] *= left
-        parts[rows, EP_PART] *= left
+        of_experts = np.minimum(hidden, ran.scratch.low.hideable_s[cell[rows - 1]])
+        for part, saved in ((EP_PART, of_experts), (LAUNCH_PART, hidden - of_experts)):
+            both = parts[rows - 1, part] + parts[rows, part]
+            left = np.where(both > 0, 1 - saved / np.where(both > 0, both, 1.0), 1.0)
+            parts[rows - 1, part] *= left
+            parts[rows, part] *= left
         parts[rows - 1, owner] += crowded_s
         shared_s[rows - 1], shared_s[rows] = crowded_s, 0.0
     return spans(

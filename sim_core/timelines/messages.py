@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, UP, WEIGHT, Program
+from sim_core.engine.events import DOWN, UP, WEIGHT, Program, Times
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import outer_kernel
 from sim_core.planning.columns import Plan, Plans, plan_at
@@ -43,6 +43,12 @@ def _gather(
 ) -> None:
     """Cost the gather of parameters again, for its buckets."""
     gather_parameters(case_at(arrays, hardware, plans, groups, split, table, 0), low, program, buckets, once, out)
+
+
+@outer_kernel
+def _shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
+    """What a cell's last backward and its gradients have waited for each other."""
+    return shared_s(program, times, cell)
 
 
 @outer_kernel
@@ -106,7 +112,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         begin_s, late_s, before_s = 0.0, 0.0, 0.0
         if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
             cell = stage * chunks + chunk
-            begin_s, late_s = shared_s(ran.scratch.program, ran.scratch.times, cell)
+            begin_s, late_s = _shared_s(ran.scratch.program, ran.scratch.times, cell)
             before_s = float(ran.scratch.times.streams.later_s[cell])
         ready, seconds_of, chunk_of, longer_of = found[-1]
         if len(longer_of):
@@ -134,13 +140,15 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     if plan.overlap_param == 0:
         return []
     given = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
+    early_s = scratch.once.early_s.copy()  # costing the buckets again changes it
     _gather(*given, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
     found = []
     for stage in range(plan.pp):
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
         late_s = scratch.times.streams.arrived_late_s[stage * chunks : (stage + 1) * chunks]
-        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s
+        end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
+        end_s = np.maximum(end_s, 0.0)  # what has arrived before the step is not in it
         start_s = np.concatenate(([0.0], end_s[:-1]))
         columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER, "chunk": np.arange(chunks)}
         found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s, shared_s=np.diff(late_s, prepend=0.0)))

@@ -12,9 +12,12 @@ from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
 from sim_core.timelines.blocks import Timed
 from sim_core.timelines.spans import (
+    BACKWARD,
     BUBBLE_PART,
     COMPUTE,
     DP_PART,
+    FORWARD,
+    INPUT_GRADIENT,
     MESSAGE_WAIT,
     PARAMETER_WAIT,
     PP_PART,
@@ -86,7 +89,7 @@ def _waits(stage: Ints, kind: int, part: int, start_s: Floats, end_s: Floats) ->
     return spans(len(stage), stage=stage, stream=COMPUTE, kind=kind, start_s=start_s, end_s=end_s, parts=of_part(part, seconds))
 
 
-def _sources(ran: Ran, plan: Plan, message_s: Floats) -> tuple[Ints, Floats]:
+def sources(ran: Ran, plan: Plan, message_s: Floats) -> tuple[Ints, Floats]:
     """The cell that sends to each cell, by direction, -1: none; and `message_s` of stages, of each cell, [2, cells]."""
     chunks, program = chunks_of(plan.schedule, plan.vpp), ran.scratch.program
     cells = plan.pp * chunks
@@ -101,6 +104,23 @@ def _sources(ran: Ran, plan: Plan, message_s: Floats) -> tuple[Ints, Floats]:
     return np.stack((down, up)), message_s[:, stage]
 
 
+def arrows_between(ran: Ran, found: Spans) -> Ints:
+    """Rows of the blocks of which one sends to the other, on another stage, [n, 2]."""
+    plan = plan_at(ran.plans, 0)
+    chunks = chunks_of(plan.schedule, plan.vpp)
+    source, _ = sources(ran, plan, ran.scratch.program.message_s)
+    rows = np.flatnonzero(np.isin(found.kind, (FORWARD, BACKWARD, INPUT_GRADIENT)))
+    way, micro_batch = (found.kind[rows] != FORWARD).astype(np.int64), found.micro_batch[rows]
+    cell = found.stage[rows] * chunks + found.chunk[rows]
+    row_of = np.full((*source.shape, int(micro_batch.max()) + 1), -1)
+    row_of[way, cell, micro_batch] = rows
+    sender = source[way, cell]
+    sent_by = np.where(sender >= 0, row_of[way, sender, micro_batch], -1)
+    away = (sent_by >= 0) & (sender // chunks != found.stage[rows])
+    found_rows: Ints = np.column_stack((sent_by[away], rows[away]))
+    return found_rows
+
+
 def _messages(ran: Ran, plan: Plan, blocks: Timed) -> tuple[Floats, Floats]:
     """Cost of the message to each block, and when its sender has ended; NaN where nothing is sent."""
     chunks = chunks_of(plan.schedule, plan.vpp)
@@ -110,7 +130,7 @@ def _messages(ran: Ran, plan: Plan, blocks: Timed) -> tuple[Floats, Floats]:
     cell = blocks.stage * chunks + blocks.chunk
     sends = blocks.part != WEIGHTS
     end_s[blocks.backward[sends], cell[sends], blocks.micro_batch[sends]] = blocks.end_s[sends]
-    source, into_s = _sources(ran, plan, ran.scratch.program.message_s)
+    source, into_s = sources(ran, plan, ran.scratch.program.message_s)
     sender = source[blocks.backward, cell]
     none = (sender < 0) | ~sends
     cost = np.where(none, np.nan, into_s[blocks.backward, cell])
@@ -164,7 +184,7 @@ def _background(ran: Ran, plan: Plan, blocks: Timed, cost_s: Floats, sent_s: Flo
     """Messages behind the blocks, on the stage that sends them."""
     chunks = chunks_of(plan.schedule, plan.vpp)
     rows = np.flatnonzero(cost_s > 0)
-    source, longer_s = _sources(ran, plan, ran.scratch.low.longer.sends_s)
+    source, longer_s = sources(ran, plan, ran.scratch.low.longer.sends_s)
     receiver = blocks.backward[rows], blocks.stage[rows] * chunks + blocks.chunk[rows]
     sender = source[receiver]
     return spans(

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.models.messages import pipeline_bytes
+from sim_core.models.weights import REPLICATED, weights_of
 from sim_core.workloads import moving
 from sim_core.workloads.lacking_messages import SIMAI, sizes_of, with_messages
 from sim_core.workloads.readers.simai_form import Message
@@ -60,7 +61,8 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
         return float(arrays.step.comm_bytes[reduced & (arrays.step.comm_rule == rule)].sum()) / width
 
     total = counted(moving.PARAMETERS)
-    layers = total * (1 - shares.ends - shares.head - shares.whole) / (base.tp * base.pp)
+    replicated = _of_latents(of_model) / base.pp
+    layers = total * (1 - shares.ends - shares.head - shares.whole) / (base.tp * base.pp) + replicated * (1 - 1 / base.tp)
     padding = moving.padded(shares.vocabulary, base.tp) / shares.vocabulary
     ends, head = (total * part / base.tp * padding for part in (shares.ends, shares.head))
     dense = layers + ends + head + total * shares.whole
@@ -69,10 +71,21 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
         ends=ends / dense,
         head=head / dense,
         whole=total * shares.whole / dense,
+        replicated=replicated / dense,
         vocabulary=shares.vocabulary,
         whole_experts=shares.whole_experts,
     )
     return Rank(dense=dense, experts=experts, shares=held)
+
+
+def _of_latents(of_model: Workload) -> float:
+    """Parameters of latent attention that tp does not divide, of all layers; norms and routers are too small to count."""
+    model = of_model.modelled.model if of_model.modelled else None
+    if model is None or not model.mla:
+        return 0.0
+    whole = (w.elements for unit in model.layer_units for w in weights_of(model, unit) * unit.number if w.part == "attention"
+             and w.sharding == REPLICATED)  # fmt: skip
+    return float(sum(whole))
 
 
 def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
@@ -108,7 +121,7 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     arrays, of_gradients = _with_gradients(replace(recorded, arrays=arrays), of_model, modelled)
     known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
     return (
-        replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True),
+        replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True),
         (*told, *of_gradients),
     )
 
@@ -161,7 +174,8 @@ def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) 
         shares = _shares(arrays, rank, recorded)
     if not experts_known:
         told.append("gradients of experts")
-        rows += _reduced(DP_EP, rank.experts, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
+        held = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
+        rows += _reduced(DP_EP, held, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
     return arrays._replace(step=_with_rows(step, rows), shares=shares), told
 
 
@@ -188,9 +202,13 @@ def _shares(arrays: Arrays, rank: Rank, recorded: Workload) -> Shares:
     layers = rank.dense * (1 - rank.shares.ends - rank.shares.head - rank.shares.whole)
     whole = rank.dense * rank.shares.whole
     if dense <= layers + whole:  # it counts its layers otherwise
-        return rank.shares._replace(experts=experts)
-    return Shares(
-        ends=(dense - layers - whole) / dense, whole=whole / dense, vocabulary=rank.shares.vocabulary, experts=experts
+        return rank.shares._replace(experts=experts, shared=arrays.shares.shared)
+    return arrays.shares._replace(
+        ends=(dense - layers - whole) / dense,
+        whole=whole / dense,
+        vocabulary=rank.shares.vocabulary,
+        experts=experts,
+        replicated=rank.dense * rank.shares.replicated / dense,
     )
 
 

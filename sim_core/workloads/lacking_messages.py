@@ -13,7 +13,7 @@ from sim_core.models.flops import sequence_of
 from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages
 from sim_core.workloads import moving
-from sim_core.workloads.readers.simai_form import Message, Sizes, messages_of_record
+from sim_core.workloads.readers.simai_form import COUNT_BYTES, FP8_DISPATCH, Message, Sizes, messages_of_record
 from sim_core.workloads.workload import (
     FORWARD,
     INPUT_GRADIENT,
@@ -53,12 +53,14 @@ def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
     whole = float(ELEMENT * shape.tokens[0] * model.hidden)
     sent = float(ELEMENT * shape.sent[0] * model.hidden) * base.tp
     count = model.experts.count if model.experts else 0
-    return Sizes(activation=whole, routed=sent, counts=4.0 * count * base.tp * base.ep, tp=base.tp)
+    return Sizes(activation=whole, routed=sent, counts=float(COUNT_BYTES) * count * base.tp * base.ep, tp=base.tp)
 
 
 def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> Pieces:
     """The pieces of a SimAI text with the generator's messages where a record has none."""
     pieces, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
+    if modelled.model.mla:
+        sizes = sizes._replace(dispatch=FP8_DISPATCH)
     kind, group, rule = (column.copy() for column in (pieces.comm_kind, pieces.comm_group, pieces.comm_rule))
     size = pieces.comm_bytes.copy()
     before: dict[tuple[int, str], int] = {}

@@ -39,7 +39,8 @@ VOCABULARY: Final = 6
 ALL_PARAMETERS: Final = 7
 EXPERT_LOAD: Final = 8
 EXPERT_WEIGHTS: Final = 9
-N_RULES: Final = 10
+EXPERT_COUNTS: Final = 10
+N_RULES: Final = 11
 
 RULES: Final = (
     Rule(
@@ -142,6 +143,16 @@ RULES: Final = (
         by_layers=False,
         why="experts' weights and gradients that a pass reads and writes: a rank holds 1/ep of them",
     ),
+    Rule(
+        name="expert_counts",
+        micro_batch=0,
+        tp=1,
+        ep=1,
+        sequence=0,
+        experts=1,
+        by_layers=False,
+        why="how many tokens each rank has for each expert: all ranks of tp and ep tell each other",
+    ),
 )
 
 PADDING: Final = 128
@@ -167,8 +178,12 @@ def rule_scales(
             scale *= micro_batch
         if exponents[rule, 1] == -1:
             scale /= tp
+        elif exponents[rule, 1] == 1:
+            scale *= tp
         if exponents[rule, 2] == -1:
             scale /= ep
+        elif exponents[rule, 2] == 1:
+            scale *= ep
         if exponents[rule, 3] == 1:
             scale *= sequence
         if exponents[rule, 4] == 1:

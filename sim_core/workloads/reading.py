@@ -16,6 +16,7 @@ from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_o
 from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_checks import checks_of
 from sim_core.workloads.readers.simai_evidence import file_of
+from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_model import model_of
 from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_suggested import Suggestion, suggested_model
@@ -23,6 +24,7 @@ from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
 from sim_core.workloads.traces.together import check_together, clock_warnings
+from sim_core.workloads.traces.unstamped import placed
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 
@@ -35,7 +37,8 @@ class Facts:
 
     `micro_batch` (sequences) and `sequence` (tokens) are those of the recording, `measured_on` is the hardware preset of its
     compute times; tp .. layers are the plan of the recording, for kinds of file without it; `ffn` is the width of the MLP,
-    `experts` are those of a layer. `records`: values in place of the file's, `{name: value}` (docs/aicb.md).
+    `experts` are those of a layer, `heads` those of attention. `records`: values in place of the file's, `{name: value}`
+    (docs/aicb.md).
     `step` is one of several in a trace, counted from 1. Raises SpecError for a value that a fact cannot have.
     """
 
@@ -50,6 +53,7 @@ class Facts:
     layers: int | None = None
     ffn: int | None = None
     experts: int | None = None
+    heads: int | None = None
     repeat: Repeat | None = None
     bytes_per_element: int | None = None
     records: Mapping[str, object] | None = None
@@ -90,7 +94,7 @@ def _fits(name: str, value: object) -> bool:
 
 _COMMON: Final = ("micro_batch", "sequence", "measured_on")
 TAKEN: Final = {
-    SIMAI: (*_COMMON, "ffn", "all_gpus", "experts", "records"),
+    SIMAI: (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
 }
@@ -139,13 +143,12 @@ def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
     """A SimAI text with the values that the user gives, its checks and the model it implies."""
     given = facts.records or {}
     choices = choices_of(given)
+    told = _given(facts)
     text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
-    workload, warnings = workload_from_simai(
-        text, micro_batch=facts.micro_batch, sequence=facts.sequence, measured_on=facts.measured_on, ffn=facts.ffn
-    )
-    file = file_of(text, facts.sequence, facts.micro_batch, facts.ffn)
-    implied = model_of(file.sizes, text.header, facts.sequence, facts.micro_batch, facts.experts)
-    workload = replace(workload, sequence=implied.sequence, experts=facts.experts)
+    workload, warnings = workload_from_simai(text, told, measured_on=facts.measured_on)
+    file = file_of(text, told)
+    implied = model_of(file.sizes, text.header, told)
+    workload = replace(workload, sequence=implied.sequence, experts=facts.experts or file.sizes.number or None)
     return replace(workload, checks=checks_of(file, choices), implied=implied, records=given), warnings
 
 
@@ -158,17 +161,21 @@ def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
     _check(kind, facts)
     return suggested_model(
         read_simai_text(path, all_gpus=facts.all_gpus),
-        sequence=facts.sequence,
-        micro_batch=facts.micro_batch,
-        ffn=facts.ffn,
-        experts=facts.experts,
+        _given(facts),
     )
+
+
+def _given(facts: Facts) -> Given:
+    """The facts from which sizes of a SimAI text follow."""
+    return Given(facts.sequence, facts.micro_batch, facts.ffn, facts.experts, facts.heads)
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:
     """The job with the traces at `path`. Raises SimError, OSError."""
     facts = facts or Facts()
-    job = read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+    job = placed(
+        read_job(path, {name: getattr(facts, name) for name in TAKEN[TRACE] if name not in ("measured_on", "sequence")})
+    )
     check_together(job)
     return replace(job, warnings=(*job.warnings, *clock_warnings(job)))
 

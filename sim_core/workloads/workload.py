@@ -53,6 +53,8 @@ recorded embedding had in its first micro-batch only."""
 
 _ATTENTION, _MLP = re.compile("attention"), re.compile("mlp|ffn|moe")
 
+LEAST_FORWARD: Final = 4096.0
+"""Bytes to which SimAI-Analytical raises a forward message, under the policy that runs forwards again."""
 NO_FACTOR: Final = np.ones((2, len(GROUP_NAMES) + 1))
 NO_RULE: Final = np.zeros(0, np.int64)
 NO_LOAD: Final = np.zeros(0)
@@ -110,6 +112,8 @@ class Shares(NamedTuple):
     vocabulary: float = 0.0  # rows of the embedding, without padding; 0: unknown
     whole_experts: bool = False  # tp does not divide experts: a rank holds them whole, and tp x dp ranks share them out
     experts: float = 0.0  # of those in messages of the rule `all_parameters`: experts
+    replicated: float = 0.0  # of its dense ones: those of layers that tp does not divide
+    shared: float = 0.0  # of its experts: shared ones, which ep does not divide
 
 
 class Optimizer(NamedTuple):
@@ -180,6 +184,8 @@ class Arrays(NamedTuple):
     expert_load: Floats = NO_LOAD  # [ep] tokens of the fullest rank over those at the recorded ep; empty: the same at any
     sequence: float = 0.0  # tokens, of a recording that can be moved to other sequences; else 0
     experts: float = 0.0  # of a layer, of a recording that can be moved to other numbers of them; else 0
+    dense_layers: int = 0  # of a file whose first layers have no experts, where all others do: how many
+    least_forward: float = LEAST_FORWARD  # bytes of a forward message at least, in fidelity simai
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +254,7 @@ class Workload:
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
     recorded_step_s: float | None = None  # of the recorded plan, as measured
     replayed_s: float | None = None  # the step of a trace replayed, which the recorded plan takes in a simulation
+    files: str = ""  # what a trace is recorded by: "all" files, whole expert "groups", or only "ranks"
     unrecorded_s: float = 0.0  # of the replayed step after the end of the stages that have a trace
     recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
     layer: RecordedLayer | None = None  # of a trace, where its sizes are known
@@ -256,6 +263,7 @@ class Workload:
     modelled: Modelled | None = None  # costed from numbers, or a recording moved by them
     memory_of: Workload | None = None  # the model's, whose state and activations count where this is a recording
     ends_known: bool = True  # whether the embedding's part of the parameters is known
+    replicated_known: bool = True  # whether it is known which parameters of a layer tp does not divide
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)
     state_width: tuple[float, float] = MIXED_PRECISION_ADAM
     dtype: str = "bf16"
@@ -269,7 +277,7 @@ class Workload:
         """Hash of everything that a result depends on: all fields but those that only explain, with all bytes of arrays."""
         digest = hashlib.sha256()
         for each in fields(self):
-            if each.name not in ("names", "notes", "moving_notes", "checks", "implied", "records"):
+            if each.name not in ("names", "files", "notes", "moving_notes", "checks", "implied", "records"):
                 for part in _parts(each.name, getattr(self, each.name)):
                     digest.update(len(part).to_bytes(8, "little") + part)
         return digest.hexdigest()
@@ -283,7 +291,8 @@ class Workload:
     def has_tp_messages(self) -> bool:
         """Whether the tensor-parallel messages are known: a file recorded at tp 1 may lack all of them, or most.
 
-        Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller.
+        Where there are records of attention and of MLPs, both must have one, and the MLP's must not be the smaller, but for
+        the message of a recompute that attention's may hold, too.
         """
         if self.modelled:
             return True
@@ -293,7 +302,7 @@ class Workload:
         attention, mlp = (np.array([bool(words.search(name)) for name in self.names]) for words in (_ATTENTION, _MLP))
         if not (attention.any() and mlp.any()):
             return bool((sent > 0).any())
-        return bool(sent[attention].max() > 0 and sent[mlp].max() >= sent[attention].max())
+        return bool(sent[attention].max() > 0 and 2 * sent[mlp].max() >= sent[attention].max())
 
     @property
     def has_ep_messages(self) -> bool:

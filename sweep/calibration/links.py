@@ -18,6 +18,10 @@ PASSES: Final = 3
 GRID: Final = 24
 STEPS: Final = 12
 GOLDEN: Final = (math.sqrt(5) - 1) / 2
+NEAR_BOUND: Final = 1.02
+"""A value this near to its bound is at it."""
+AT_BOUND: Final = "at its bound"
+NO_BETTER: Final = "no lower error"
 FAR: Final = 2.0
 """A size that is still off by this factor is named in the report."""
 
@@ -31,16 +35,17 @@ class Placed(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A number of the hardware, its value before and now, and how many sizes told it."""
+    """A number of the hardware, its value before and as fitted, and how many sizes told it."""
 
     key: str
     before: float
     value: float
     sizes: int
+    left: str = ""  # why it stays as it was; empty: the fitted value is taken
 
 
 class Fit(NamedTuple):
-    """The hardware with the fitted numbers, and the median error of each table before and after, percent."""
+    """The hardware with the fitted numbers that are taken, and the median error of each table before and after, percent."""
 
     hardware: Hardware
     numbers: tuple[Fitted, ...]
@@ -94,10 +99,14 @@ def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
             f"nothing to fit: found {len(placed)} tables, expected messages of {LARGE >> 20} MB or more, "
             f"or of {SMALL >> 10} kB or less between nodes"
         )
-    values: dict[str, float] = {}
-    for _ in range(PASSES):
-        for name in names:
-            values[name] = _best(name, hardware, placed, values)
+    left: dict[str, Fitted] = {}
+    while True:
+        values = _fitted([name for name in names if name not in left], hardware, placed)
+        worst = _not_taken(values, hardware, placed)
+        if worst is None:
+            break
+        name, why = worst
+        left[name] = Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed), why)
     fitted = _with(hardware, values, source)
     errors = tuple((one, _median(hardware, one), _median(fitted, one)) for one in placed)
     far = tuple(
@@ -106,8 +115,39 @@ def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
         for row, ratio in zip(one.table.rows, _ratios(fitted, one), strict=True)
         if not 1 / FAR <= ratio <= FAR
     )
-    numbers = tuple(Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed)) for name in names)
+    numbers = tuple(
+        left.get(name) or Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed)) for name in names
+    )
     return Fit(fitted, numbers, errors, far)
+
+
+def _fitted(names: Sequence[str], hardware: Hardware, placed: Sequence[Placed]) -> dict[str, float]:
+    """The numbers, each fitted with the others as they are."""
+    values: dict[str, float] = {}
+    for _ in range(PASSES):
+        for name in names:
+            values[name] = _best(name, hardware, placed, values)
+    return values
+
+
+def _not_taken(values: Mapping[str, float], hardware: Hardware, placed: Sequence[Placed]) -> tuple[str, str] | None:
+    """A number that is to stay as it was, and why: it ran into a bound, or the error over all sizes is as low without it."""
+    for name, value in values.items():
+        number = NUMBERS[name]
+        if value > number.most / NEAR_BOUND or value < number.least * NEAR_BOUND:
+            return name, f"{AT_BOUND} {number.most if value > number.most / NEAR_BOUND else number.least:g}"
+    with_all = _off(hardware, placed, values)
+    gains = {
+        name: _off(hardware, placed, {key: value for key, value in values.items() if key != name}) - with_all for name in values
+    }
+    least = min(gains, key=lambda each: gains[each], default="")
+    return (least, NO_BETTER) if least and gains[least] <= 0 else None
+
+
+def _off(hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
+    """Mean of |log(predicted / measured)| over all sizes of all tables."""
+    tried = _with(hardware, values, "trial")
+    return float(np.mean([abs(math.log(ratio)) for one in placed for ratio in _ratios(tried, one)]))
 
 
 def _told(name: str, hardware: Hardware, placed: Sequence[Placed]) -> int:

@@ -11,13 +11,16 @@ from typing import Annotated, Final, TextIO
 import typer
 
 from sim_core import Hardware, SimError, SpecError, hardware_yaml, preset_names, read_hardware
-from sweep.calibration.links import Fit, Placed, fit
+from sweep.calibration.links import AT_BOUND, Fit, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.validation.devices import preset_of
 from sweep.validation.reasons import NotSimulated
 
 KNOWN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive")
 MOST_FAR: Final = 8
+EXIT_BOUND: Final = 5
+MOST_OF_HOST: Final = 16
+"""GPUs of a host at most; a node of more is a rack, whose hosts share NVLink."""
 
 
 def nccl(
@@ -29,7 +32,7 @@ def nccl(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")] = None,
     ranks: Annotated[int | None, typer.Option(min=2, help="GPUs, where a log does not say.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where a log does not list its hosts.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Where logs list no hosts, or some GPUs of theirs.")] = None,
     nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
     """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
@@ -42,9 +45,11 @@ def nccl(
     if not read:
         raise SpecError(f"calibrate nccl: no table in {len(logs)} {'file' if len(logs) == 1 else 'files'}")
     hardware = _hardware(device, [table for _, table in read], nics, gpus_per_node)
+    if gpus_per_node is None:
+        _check_node([table for _, table in read], hardware)
     placed = []
     for path, table in read:
-        one = _placed(path, table, hardware, gpus_per_node)
+        one = _placed(path, table, hardware)
         if one is not None:
             placed.append(one)
     names = ", ".join(sorted({path.name for path in logs}))
@@ -57,6 +62,13 @@ def nccl(
         output.write_text(text, encoding="utf-8")
         _report(done, sys.stdout)
         sys.stdout.write(f"{output}: a hardware file; use it as `hardware: {output}`\n")
+    bound = [number.key for number in done.numbers if number.left.startswith(AT_BOUND)]
+    if bound:
+        sys.stderr.write(
+            f"at its bound: {', '.join(bound)}: the GPUs, NICs or NVLink are not those of {hardware.name}: "
+            "say --gpus-per-node, --nics\n"
+        )
+        raise typer.Exit(EXIT_BOUND)
 
 
 def _hardware(device: str | None, tables: Sequence[Table], nics: str | None, gpus: int | None) -> Hardware:
@@ -84,10 +96,24 @@ def _hardware(device: str | None, tables: Sequence[Table], nics: str | None, gpu
     return hardware.with_values({"nics_per_node": int(count), "nic_bandwidth": f"{float(speed.rstrip('g'))} Gb/s"})
 
 
-def _placed(path: Path, table: Table, hardware: Hardware, given: int | None) -> Placed | None:
+def _check_node(tables: Sequence[Table], hardware: Hardware) -> None:
+    """Raise SpecError where hosts list several ranks, but fewer than the preset's node has: they say nothing of the other GPUs.
+
+    One rank on each tells of a NIC alone, whatever the node.
+    """
+    listed = max((math.ceil(table.ranks / table.nodes) for table in tables if table.nodes), default=0)
+    most = int(hardware.value("gpus_per_node"))
+    if 1 < listed < most <= MOST_OF_HOST:
+        raise SpecError(
+            f"calibrate nccl: the logs list {listed} ranks on a host, {hardware.name} has {most} GPUs a node: "
+            f"say --gpus-per-node {listed} if these are all of them (and --nics), or {most}"
+        )
+
+
+def _placed(path: Path, table: Table, hardware: Hardware) -> Placed | None:
     """The nodes of a table; None, and a line that says why, if it cannot be used."""
     most = int(hardware.value("gpus_per_node"))
-    nodes = table.nodes if table.nodes is not None and given is None else math.ceil(table.ranks / (given or most))
+    nodes = table.nodes if table.nodes is not None and most <= MOST_OF_HOST else math.ceil(table.ranks / most)
     why = ""
     if table.operation not in KNOWN:
         why = f"{table.operation} is not modelled"
@@ -102,7 +128,8 @@ def _placed(path: Path, table: Table, hardware: Hardware, given: int | None) -> 
 def _report(done: Fit, out: TextIO) -> None:
     """What was fitted, how well, and what is still far off."""
     for number in done.numbers:
-        out.write(f"{number.key}: {number.before:.4g} -> {number.value:.4g} ({number.sizes} sizes)\n")
+        kept = f": {number.left}, left as it was" if number.left else ""
+        out.write(f"{number.key}: {number.before:.4g} -> {number.value:.4g} ({number.sizes} sizes){kept}\n")
     for one, before, after in done.errors:
         table = one.table
         what = f"{table.operation}, {one.nodes} x {table.ranks / one.nodes:g} GPUs, {len(table.rows)} sizes"

@@ -48,7 +48,8 @@ def command(
         form = ExportForm.simai if prepared.sweep.workload.kind == SIMAI else ExportForm.megatron
     if form is ExportForm.simai:
         path = None if loaded.workload.path is None else base / loaded.workload.path
-        text = simai_text(prepared, path, number, loaded.workload.ffn)
+        given = loaded.workload
+        text = simai_text(prepared, path, number, ffn=given.ffn, heads=given.heads)
         for note in export_notes(prepared, number, text):
             sys.stderr.write(f"note: {note}\n")
     else:

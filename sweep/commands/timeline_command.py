@@ -18,8 +18,8 @@ from sweep.show.terminal import own_console
 from sweep.store import Store
 
 MOST_BLOCKS: Final = 1_000_000
-"""Blocks of a step that are drawn; a file of these has about 300 MB."""
-_BLOCK_BYTES: Final = 300
+"""Blocks of a step that are drawn; a file of these has about 700 MB."""
+_BLOCK_BYTES: Final = 700
 
 
 def command(

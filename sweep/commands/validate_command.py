@@ -20,7 +20,7 @@ from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of, out_of_bounds
 from sweep.validation.figures import Figures, figures, figures_of
 from sweep.validation.margins import more_simulated, record, worse
-from sweep.validation.report import ablation_table, as_json, as_markdown, as_rows
+from sweep.validation.report import ablation_table, as_json, as_markdown, as_networks, as_rows
 from sweep.validation.simulation import Run, run_rows
 from sweep.validation.table import COMMITTED, Row, read_table
 
@@ -41,7 +41,7 @@ def command(
     form: Annotated[Form, typer.Option("--format", help="A table for people, or a list of objects.")] = Form.md,
     json_too: AsJson = False,
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Print every run.")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="Print every run, and each network.")] = False,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
     of_network: Annotated[
         bool, typer.Option("--collectives", help="Published nccl-tests tables against the cost model.")
@@ -71,6 +71,8 @@ def command(
         sys.stdout.write(as_json(found) + "\n")
     else:
         sys.stdout.write(as_markdown(found, figures_of("all", "", runs)) + "\n")
+    if form is Form.md and (table is not None or rows) and any(not run.reason for run in runs):
+        sys.stdout.write(f"\nNetworks:\n\n{as_networks(runs)}\n")
     if rows:
         sys.stdout.write("\n" + as_rows(runs) + "\n")
     if ablate:

@@ -146,6 +146,11 @@ def _to_measure(row: Mapping[str, Any]) -> list[str]:
     if share is not None and (1 - share) * compute_s > _SMALL * step_s:
         text = f"kernels: {1 - share:.0%} of forward and backward, {(1 - share) * compute_s / step_s:.1%} of the step, are not"
         found.append(((1 - share) * compute_s, f"{text} by kernels measured on this device"))
+    if row["launch_s"] > _SMALL * step_s:
+        text = (
+            f"launches: {row['launch_s'] / step_s:.1%} of the step rests on the stack's host time of a layer; a profile of one"
+        )
+        found.append((row["launch_s"], text))
     for part in (*GROUPS_OF, "pp_exposed_s"):
         if row[part] > _SMALL * step_s:
             name = "pipeline sends" if part.startswith("pp") else f"{part[:2].upper()} collectives"

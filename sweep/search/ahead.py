@@ -86,8 +86,11 @@ def promise_of(ahead: Ahead, frontier: Frontier) -> Promise:
     rows = np.flatnonzero((ahead.reason == 0) & ~(ahead.cost > frontier.limits(ahead.keys)[ahead.group]))
     cost, group = ahead.cost[rows], ahead.group[rows]
     lowest = np.full(len(ahead.keys), np.inf)
-    np.minimum.at(lowest, group, cost)
-    order = np.argsort(cost - lowest[group], kind="stable")
+    finite = np.isfinite(cost)  # not where it is unknown, or a plan never ends: these come last
+    np.minimum.at(lowest, group[finite], cost[finite])
+    above = np.full(len(cost), np.inf)
+    above[finite] = cost[finite] - lowest[group[finite]]
+    order = np.argsort(above, kind="stable")
     return Promise(rows=rows, cost=cost, keys=ahead.keys, group=group, order=order)
 
 

@@ -1,22 +1,29 @@
 """A step as a Chrome trace, which ui.perfetto.dev and chrome://tracing open: a replay beside its recording, or one plan.
 
-Source of the format: "Trace Event Format", Google, 2016 (complete events `X`, metadata events `M`; microseconds).
+Source of the format: "Trace Event Format", Google, 2016 (complete events `X`, metadata events `M`, counters `C`, flows `s` and
+`f`; microseconds). Perfetto keeps whole nanoseconds, and drops a slice that overlaps another of its thread and is not in it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 import numpy as np
+import numpy.typing as npt
 
 from sim_core import PARTS, SPAN_KINDS, STREAMS, Played, Replay, Spans, Timeline
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 RECORDED, REPLAYED = 1, 2
 WAIT: Final = "wait"
 LEAST_WAIT_S: Final = 1e-6
-_US: Final = 1e6
+_NS: Final = 1e9
+_IN_US: Final = 1000
 _SHORT: Final = {"forward": "F", "backward": "B", "input gradient": "I", "weight gradient": "W"}
 _COLOUR: Final = {
     "forward": "thread_state_running",
@@ -44,21 +51,68 @@ def write_plan(timeline: Timeline, facts: Mapping[str, Any], stages: Sequence[in
     A process is a stage, its threads are the streams that it uses. Blocks have their seconds by part as arguments.
     """
     spans, written = timeline.spans, 0
+    begin, end = _ns(spans.start_s), _ns(spans.end_s)
     names = [name.removesuffix("_s").removeprefix("compute_") for name in PARTS]
     out.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[')
-    for at, stage in enumerate(stages):
+    thread = np.zeros(len(begin), np.int64)
+    for stage in stages:
         rows = np.flatnonzero(spans.stage == stage)
+        begin[rows], end[rows], lane = _lanes(spans.stream[rows], begin[rows], end[rows])
+        rows, lane = rows[begin[rows] < end[rows]], lane[begin[rows] < end[rows]]
+        threads, thread[rows] = np.unique(np.stack((spans.stream[rows], lane)), axis=1, return_inverse=True)
         events = [_named(stage, 0, "process_name", f"stage {stage}")]
         events.append({"ph": "M", "pid": stage, "tid": 0, "name": "process_sort_index", "args": {"sort_index": stage}})
-        events += [_named(stage, stream, "thread_name", STREAMS[stream]) for stream in np.unique(spans.stream[rows]).tolist()]
-        events += [_span(spans, int(row), names) for row in rows]
-        out.write(("," if at else "") + ",".join(json.dumps(event, separators=(",", ":")) for event in events))
+        for number, (stream, copy) in enumerate(threads.T.tolist()):
+            events.append(_named(stage, number, "thread_name", STREAMS[stream] + (f" {copy + 1}" if copy else "")))
+        events += [_span(spans, int(row), int(thread[row]), (int(begin[row]), int(end[row])), names) for row in rows]
+        events += _memory(timeline, stage)
+        out.write(("," if written else "") + ",".join(json.dumps(event, separators=(",", ":")) for event in events))
         written += len(rows)
+    for number, (sender, receiver) in enumerate(timeline.sends.tolist()):
+        if spans.stage[sender] in stages and spans.stage[receiver] in stages:
+            for flow in _flow(spans, number, (sender, receiver), thread, (int(end[sender]), int(begin[receiver]))):
+                out.write("," + json.dumps(flow, separators=(",", ":")))
     out.write("]}\n")
     return written
 
 
-def _span(spans: Spans, row: int, parts: Sequence[str]) -> dict[str, Any]:
+def _lanes(stream: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Begin and end of spans in nanoseconds, and of each the first copy of its stream that is free.
+
+    Messages of a stage may overlap, so they need several. Other streams do not, but for the rounding of their seconds.
+    """
+    free: dict[int, list[int]] = {}
+    lane = np.zeros_like(begin)
+    begin, end = begin.copy(), end.copy()
+    for k in np.lexsort((end, begin)).tolist():
+        copies = free.setdefault(int(stream[k]), [])
+        at = next((at for at, until in enumerate(copies) if until <= begin[k] + 1), len(copies))
+        copies += [0] * (at == len(copies))
+        begin[k] = max(int(begin[k]), copies[at])
+        end[k] = copies[at] = max(int(begin[k]), int(end[k]))
+        lane[k] = at
+    return begin, end, lane
+
+
+def _memory(timeline: Timeline, stage: int) -> Iterable[dict[str, Any]]:
+    """The bytes on a rank of a stage, whenever they change."""
+    held = timeline.held
+    rows = np.flatnonzero(held.stage == stage)
+    changed = np.diff(held.bytes[rows], prepend=-1.0) != 0
+    for row in rows[changed].tolist():
+        at = {"ts": _us(int(_ns(held.at_s[row]))), "args": {"bytes": round(float(held.bytes[row]))}}
+        yield {"ph": "C", "pid": stage, "name": "memory", **at}
+
+
+def _flow(spans: Spans, number: int, rows: tuple[int, int], thread: Ints, at: tuple[int, int]) -> Iterable[dict[str, Any]]:
+    """An arrow from the end of a block, its last nanosecond, to the beginning of the one that it sends to."""
+    name = "send activations" if SPAN_KINDS[spans.kind[rows[0]]] == "forward" else "send gradients"
+    for row, kind, ns in zip(rows, ({"ph": "s"}, {"ph": "f", "bp": "e"}), (at[0] - 1, at[1]), strict=True):
+        place = {"pid": int(spans.stage[row]), "tid": int(thread[row]), "ts": _us(ns)}
+        yield {**kind, "id": number, "name": name, "cat": "send", **place}
+
+
+def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int], parts: Sequence[str]) -> dict[str, Any]:
     """One span: a block by its micro-batch, with the parts of its seconds."""
     kind, chunk, micro_batch = SPAN_KINDS[spans.kind[row]], int(spans.chunk[row]), int(spans.micro_batch[row])
     args: dict[str, Any] = {name: value for name, value in (("chunk", chunk), ("micro_batch", micro_batch)) if value >= 0}
@@ -67,9 +121,7 @@ def _span(spans: Spans, row: int, parts: Sequence[str]) -> dict[str, Any]:
     if spans.shared_s[row] > 0:
         args["shared_nics_ms"] = round(float(spans.shared_s[row]) * 1e3, 6)
     name = kind if micro_batch < 0 else f"{_SHORT.get(kind, kind)} {micro_batch}"
-    event = _slice(
-        int(spans.stage[row]), int(spans.stream[row]), name, float(spans.start_s[row]), float(spans.end_s[row]), args
-    )
+    event = _slice(int(spans.stage[row]), thread, name, ns, args)
     return event | {"cat": kind, "cname": _COLOUR.get(kind.split()[0], "grey")}
 
 
@@ -80,17 +132,29 @@ def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Ite
         label = f"{what} {row}" + (f" (stage {stage})" if what == "rank" else "")
         yield _named(number, row, "thread_name", label)
     for event in played:
-        yield _slice(number, event.row, event.name, event.start_s, event.end_s, {"wait_ms": event.wait_s * 1e3})
+        begin, waited, end = _ns(np.array([event.start_s, event.start_s + event.wait_s, event.end_s])).tolist()
+        yield _slice(number, event.row, event.name, (begin, end), {"wait_ms": event.wait_s * 1e3})
         if event.wait_s > LEAST_WAIT_S:
-            yield _slice(number, event.row, WAIT, event.start_s, event.start_s + event.wait_s, {"for": event.name})
+            yield _slice(number, event.row, WAIT, (begin, waited), {"for": event.name})
 
 
 def _named(process: int, thread: int, kind: str, name: str) -> dict[str, Any]:
     return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": {"name": name}}
 
 
-def _slice(process: int, thread: int, name: str, start_s: float, end_s: float, args: dict[str, Any]) -> dict[str, Any]:
-    times = {"ts": round(start_s * _US, 3), "dur": round((end_s - start_s) * _US, 3)}
+def _ns(seconds: Floats) -> Ints:
+    """Whole nanoseconds: both ends of a slice are rounded, not its length, so that the next one begins where it ends."""
+    return np.rint(seconds * _NS).astype(np.int64)
+
+
+def _us(ns: int) -> float:
+    """The microseconds of which Perfetto, which cuts off what is left behind its nanoseconds, makes `ns` again."""
+    found = ns / _IN_US
+    return found if int(found * _IN_US) == ns else math.nextafter(found, math.inf)
+
+
+def _slice(process: int, thread: int, name: str, ns: tuple[int, int], args: dict[str, Any]) -> dict[str, Any]:
+    times = {"ts": _us(ns[0]), "dur": _us(ns[1] - ns[0])}
     return {
         "ph": "X",
         "pid": process,

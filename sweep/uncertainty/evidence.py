@@ -14,21 +14,24 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
+RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
 LEVEL: Final = 0.9
 """Part of the measured runs that an interval holds."""
 CONFIDENCE: Final = 0.9
 """A plan that is as fast as the best with a chance of less than 1 - CONFIDENCE is told from it."""
 DENSE: Final = "dense"
 EXPERTS: Final = "experts"
-TRACE: Final = "trace"
 RANGE: Final = 12.0
 """Doublings over which the errors of two plans become independent of each other."""
 FREEDOM: Final = 3.0
 """Degrees of freedom of the t distribution of differences: a few pairs are far off."""
-MOVED_MEAN, MOVED_WORST, MOVED_DOUBLINGS = 0.028, 0.087, 2.0
-"""Of 24 moves of recorded jobs to another pp or ep, one cluster (docs/traces.md): mean and greatest error, usual distance."""
-RESIZED_MEAN, RESIZED_WORST = 0.044, 0.123
-"""Of 30 moves of these jobs to another sequence and number of experts, with the load as recorded (docs/traces.md)."""
+MOVED, RESIZED = "moved", "resized"
+"""Moves of recorded jobs with experts: to another pp or ep; to another sequence, micro-batch or number of experts. Of DENSE
+jobs, which ran under one plan each, only the error at that one is known."""
+MOVED_DOUBLINGS = 2.0
+"""Usual distance of a move to another pp or ep."""
+FILES: Final = {"all": "all files", "groups": "files of a whole expert group", "ranks": "ranks that are no whole expert group"}
+"""What a job was recorded by."""
 MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
@@ -73,6 +76,24 @@ class Differences:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Of ln(measured / simulated) of moves of recorded jobs: an interval that holds LEVEL of them, each job counting alike.
+
+    `mean` and `worst` of its size; percent `inside` the interval, and inside that of the other jobs (`left_out`).
+    """
+
+    low: float
+    middle: float
+    high: float
+    mean: float
+    worst: float
+    inside: float
+    left_out: float
+    moves: int
+    jobs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """Spread and differences by class of plan, and how often they hold for a set that was left out, in percent."""
 
@@ -83,12 +104,11 @@ class Evidence:
 
 
 def recorded() -> Evidence:
-    """The evidence of the published runs (`sweep validate --record`), and that of recorded jobs."""
+    """The evidence of the published runs (`sweep validate --record`)."""
     plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return Evidence(
         spreads={name: Spread(**values) for name, values in plain["spreads"].items()},
-        differences={name: Differences(**values) for name, values in plain["differences"].items()}
-        | {TRACE: Differences(same=0.0, doubling=MOVED_MEAN * MEAN_TO_SD / MOVED_DOUBLINGS**0.5, pairs=24, sets=1)},
+        differences={name: Differences(**values) for name, values in plain["differences"].items()},
         coverage=plain["coverage"],
         pair_coverage=plain["pair_coverage"],
     )
@@ -97,6 +117,17 @@ def recorded() -> Evidence:
 def record(found: Evidence) -> None:
     """Write it down as the evidence that results are judged by."""
     RECORDED.write_text(json.dumps(_rounded(asdict(found)), indent=1) + "\n", encoding="utf-8")
+
+
+def recorded_moves() -> Mapping[str, Moved]:
+    """The evidence of recorded jobs, by kind of move and by files: "moved, all" (`benchmarks/jobs.py --record`)."""
+    return {name: Moved(**values) for name, values in json.loads(RECORDED_MOVES.read_text(encoding="utf-8")).items()}
+
+
+def record_moves(found: Mapping[str, Moved]) -> None:
+    """Write it down."""
+    plain = _rounded({name: asdict(found[name]) for name in sorted(found)})
+    RECORDED_MOVES.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
 def _rounded(value: Any) -> Any:
@@ -125,13 +156,34 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
         told = f"{spread.runs} measured runs of {kind} in {spread.sets} sets"
         return Basis(spread=spread, differences=found.differences[name], why=told)
     if provenance.get("start"):
-        spec = provenance["spec"]
-        named = {name for key in (*spec.get("axes", ()), *spec.get("fixed", ())) for name in key.split(",")}
-        resized = bool({"sequence", "experts", "micro_batch"} & named)
-        mean, worst, runs = (RESIZED_MEAN, RESIZED_WORST, 30) if resized else (MOVED_MEAN, MOVED_WORST, 24)
-        bound = float(np.log1p(worst))
-        spread = Spread(low=-bound, middle=0.0, high=bound, between=0.0, within=mean * MEAN_TO_SD, runs=runs, sets=1)
-        moves = "to another sequence and number of experts" if resized else "to another pp or ep"
-        told = f"the greatest error of {runs} moves of recorded jobs {moves}, all of one cluster"
-        return Basis(spread=spread, differences=found.differences[TRACE], why=told)
+        files = provenance["start"].get("files", "ranks")
+        return _of_moves(provenance["spec"], files, dense=not inputs.get("expert_parameters_per_rank"))
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")
+
+
+def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
+    """The evidence of recorded jobs, from as many files, for what a spec changes."""
+    named = {name for key in (*spec.get("axes", ()), *spec.get("fixed", ())) for name in key.split(",")}
+    kind = RESIZED if {"sequence", "experts", "micro_batch"} & named else MOVED
+    every = recorded_moves()
+    files = "ranks" if dense and files == "groups" else files
+    of_kind, moved = every[f"{kind}, {files}"], every[f"{MOVED}, {files}"]
+    judged = [of_kind, every[f"{DENSE}, {files}"]] if dense else [of_kind]
+    spread = Spread(
+        low=min(each.low for each in judged),
+        middle=of_kind.middle,
+        high=max(each.high for each in judged),
+        between=0.0,
+        within=max(each.mean for each in judged) * MEAN_TO_SD,
+        runs=of_kind.moves,
+        sets=1,
+    )
+    doubling = moved.mean * MEAN_TO_SD / MOVED_DOUBLINGS**0.5
+    where = "another sequence and number of experts" if kind == RESIZED else "another pp or ep"
+    why = (
+        f"{of_kind.moves} moves of {of_kind.jobs} recorded jobs of one cluster to {where}, from {FILES[files]}; of a job that "
+        f"is left out, the bounds of the others hold {of_kind.left_out:.0f} %"
+    )
+    if dense:
+        why += "; they have experts, dense jobs are known at their own plan only"
+    return Basis(spread=spread, differences=Differences(same=0.0, doubling=doubling, pairs=moved.moves, sets=1), why=why)

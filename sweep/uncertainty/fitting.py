@@ -7,14 +7,14 @@ Hierarchical Models (JASA 118, 2023), quantiles are those of the mean of the set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sweep.uncertainty.differences import fit_differences, holds
-from sweep.uncertainty.evidence import DENSE, EXPERTS, LEVEL, Evidence, Spread
+from sweep.uncertainty.evidence import DENSE, EXPERTS, LEVEL, Evidence, Moved, Spread
 from sweep.uncertainty.quantiles import weighted
 from sweep.uncertainty.residuals import Residuals, pairs_of
 
@@ -51,6 +51,36 @@ def coverage(runs: Residuals) -> dict[str, float]:
             rows = out & (runs.experts == experts)
             inside[rows] = (runs.error[rows] >= found[kind].low) & (runs.error[rows] <= found[kind].high)
     return _held(runs.set, inside)
+
+
+def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
+    """What moves of recorded jobs say: ln(measured / simulated) of each move, by job."""
+    jobs = list(errors)
+    error = np.concatenate([np.array(errors[job]) for job in jobs])
+    of_job = np.repeat(jobs, [len(errors[job]) for job in jobs])
+
+    def bounds(rows: Bools) -> Floats:
+        return weighted(error[rows], _equal(of_job[rows], np.ones(int(rows.sum()), np.bool_)), _levels())
+
+    everything = np.ones(len(error), np.bool_)
+    low, middle, high = bounds(everything)
+    left_out = np.zeros(len(error), np.bool_)
+    for job in jobs if len(jobs) > 1 else ():
+        out = of_job == job
+        least, _, most = bounds(~out)
+        left_out[out] = (error[out] >= least) & (error[out] <= most)
+    alike = _equal(of_job, everything)
+    return Moved(
+        low=float(low),
+        middle=float(middle),
+        high=float(high),
+        mean=float(np.abs(error) @ alike),
+        worst=float(np.abs(error).max()),
+        inside=float(100 * ((error >= low) & (error <= high)) @ alike),
+        left_out=float(100 * left_out @ alike),
+        moves=len(error),
+        jobs=len(jobs),
+    )
 
 
 def _held(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:

@@ -18,19 +18,16 @@ DATA: Final = Path(__file__).parent / "data"
 TABLES: Final = DATA / "collective_tables.csv"
 SECONDS: Final = DATA / "collectives.csv"
 
-FABRICS: Final[Mapping[str, Mapping[str, object]]] = {
-    "EFA v1": {"nic_latency": "204 us", "ll128": False},
-    "EFA v2": {"nic_latency": "72 us"},
-    "Slingshot": {"nic_latency": "28 us", "net_overhead": "8 us"},
-    "TCPX": {"nic_latency": "170 us", "net_overhead": "5 us"},
-}
-"""What differs from the presets' InfiniBand, by the time of the smallest messages on these tables (docs/network.md)."""
+FABRICS: Final[Mapping[str, str]] = {
+    "RoCE": "RoCE", "RoCE, apart": "RoCE", "EFA v1": "EFA-v1", "EFA v2": "EFA-v2", "Slingshot": "Slingshot-11", "TCPX": "TCPX",
+}  # fmt: skip
+"""The fabric of a preset (sim_core/hardware/fabrics) by its name in the tables; of others, the preset's InfiniBand."""
 BARS: Final = ("InfiniBand", "RoCE", "EFA", "NVLink")
 """Fabrics whose error is held to a bar, on A100, H100, H200 and B200."""
 HELD: Final = ("A100", "H100", "H200", "B200")
 LARGE: Final = 2**24 * 0.99
 """Bytes from which a message counts as large: 16 MB, a little less where ranks do not divide it."""
-BAR_PERCENT: Final = {"large": 12.0, "small": 25.0}
+BAR_PERCENT: Final = {"large": 12.0, "small": 12.0}
 TRAY: Final = 4
 """GPUs that share the NICs of a tray of a rack of 72."""
 
@@ -95,11 +92,12 @@ def published() -> list[Measured]:
 
 def hardware_of(table: Measured) -> tuple[Hardware, int]:
     """The preset with the stated network, and the nodes: of racks, the racks that the ranks fill."""
-    hardware = read_hardware(table.hw)
+    fabric = FABRICS.get(table.fabric)
+    hardware = read_hardware(f"{table.hw}+{fabric}" if fabric else table.hw)
     gpus = int(hardware.value("gpus_per_node"))
     rack = gpus > 8
     nodes = math.ceil(table.ranks / gpus) if rack and table.fabric != "RoCE, apart" else table.nodes
-    values: dict[str, object] = dict(FABRICS.get(table.fabric, {}))
+    values: dict[str, object] = {}
     if table.node_gbps is not None:
         sharing = TRAY if rack or table.fabric == "Slingshot" else gpus
         values["nic_bandwidth"] = f"{table.node_gbps / sharing} Gb/s"

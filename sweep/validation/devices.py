@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from typing import Final
 
 from sim_core import Hardware, preset_names, read_hardware
+from sweep.validation.networks import read_network
 from sweep.validation.reasons import NotSimulated
 from sweep.validation.table import Row
 
@@ -19,16 +21,11 @@ CAPACITY: Final = 0.1
 """How far a stated memory may be from that of a preset whose name has none: vendors round (H200-141GB, B200-180GB)."""
 RACK: Final = 64
 """GPUs of a rack of 72 that a job of a power of two takes, so that its groups stay inside racks. No published run states it."""
+STATED: Final = "stated by the run: "
+"""What the source of a row's own network begins with."""
 
 _MEMORY = re.compile(r"^(\d+)GI?B?$")
 _CHIP = re.compile(r"^(GB|GH|[ABHVLT]|MI|RTX|TPU)\d+[A-Z]*$")
-_SIZE = r"(\d+(?:\.\d+)?)"
-_PER_GPU = re.compile(rf"{_SIZE}\s*Gb(?:/s|ps)?[^,;+|]*per GPU", re.IGNORECASE)
-_NICS = re.compile(
-    rf"(\d+)\s*x\s*[A-Za-z0-9\- ]*?{_SIZE}\s*G(?:b|bit)?(?:/s|ps)?\b|(\d+)\s*x\s*(?:HDR|NDR|XDR|EDR)\s*{_SIZE}", re.IGNORECASE
-)
-_NODE = re.compile(rf"(?:inter-node\s*{_SIZE}\s*Gb|{_SIZE}\s*Gb(?:/s|ps)?[^,;+|]*per node)", re.IGNORECASE)
-"""Network of a node: `400 Gb/s per GPU`; `8x400G`, `4x OmniPath 100 Gb/s`, `8x HDR200`; `1600 Gb/s per node`."""
 
 
 class _Name:
@@ -42,10 +39,11 @@ class _Name:
 
 
 @cache
-def preset_of(name: str) -> str:
-    """The preset of a device as a table names it (`A100-80GB-SXM`, `V100-32GB`, `GB200`). Raises NotSimulated.
+def presets_of(name: str) -> tuple[str, ...]:
+    """The presets of a device as a table names it (`A100-80GB-SXM`, `GB200`), the smallest memory first. Raises NotSimulated.
 
-    The chip has to be the same. Memory and form have to be where both say them; a name without a form is SXM.
+    The chip has to be the same. Memory and form have to be where both say them; a name without a form is SXM. There are several
+    where the name does not tell between sizes of memory (`A100-SXM`).
     """
     wanted = _Name(name)
     if not name.strip():
@@ -63,43 +61,81 @@ def preset_of(name: str) -> str:
         off = abs(capacity - wanted.memory) / capacity if wanted.memory else 0.0
         if off > CAPACITY:
             continue
-        fitting.append((bool(other.memory) != bool(wanted.memory), other.form != USUAL_FORM, off, preset))
+        fitting.append(((bool(other.memory) != bool(wanted.memory), other.form != USUAL_FORM, off), capacity, preset))
     if not fitting and wanted.form in ("", USUAL_FORM) and (wanted.chip, wanted.memory) in SMALLER:
-        return SMALLER[wanted.chip, int(wanted.memory or 0)][0]
+        return (SMALLER[wanted.chip, int(wanted.memory or 0)][0],)
     if not fitting:
         raise NotSimulated(f"no preset of device {name[:40]}")
-    return min(fitting)[-1]
+    best = min(fitting)[0]
+    return tuple(preset for rank, _, preset in sorted(fitting, key=lambda one: one[1]) if rank == best)
 
 
-def node_bandwidth(interconnect: str, gpus_per_node: int) -> float | None:
-    """Gb/s of all NICs of a node in one direction, or None if the text does not say."""
-    if found := _PER_GPU.search(interconnect):
-        return float(found[1]) * gpus_per_node
-    if found := _NICS.search(interconnect):
-        count, speed = (found[1], found[2]) if found[1] else (found[3], found[4])
-        return float(count) * float(speed)
-    if found := _NODE.search(interconnect):
-        return float(found[1] or found[2])
-    return None
+def preset_of(name: str) -> str:
+    """The only preset of a device. Raises NotSimulated."""
+    found = presets_of(name)
+    if len(found) > 1:
+        raise NotSimulated(f"device ambiguous: {name[:40]} may be {' or '.join(found)}")
+    return found[0]
+
+
+def candidates(row: Row) -> list[Hardware]:
+    """The hardware that a row may mean, the smallest memory first: more than one where nothing says how much memory its GPUs
+    have. What they were measured to hold counts. Raises NotSimulated."""
+    held = (row.number("mem_gib") or 0.0) * 2**30
+    found = [_stated(row, preset) for preset in presets_of(row.text("hw"))]
+    return [hardware for hardware in found if hardware.value("memory") >= held] or found[-1:]
 
 
 def hardware_of(row: Row) -> Hardware:
     """The preset of a row's device, with the row's node and network. Raises NotSimulated."""
-    hardware = read_hardware(preset_of(row.text("hw")))
+    found = candidates(row)
+    if len(found) > 1:
+        preset_of(row.text("hw"))
+    return found[0]
+
+
+def network_of(hardware: Hardware) -> tuple[float, bool]:
+    """Gb/s of all NICs of a node in one direction, and whether the run's row states it (else it is the preset's)."""
+    node = hardware.value("nic_bandwidth") * hardware.value("nics_per_node") * 8 / 1e9
+    return node, hardware.fabric.nic_bandwidth.source.startswith(STATED)
+
+
+def _stated(row: Row, preset: str) -> Hardware:
+    """A preset with the row's memory, node and network."""
+    hardware = read_hardware(preset)
     name = _Name(row.text("hw"))
     smaller = SMALLER.get((name.chip, name.memory or 0))
     if smaller is not None:
         hardware = hardware.with_values({"memory": smaller[1]})
-    if hardware.value("gpus_per_node") > RACK:
-        return hardware.with_values({"gpus_per_node": RACK, "nics_per_node": RACK})
     gpus = row.count("gpus_per_node", int(hardware.value("gpus_per_node")))
-    bandwidth = node_bandwidth(row.text("interconnect"), gpus)
-    source = f"stated by the run: {row.text('interconnect')[:80]}"
     values: dict[str, object] = {}
-    if gpus != hardware.value("gpus_per_node"):
+    if hardware.value("gpus_per_node") > RACK:  # a row counts the GPUs and NICs of a tray
+        values |= {"gpus_per_node": RACK, "nics_per_node": RACK}
+    elif gpus != hardware.value("gpus_per_node"):
         nics = max(1, round(hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")))
         values |= {"gpus_per_node": gpus, "nics_per_node": nics}
-    if bandwidth is not None:
-        nics = int(hardware.with_values(values).value("nics_per_node"))
-        values["nic_bandwidth"] = {"value": f"{bandwidth / nics} Gb/s", "source": source}
-    return hardware.with_values(values)
+    hardware = hardware.with_values(values)
+    try:
+        network = _network(row.text("interconnect"), gpus, hardware)
+    except NotSimulated:
+        if row.count("gpus") > hardware.value("gpus_per_node"):
+            raise
+        return hardware  # no message leaves the node
+    if network is None:
+        return hardware
+    node = network * hardware.value("gpus_per_node") / gpus
+    source = f"{STATED}{row.text('interconnect')[:80]}"
+    return hardware.with_values(
+        {"nic_bandwidth": {"value": f"{node / hardware.value('nics_per_node')} Gb/s", "source": source}}
+    )
+
+
+def _network(cell: str, gpus: int, hardware: Hardware) -> float | None:
+    """Gb/s of a node of `gpus` GPUs; None if the cell does not say. Raises NotSimulated."""
+    network = read_network(cell, gpus)
+    if network.nic is None:
+        return network.node
+    own = hardware.value("nic_bandwidth") * 8 / 1e9
+    if not math.isclose(network.nic, own):
+        raise NotSimulated(f"interconnect ambiguous (how many NICs of {network.nic:g} Gb/s): {cell.strip()[:60]}")
+    return own * hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")

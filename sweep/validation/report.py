@@ -42,7 +42,8 @@ def as_markdown(found: Sequence[Figures], total: Figures) -> str:
 
 def as_rows(runs: Sequence[Run]) -> str:
     """Every run that was simulated: measured and predicted seconds, error."""
-    lines = ["| run | model | plan | measured s | predicted s | error % | memory % |", "|---|---|---|--:|--:|--:|--:|"]
+    heading = "| run | model | plan | Gb/s of a node | measured s | predicted s | error % | memory % |"
+    lines = [heading, "|---|---|---|" + "--:|" * 5]
     for run in runs:
         if not run.reason:
             plan = " ".join(
@@ -54,9 +55,21 @@ def as_rows(runs: Sequence[Run]) -> str:
                 else ("out of memory" if run.row.out_of_memory else "-", "-")
             )
             lines.append(
-                f"| {run.row.where.rpartition('/')[2]} | {run.row.text('model')} | {plan} | {time[0]} | {run.step_s:.4g} "
-                f"| {time[1]} | {_n(run.memory_error, sign=True)} |"
+                f"| {run.row.where.rpartition('/')[2]} | {run.row.text('model')} | {plan} | {run.network:g} | {time[0]} "
+                f"| {run.step_s:.4g} | {time[1]} | {_n(run.memory_error, sign=True)} |"
             )
+    return "\n".join(lines)
+
+
+def as_networks(runs: Sequence[Run]) -> str:
+    """The bandwidth that was used for each text of `interconnect` on each device: as the runs state it, or the preset's."""
+    used = Counter(
+        (run.row.text("hw"), run.row.text("interconnect"), run.network, run.network_stated) for run in runs if not run.reason
+    )
+    lines = ["| hardware | interconnect | Gb/s of a node | of | runs |", "|---|---|--:|---|--:|"]
+    for (device, cell, network, stated), count in sorted(used.items()):
+        text = cell.replace("|", "/")[:100] or "-"
+        lines.append(f"| {device} | {text} | {network:g} | {'the row' if stated else 'the preset'} | {count} |")
     return "\n".join(lines)
 
 

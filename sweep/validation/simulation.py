@@ -18,10 +18,11 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sweep.validation.devices import hardware_of
+from sweep.validation.devices import candidates, network_of, preset_of
 from sweep.validation.models import model_of
+from sweep.validation.needs import check_needs
 from sweep.validation.reasons import NotSimulated
-from sweep.validation.stacks import checkpointing_of, dispatcher, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
+from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
 from sweep.validation.table import Row
 
 PRECISIONS: Final = (
@@ -60,6 +61,8 @@ class Run(NamedTuple):
     device_bytes: float = 0.0  # of tensors, fragmentation, and what the stack reserves
     fits: bool = True
     reason: str = ""
+    network: float = 0.0  # Gb/s of all NICs of a node, in one direction
+    network_stated: bool = False  # by the row; else it is that of the preset
 
     @property
     def measured_s(self) -> float:
@@ -116,7 +119,8 @@ def seconds_on(row: Row, variants: Sequence[Hardware]) -> npt.NDArray[np.float64
 
 
 def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
-    """What was trained, and the plan."""
+    """What was trained, and the plan. Raises NotSimulated."""
+    check_needs(row)
     model = model_of(row)
     stack = stack_of(row, model)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
@@ -125,7 +129,18 @@ def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
 
 
 def _simulated(row: Row, change: Change) -> Run:
-    hardware = hardware_of(row)
+    """On its device; where the row leaves its memory open, on the one that its plan needs. Raises NotSimulated."""
+    check_needs(row)  # before a device that we do not have
+    devices = candidates(row)
+    run = _on(row, devices.pop(0), change)
+    while devices and not run.fits and not row.out_of_memory:
+        run = _on(row, devices.pop(0), change)
+    if devices:
+        preset_of(row.text("hw"))
+    return run
+
+
+def _on(row: Row, hardware: Hardware, change: Change) -> Run:
     device_bytes = hardware.value("memory")
     workload, values = _job(row, change)
     grid = plans(workload, **values)  # type: ignore[arg-type]
@@ -133,7 +148,9 @@ def _simulated(row: Row, change: Change) -> Run:
     if found["reason"][0]:
         raise NotSimulated(f"plan: {found['reason'][0]}")
     tensors, on_device = float(sum(found[name][0] for name in ALLOCATED)), float(found["peak_memory_bytes"][0])
-    return Run(row, float(found["step_time_s"][0]), tensors, on_device, fits=on_device <= device_bytes)
+    network, stated = network_of(hardware)
+    fits = on_device <= device_bytes
+    return Run(row, float(found["step_time_s"][0]), tensors, on_device, fits, network=network, network_stated=stated)
 
 
 def _plan(row: Row) -> dict[str, object]:
@@ -150,7 +167,7 @@ def _plan(row: Row) -> dict[str, object]:
         "vpp": vpp,
         "ep": row.count("ep", 1),
         "precision": _precision(row),
-        "dispatcher": dispatcher(row),
+        "dispatcher": dispatcher_of(row),
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": checkpointing_of(row),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sim_core import Model, Stack, read_stack
+from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
 from sweep.validation.reasons import NotSimulated
 from sweep.validation.table import Row
 
@@ -29,11 +29,19 @@ OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
 """Frameworks whose recipes overlap messages with compute. Megatron-LM does so on request only, and no row says that it did."""
 JAX: Final = ("maxtext", "paxml")
 SHARDED: Final = ("2", "3", "fsdp")
-RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"), ("", "none"))
+RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 """What a cell begins with and the plan's `checkpointing`."""
 FP32_ACCUMULATION: Final = "fp32 grad accumulation"
 """In the notes of runs with DeepSpeed's BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
 (deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank, and 10 of traffic a micro-batch."""
+DISPATCHERS: Final = {
+    "flex": r"flex|deep-?ep(?:\s?v?2)?|hybrid-?ep",
+    "hierarchical": r"hierarchical|tutel|2dh",
+    "alltoall": r"alltoall|all-to-all|all_to_all|a2a|nccl",
+}
+"""Names of dispatchers in a row's column."""
+NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
+"""What notes say of the libraries behind `flex`."""
 LAYOUT_LAYERS: Final = 61
 LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32: [1] + [2] * 30 + [0]}
 """Layers of each virtual stage, by the number of these, in Megatron-Bridge's recipes of DeepSeek-V3 and Kimi K2, both of 61
@@ -97,13 +105,19 @@ def checkpointing_of(row: Row) -> str:
 
     Of JAX's runs of 70B, nothing else fits. torchtitan's "selective (op)" keeps every second product: what every second layer
     again costs (its own A100s reach 2,973 tokens/s with it and 2,904 with every second layer: docs/performance.md at 0413364).
+    Raises NotSimulated.
     """
     stated = row.text("recompute").lower()
     if not stated and any(words in row.text("framework").lower() for words in JAX):
         return "full"
     if "(op)" in stated:
         return f"block:{max(row.count('layers') // 2, 1)}"
-    return next(word for start, word in RECOMPUTE if stated.startswith(start))
+    if stated.split("+")[0] in RECOMPUTE_MODULES:
+        return stated
+    found = next((word for start, word in RECOMPUTE if stated.startswith(start)), None)
+    if stated and not found:
+        raise NotSimulated(f"not modelled: recompute {row.text('recompute')[:40]}")
+    return found or "none"
 
 
 def layer_split(row: Row) -> str | list[int]:
@@ -113,9 +127,17 @@ def layer_split(row: Row) -> str | list[int]:
     return LAYOUTS.get(row.count("pp", 1) * row.count("vpp", 1), "balanced")
 
 
-def dispatcher(row: Row) -> str:
-    """How its tokens reach experts. No row says so: Megatron-Bridge advises DeepEP or HybridEP on all GPUs since Hopper.
+def dispatcher_of(row: Row) -> str:
+    """How its tokens reach experts: by its column, else its notes, else its framework. Raises NotSimulated.
 
-    (docs.nvidia.com/nemo/megatron-bridge, MoE Dispatcher Selection Guide.)
+    Megatron-Bridge advises DeepEP or HybridEP on all GPUs since Hopper (docs.nvidia.com/nemo/megatron-bridge, MoE Dispatcher
+    Selection Guide).
     """
+    if stated := row.text("dispatcher").lower():
+        found = next((name for name, words in DISPATCHERS.items() if re.fullmatch(words, stated)), None)
+        if found is None:
+            raise NotSimulated(f"not modelled: dispatcher {row.text('dispatcher')[:40]}")
+        return found
+    if (named := re.search(NOTED, row.text("notes").lower())) is not None:
+        return "alltoall" if named["not"] or named["off"] else "flex"
     return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"

@@ -24,7 +24,7 @@ NUMBERS: Final = ("params_b", "iter_ms", "tok_s_gpu", "tflops_gpu", "mfu_pct", "
 SWITCHES: Final = ("sp", "oom")
 WORDS: Final = (
     "id", "set", "source", "framework", "hw", "interconnect", "model", "kind", "dtype", "zero", "recompute", "schedule",
-    "iter_kind", "tflops_kind", "mem_kind", "simulable", "quality", "notes", "licence",
+    "iter_kind", "tflops_kind", "mem_kind", "simulable", "quality", "notes", "licence", "release", "dispatcher", "features",
 )  # fmt: skip
 COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
 MOST: Final = 2**31 - 1
@@ -64,7 +64,10 @@ class Row(NamedTuple):
 
 
 def read_table(path: Path) -> list[Row]:
-    """The runs of a table. Raises FormatError (`path:line: column: found X, expected Y`)."""
+    """The runs of a table. One with `id`, without the columns that a run needs, annotates the published runs of these ids.
+
+    Raises FormatError (`path:line: column: found X, expected Y`).
+    """
     name = str(path)
     raw = path.read_bytes()
     try:
@@ -81,11 +84,15 @@ def read_table(path: Path) -> list[Row]:
     if heading is None:
         raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
     columns = _columns(name, heading[1])
+    published = {} if "set" in columns else {row.text("id"): row.values for row in read_table(COMMITTED)}
     rows = []
     for number, cells in lines:
         if len(cells) != len(columns):
             raise FormatError(name, number, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
-        row = Row(f"{name}:{number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
+        values = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
+        if published:
+            values = _over(name, number, published, values)
+        row = Row(f"{name}:{number}", values)
         _check(name, number, row)
         rows.append(row)
     if not rows:
@@ -119,11 +126,19 @@ def _columns(name: str, heading: list[str]) -> list[str]:
     for column in columns:
         if column not in COLUMNS and (close := get_close_matches(column[:100], missing, n=1, cutoff=CLOSE)):
             raise FormatError(name, 1, "column", found=shown(column), expected=close[0])
-    for column in REQUIRED:
+    annotates = "id" in columns and not set(REQUIRED) & set(columns)
+    for column in () if annotates else REQUIRED:
         if column not in columns:
             found = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
             raise FormatError(name, 1, f"column {column}", found=shown(found, 100), expected="it in the heading")
     return columns
+
+
+def _over(name: str, line: int, published: Mapping[str, Mapping[str, str]], values: dict[str, str]) -> dict[str, str]:
+    """A published run with what the cells of a line say in place of its own."""
+    if values["id"] not in published:
+        raise FormatError(name, line, "id", found=shown(values["id"]), expected="that of a published run")
+    return {**published[values["id"]], **{column: value for column, value in values.items() if value}}
 
 
 def _check(name: str, line: int, row: Row) -> None:

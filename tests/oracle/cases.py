@@ -239,7 +239,18 @@ def random_workload(rng: np.random.Generator) -> Workload:
         state_width=(float(pick(rng, 6, 8)), float(pick(rng, 8, 12))),
         shares=(random_shares(rng) if flip(rng) else Shares())._replace(whole_experts=layers % 2 == 0),
     )
+    made = with_layers_apart(rng.spawn(1)[0], made)
     return moved_by_tokens(rng, made) if flip(rng) else made
+
+
+def with_layers_apart(rng: np.random.Generator, made: Workload) -> Workload:
+    """The same with parameters that tp or ep does not divide, and first layers without experts."""
+    shares = made.arrays.shares
+    if flip(rng):
+        left = 1 - shares.ends - shares.whole
+        shares = shares._replace(replicated=float(rng.uniform(0, left)), shared=float(rng.uniform(0, 0.3)))
+    most = (made.layers - 1) // made.base.pp if made.experts else 0
+    return replace(made, arrays=made.arrays._replace(shares=shares, dense_layers=int(rng.integers(0, most + 1))))
 
 
 def moved_by_tokens(rng: np.random.Generator, made: Workload) -> Workload:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -41,9 +41,9 @@ FORWARD_PHASE, INPUT_PHASE, WEIGHT_PHASE = range(3)
 
 RULES = (
     *((0, 0, 0, 0, 0), (1, 1, 0, 1, 0), (1, 0, 0, 1, 0), (1, 1, 0, 1, 0), (0, 1, 0, 0, 0), (0, 1, 1, 0, 1)),
-    *((0, 1, 0, 0, 0), (0, 1, 0, 0, 0), (1, 1, 0, 1, 0), (0, 1, 1, 0, 1)),
+    *((0, 1, 0, 0, 0), (0, 1, 0, 0, 0), (1, 1, 0, 1, 0), (0, 1, 1, 0, 1), (0, -1, -1, 0, 1)),
 )
-"""docs/moving.md, row by row: x micro-batch, 1/tp, 1/ep, x sequence, x experts."""
+"""docs/moving.md, row by row: x micro-batch, 1/tp (-1: x tp), 1/ep, x sequence, x experts."""
 COMPUTE, PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS, EXPERT_LOAD = 1, 4, 5, 7, 8
 PART = {TP: "tp", EP: "ep", DP: "dp", DP_EP: "dp", EMBEDDING: "dp"}
 GATHERED_WIDTH = 2
@@ -179,7 +179,7 @@ class Oracle:
         load = arrays.expert_load
         if rule == EXPERT_LOAD and len(load):
             factor *= self.fullest / arrays.recorded_load if plan.expert_imbalance else float(load[min(plan.ep, len(load) - 1)])
-        return factor / (plan.tp / base.tp if by_tp else 1) / (plan.ep / base.ep if by_ep else 1)
+        return factor / (plan.tp / base.tp) ** by_tp / (plan.ep / base.ep) ** by_ep
 
     @property
     def fullest(self) -> float:
@@ -193,22 +193,26 @@ class Oracle:
         shares = [math.pow(k + 1, plan.expert_imbalance) for k in range(experts)]
         return plan.ep * shares[0] / sum(shares)
 
-    def of_stage(self, rule: int, layers: int, end: bool) -> float:
-        """Factor from the recorded rank to a stage of `layers` layers, which may be the first or the last.
+    def of_stage(self, rule: int, held: Sequence[int], end: bool) -> float:
+        """Factor from the recorded rank to a stage that holds these layers, which may be the first or the last.
 
-        The recorded rank held 1/pp of the layers, and what the ends hold besides.
+        The recorded rank held 1/pp of the layers, and what the ends hold besides; all layers without experts, if there are any.
         """
         shares, ratio = self.workload.arrays.shares, self.plan.tp / self.workload.base.tp
+        layers, without = len(held), self.workload.arrays.dense_layers
         in_layers = layers * self.workload.base.pp / self.workload.layers
+        recorded = self.workload.layers / self.workload.base.pp - without
+        with_experts = sum(layer >= without for layer in held) / recorded
         if rule not in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS):
             return self.moved(rule)
-        experts = self.moved(EXPERT_PARAMETERS) * in_layers * (ratio if shares.whole_experts else 1)
+        experts = self.moved(EXPERT_PARAMETERS) * (1 - shares.shared) + shares.shared / ratio
+        experts *= with_experts * (ratio if shares.whole_experts else 1)
         if rule == EXPERT_PARAMETERS:
             return experts
         here = there = 1.0
         if shares.vocabulary:
             here, there = (math.ceil(shares.vocabulary / (128 * tp)) * tp for tp in (self.plan.tp, self.workload.base.tp))
-        dense = (1 - shares.ends - shares.whole) * in_layers / ratio
+        dense = ((1 - shares.ends - shares.whole - shares.replicated) / ratio + shares.replicated) * in_layers
         if end:
             dense += shares.ends * (here / self.plan.tp) / (there / self.workload.base.tp) + shares.whole
         return dense if rule == PARAMETERS else shares.experts * experts + (1 - shares.experts) * dense
@@ -424,7 +428,7 @@ class Oracle:
 
     def buckets_and_nics(self, role: int, stage: int, chunk: int) -> list[list[tuple[float, float]]]:
         """(seconds, of them NICs) of the buckets of each message of a role: equal buckets, none above the limit."""
-        step, layers = self.workload.arrays.step, len(self.held[stage][chunk])
+        step, layers = self.workload.arrays.step, self.held[stage][chunk]
         end = self.plan.in_model(stage, chunk) in (0, self.plan.pp * self.plan.vpp - 1)
         limit = float(self.plan.bucket_bytes)
         if limit == 0:
@@ -563,7 +567,7 @@ class Oracle:
         end = plan.in_model(stage, chunk) in (0, plan.pp * plan.vpp - 1)
         size = sum(
             float(step.comm_bytes[k])
-            * self.of_stage(int(step.comm_rule[k]), len(self.held[stage][chunk]), end)
+            * self.of_stage(int(step.comm_rule[k]), self.held[stage][chunk], end)
             / (
                 plan.dp / plan.ep * (plan.tp if self.workload.arrays.shares.whole_experts else 1)
                 if step.comm_group[k] == DP_EP
@@ -578,7 +582,7 @@ class Oracle:
     def once_a_step(self, stage: int, out: dict[str, float]) -> float:
         """Seconds of a stage after the gradients."""
         step = self.workload.arrays.step
-        layers = sum(map(len, self.held[stage]))
+        layers = [layer for chunk in self.held[stage] for layer in chunk]
         sum_s = 0.0
         for k in range(len(step.role)):
             if step.role[k] != AFTER_GRADIENTS and (step.role[k] != ONCE_ON_FIRST_STAGE or stage > 0):
@@ -711,12 +715,12 @@ class Oracle:
         return [
             sum(
                 count * (replicated + shared_out / (copies * self.plan.copies if sharded else 1))
-                for count, copies in self._parameters(sum(map(len, chunks)), self.plan.ends(stage) > 0)
+                for count, copies in self._parameters([layer for chunk in chunks for layer in chunk], self.plan.ends(stage) > 0)
             )
             for stage, chunks in enumerate(self.held)
         ]
 
-    def _parameters(self, layers: int, end: bool) -> list[tuple[float, float]]:
+    def _parameters(self, layers: Sequence[int], end: bool) -> list[tuple[float, float]]:
         """(parameters on a rank that holds that many layers, ranks that hold the same ones), dense and of experts.
 
         Gradients that stand with the pieces before and after the layers count on every stage. A message with both kinds of
@@ -741,7 +745,7 @@ class Oracle:
                 units = [self.unit_of(layer) for layer in range(self.workload.layers)]
                 ends = [unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]
                 for unit, waiting in zip(arrays.pieces.unit, arrays.pieces.gradient_bytes, strict=True):
-                    times = units.count(unit) * layers / self.workload.layers + ends.count(unit)
+                    times = units.count(unit) * len(layers) / self.workload.layers + ends.count(unit)
                     size += float(waiting) * times * self.moved(rule)
             found.append((size / arrays.gradient_width, copies))
         return found

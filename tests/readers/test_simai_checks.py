@@ -5,6 +5,7 @@ The texts are written here from a model's numbers, by the formulas of AICB's sou
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
 from sim_core.workloads.readers.simai_checks import checks_of
 from sim_core.workloads.readers.simai_evidence import file_of
+from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_text import read_simai_text
 from tests.aicb import write
+from tests.aicb_generator import DEEPSEEK, DENSE, Plan, Text
 from tests.conftest import GPT7B, LLAMA405B
 
 HIDDEN, SEQUENCE, WORDS, LAYERS = 1024, 512, 50257, 8
@@ -148,6 +151,35 @@ def test_without_the_evidence_no_check_fires(tmp_path: Path, text: str, name: st
     assert name not in fired(read(tmp_path, text))
 
 
+def test_messages_that_hold_a_recompute_are_told(tmp_path: Path) -> None:
+    model = replace(DENSE, sequence_parallel=True, recompute=True)
+    check = fired(read(tmp_path, str(Text(model, Plan(tp=4), profiled=False))))["recompute messages"]
+    assert check.found == "sends 33.55 MB, twice an activation, attention_row too"
+    assert check.choice == "attention_column.forward=16.78 MB, attention_row.forward=16.78 MB"
+    once = str(Text(replace(model, recompute=False), Plan(tp=4), profiled=False))
+    assert "recompute messages" not in fired(read(tmp_path, once))
+
+
+def test_latent_attention_without_times_is_told(tmp_path: Path) -> None:
+    text = str(Text(DEEPSEEK, Plan(tp=4, ep=2)))
+    assert fired(read(tmp_path, text))["no attention"].record == "attention_linear_q_lora"
+    timed = text.replace("attention_q_column\t-1\t0", "attention_q_column\t-1\t9000")
+    assert "no attention" not in fired(read(tmp_path, timed))
+
+
+def test_the_model_behind_a_deepseek_is_the_same_behind_every_plan(tmp_path: Path) -> None:
+    """Down projections once, shared experts once, experts in all but the first layers."""
+    h, width = DEEPSEEK.hidden, DEEPSEEK.ffn
+    layer = h * (1536 + 576) + 2 * (1536 + 512) + 2 * h + 32 * (1536 * 192 + 512 * 256 + 128 * h) + 2 * h * width
+    routed = 31 * 64 * 3 * h * width
+    dense = 32 * layer + 50257 * h
+    for plan in (Plan(tp=4, pp=2, ep=2, dp=16), Plan(tp=2, pp=4, ep=8, dp=16), Plan(tp=8, ep=4)):
+        model = read(tmp_path, str(Text(DEEPSEEK, plan))).implied
+        assert model is not None and not model.approximate and not model.missing
+        assert model.parameters == pytest.approx(dense + routed, rel=1e-9)
+        assert model.active == pytest.approx(dense + routed * 8 / 64, rel=1e-9)
+
+
 def test_layers_of_a_stage_as_vpp_shrink_the_bubble(tmp_path: Path) -> None:
     """One stage more waits for one micro-batch less: (pp - 1) x (forward + backward), divided by vpp when interleaved."""
     check = fired(read(tmp_path, dense_text(pp=2, vpp=4)))["vpp"]
@@ -187,6 +219,14 @@ def test_a_gated_mlp_has_a_third_matrix(tmp_path: Path) -> None:
     assert model.parameters == LAYERS * (4 * HIDDEN**2 + 3 * HIDDEN * width) + WORDS * HIDDEN
 
 
+def test_norms_on_every_rank_do_not_hide_a_third_matrix(tmp_path: Path) -> None:
+    """With sequence parallelism the generator counts norms, whole on each rank of tp."""
+    of_a_layer = 4 * 4096**2 + 3 * 4096 * 10880 + 2 * 4096
+    for tp in (2, 8):
+        model = read(tmp_path, str(Text(replace(DENSE, sequence_parallel=True), Plan(tp=tp)))).implied
+        assert model is not None and model.parameters == 32 * of_a_layer + 50257 * 4096
+
+
 def test_an_mlp_of_another_width_must_be_given(tmp_path: Path) -> None:
     """One sum of parameters does not tell vocabulary and width apart."""
     model = read(tmp_path, dense_text(width=3000)).implied
@@ -206,7 +246,7 @@ def test_a_token_meets_some_of_the_experts(tmp_path: Path) -> None:
     model = read(tmp_path, moe_text(), experts=8).implied
     assert model is not None and model.active is not None and model.parameters is not None
     experts = LAYERS * 8 * 2 * HIDDEN * 2048
-    norms = LAYERS * 2 * HIDDEN * 2  # counted on both ranks
+    norms = LAYERS * 2 * HIDDEN  # both ranks hold them
     dense = LAYERS * 4 * HIDDEN**2 + norms + WORDS * HIDDEN
     assert model.parameters == dense + experts
     assert model.active == dense + experts * 2 / 8
@@ -313,7 +353,7 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
     except SpecError as error:
         assert "\n" not in str(error) and str(error).startswith("workload.records: ")
     else:
-        assert all(check.full() for check in checks_of(file_of(changed, None, None, None), choices_of(records)))
+        assert all(check.full() for check in checks_of(file_of(changed, Given()), choices_of(records)))
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,6 @@ def test_default_width_and_vocabulary_need_no_fact(tmp_path: Path) -> None:
     [
         (Facts(micro_batch=1), micro_batch(), "set workload.sequence"),
         (Facts(micro_batch=1, sequence=SEQUENCE), micro_batch(), "set workload.ffn"),
-        (ENOUGH, micro_batch(NOTHING, NOTHING, NOTHING), "no TP message tells the hidden size"),
         (Facts(micro_batch=1, sequence=65, ffn=FFN), micro_batch(), "65 tokens do not divide the TP message of 16.38 kB"),
         (Facts(micro_batch=1, sequence=SEQUENCE, ffn=4096), micro_batch(), "layers with workload.ffn 4096 and hidden size 128"),
         (
@@ -249,6 +248,16 @@ def test_why_the_embedding_is_unknown_is_said(
     assert reason(workload, h100) == ""
     assert reason(workload, h100, pp=1) == "embedding_unknown"
     assert reason(workload, h100, layers=6) == "embedding_unknown"
+
+
+def test_a_pipeline_send_tells_the_hidden_size_where_no_message_does(tmp_path: Path, h100: HardwareTable) -> None:
+    """At tp 1 the generator writes no message of an activation, but the bytes of a send, whole at tp 1."""
+    lines = [gradients(), *micro_batch(NOTHING, NOTHING, NOTHING)]
+    workload = read(tmp_path, *lines, tp=1, pp=2, pp_comm=ACTIVATION)
+    assert reason(workload, h100, pp=1) == ""
+    unknown = read(tmp_path, *lines, tp=1, pp=2)
+    assert any("no message on TP or between stages tells the hidden size" in note for note in unknown.notes)
+    assert reason(unknown, h100, pp=1) == "embedding_unknown"
 
 
 # the first weight gradient of the embedding

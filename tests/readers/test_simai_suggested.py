@@ -10,7 +10,7 @@ import pytest
 
 from sim_core import Facts, SpecError, model_yaml, suggest_model
 from tests.aicb import write
-from tests.aicb_generator import DENSE, EXPERTS, Model, Plan, Text
+from tests.aicb_generator import DEEPSEEK, DENSE, EXPERTS, Model, Plan, Text
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -54,11 +54,34 @@ def test_the_sequence_is_solved_where_a_text_is_cut_before_it(tmp_path: Path) ->
     assert (found.hidden, found.sequence, found.ffn) == (4096, 2048, 10880)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_deepseek_is_suggested_with_its_latents_and_experts(tmp_path: Path, shared: bool) -> None:
+    model = replace(DEEPSEEK, hidden=7168, heads=40, vocabulary=128256, shared=shared, dense_layers=3 * shared)
+    found, comments = suggest_model(write(tmp_path, str(Text(model, Plan(tp=4, pp=2, ep=2, dp=16)))), Facts(micro_batch=1))
+    assert found.mla is not None and found.experts is not None
+    assert (found.layers, found.hidden, found.heads, found.vocabulary) == (32, 7168, 40, 128256)
+    assert (found.mla.q_rank, found.mla.kv_rank, found.ffn) == (1536, 512, 2048 if shared else None)
+    experts = found.experts
+    assert (experts.count, experts.topk, experts.ffn, experts.shared_ffn) == (64, 8, 2048, 2048 * shared)
+    assert experts.dense_layers == 3 * shared
+    assert "assumed" not in comments["heads"]
+
+
+def test_a_micro_batch_that_nobody_states_is_said_to_be_assumed(tmp_path: Path) -> None:
+    text = write(tmp_path, str(Text(DENSE, Plan(tp=4, micro_batch=2))))
+    model, comments = suggest_model(text)
+    assert (model.sequence, comments["sequence"]) == (4096, "assumed: micro-batch 1 (set micro_batch)")
+    model, comments = suggest_model(text, Facts(micro_batch=2))
+    assert (model.sequence, "sequence" in comments) == (2048, False)
+
+
 @pytest.mark.parametrize(
     ("model", "plan", "message"),
     [
         (DENSE, Plan(tp=1), r"the hidden size is unknown \(it has no message of an activation: made at tp 1\?\)"),
         (EXPERTS, Plan(tp=2, ep=8, dp=8), "of the experts it does not tell their parameters"),
+        (replace(DEEPSEEK, vocabulary=77777), Plan(tp=2, ep=2), r"of latent attention it does not tell heads \(set heads\)"),
+        (replace(DEEPSEEK, q_rank=1000), Plan(tp=2, ep=2), "of latent attention it does not tell"),
     ],
 )
 def test_what_is_missing_is_said(tmp_path: Path, model: Model, plan: Plan, message: str) -> None:

@@ -32,7 +32,7 @@ from sim_core import (
 )
 from sim_core import Model as Numbers
 from tests.aicb import write
-from tests.aicb_generator import DENSE, EXPERTS, Model, Plan, Text
+from tests.aicb_generator import DEEPSEEK, DENSE, EXPERTS, Model, Plan, Text
 from tests.trace_jobs import JobSpec, make_job
 
 H20 = read_hardware("H20-SXM").with_values({"memory": "1e6 GB"})
@@ -51,6 +51,10 @@ def numbers(model: Model, **values: Any) -> Numbers:
         "activation": "gelu", "norm": "layernorm", "position": "learned", "positions": model.sequence, "tied": False,
         "vocabulary": model.vocabulary, "sequence": model.sequence, **experts, **dense, **values,
     }  # fmt: skip
+    if model.heads:
+        experts["experts"] |= {"shared_ffn": model.ffn, "dense_layers": model.dense_layers}
+        mla = {"q_rank": model.q_rank, "kv_rank": 512, "nope_head_dim": 128, "rope_head_dim": 64, "v_head_dim": 128}
+        given |= {"heads": model.heads, "mla": mla, "qk_norm": True, "gated": True, "activation": "silu", "ffn": 4 * model.ffn}
     return parse_model(given, "test")
 
 
@@ -158,10 +162,54 @@ def test_what_a_file_lacks_is_what_the_file_of_the_other_plan_has(tmp_path: Path
             assert run(work, **axes(b))[name] == pytest.approx(run(truth, **axes(b))[name], rel=SENT / 100), (name, a, b)
 
 
+@pytest.mark.parametrize(
+    "a",
+    [Plan(tp=1, pp=4, ep=1, dp=4), Plan(tp=2, ep=8, dp=8), Plan(tp=1, pp=2, ep=4, dp=8)],
+    ids=["tp 1, ep 1", "ep = dp", "tp 1"],
+)
+def test_what_a_text_of_latent_attention_lacks(tmp_path: Path, a: Plan) -> None:
+    """Its dispatch is in fp8, its down projections are whole on each rank of tp, its shared experts on each of ep."""
+    b = Plan(tp=4, pp=2, ep=2, dp=16, ga=8)
+    file, model = recorded(tmp_path, DEEPSEEK, a), numbers(DEEPSEEK)
+    assert run(file, **axes(b))["reason"].endswith("_unknown")
+    text = write(tmp_path, str(Text(DEEPSEEK, a)))
+    work, _ = read_calibrated(text, Facts(micro_batch=a.micro_batch), model, STACK, H20)
+    found, expected = (sent_bytes(each, plans(each, **axes(b))) for each in (work, recorded(tmp_path, DEEPSEEK, b)))
+    assert found.keys() == expected.keys()
+    for key, size in expected.items():
+        assert found[key] == pytest.approx(size, rel=1e-4), key
+
+
+def test_sends_of_a_file_at_tp_1_are_divided_where_its_records_are_columns_and_rows(tmp_path: Path) -> None:
+    """With sequence parallelism a stage sends 1/tp; no message of a text at tp 1 shows it, the names of its records do."""
+    model = replace(DENSE, sequence_parallel=True)
+    b = Plan(tp=4, pp=2, dp=8)
+    work = by_model(tmp_path, model, Plan(tp=1, pp=2, dp=8))
+    truth = recorded(tmp_path, model, b)
+    assert run(work, **axes(b))["pp_total_s"] == pytest.approx(run(truth, **axes(b))["pp_total_s"], rel=1e-9)
+
+
+def test_a_recompute_in_attentions_messages_is_not_the_hidden_size(tmp_path: Path) -> None:
+    """Without times the generator doubles them; MLP, final projection and pipeline sends tell the activation."""
+    model = replace(DENSE, sequence_parallel=True, recompute=True)
+    for a in (Plan(tp=1, pp=2, micro_batch=2), Plan(tp=2, pp=1, micro_batch=2)):
+        text = write(tmp_path, str(Text(model, a, profiled=False)))
+        plain, _ = read_workload(text, Facts(micro_batch=2))
+        assert plain.implied is not None and plain.implied.hidden == 4096
+        assert any("attention sends 67.11 MB, mlp_column 33.55 MB: the smaller" in note for note in plain.notes)
+        work, _ = read_calibrated(text, Facts(micro_batch=2), numbers(model), STACK, H20)
+        b = Plan(tp=4, pp=2, ga=8)
+        truth = recorded(tmp_path, model, b, profiled=False)
+        found, expected = (sent_bytes(each, plans(each, **axes(b))) for each in (work, truth))
+        for key, size in expected.items():
+            assert found[key] == pytest.approx(size, rel=1e-3), (a, key)
+        assert run(work, **axes(b))["pp_total_s"] == pytest.approx(run(truth, **axes(b))["pp_total_s"], rel=1e-9)
+
+
 def test_what_is_derived_is_said(tmp_path: Path) -> None:
     notes = by_model(tmp_path, EXPERTS, Plan(tp=1, ep=4, dp=4)).notes
     derived = next(note for note in notes if note.startswith("of the model: "))
-    assert derived.startswith("of the model: collectives on TP, the embedding's part of the parameters, gradients of experts, ")
+    assert derived.startswith("of the model: collectives on TP, pipeline sends, the embedding's part of the parameters, ")
     assert "all-to-alls" not in derived
     (told,) = (note for note in by_model(tmp_path, DENSE, Plan(tp=4)).notes if note.startswith("of the model: "))
     assert told.startswith("of the model: memory, FLOPs; stack megatron-core, without sequence parallelism")

@@ -49,7 +49,7 @@ def test_copies_that_leave_a_node_are_those_of_random_routing(nodes: int, topk: 
     for _ in range(topk):
         reached[np.arange(tokens), rng.integers(nodes, size=tokens)] = True
     leaving = float(reached[:, 1:].sum()) * width
-    network = links(nvlink_bandwidth="1e6 GB/s", fabric_efficiency=1)
+    network = links(nvlink_bandwidth="1e6 GB/s", fabric_efficiency=1, nic_latency="0 s")
     at = Placement(ranks=8 * nodes, nodes=nodes, fewest=8, most=8)
     seconds = dispatch_s(float(tokens * topk * width), Routing(topk, 1, 1), at, network)
     assert seconds == pytest.approx(leaving / network.nic_bandwidth, rel=0.02)

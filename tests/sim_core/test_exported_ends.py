@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import METRICS, Facts, HardwareTable, Plans, Workload, export_simai, read_workload, simulate
+from sim_core import (
+    METRICS,
+    Facts,
+    HardwareTable,
+    Plans,
+    Workload,
+    export_simai,
+    hardware_table,
+    read_hardware,
+    read_workload,
+    simulate,
+)
 from tests.aicb import write
-from tests.aicb_generator import DENSE, EXPERTS, Model, Plan, Text
+from tests.aicb_generator import DEEPSEEK, DENSE, EXPERTS, Model, Plan, Text
 from tests.conftest import make_plans
 
 
@@ -70,3 +81,21 @@ def test_experts_and_texts_without_times_are_exported_alike(
         moved, _ = read_workload(there, Facts(micro_batch=1))
         one = Plans(**{name: column[row : row + 1] for name, column in plans._asdict().items()})
         same_step(workload, moved, h100, one)
+
+
+@pytest.mark.parametrize("fidelity", [0, 1])
+@pytest.mark.parametrize("plan", [{"pp": 4}, {"pp": 1}, {"tp": 8, "pp": 4, "ep": 8}, {"tp": 2, "ep": 1, "micro_batch": 2}])
+def test_latent_attention_is_exported_as_the_generator_writes_it(tmp_path: Path, plan: dict[str, int], fidelity: int) -> None:
+    """Dense layers on the first stage, down projections whole, shared experts on every rank: parameters to the last one."""
+    roomy = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
+    made = Plan(tp=4, pp=2, ep=2, dp=16)
+    workload, _ = read_workload(path := write(tmp_path, str(Text(DEEPSEEK, made))), Facts(micro_batch=1))
+    to = replace(made, **plan, dp=32)
+    plans = make_plans(workload, tp=to.tp, pp=to.pp, ep=to.ep, all_gpus=to.all_gpus, ga=4, fidelity=fidelity,
+                       micro_batch=to.micro_batch)  # fmt: skip
+    text = export_simai(path, workload, roomy, plans)
+    moved, _ = read_workload(write(tmp_path, text, "there.txt"), Facts(micro_batch=to.micro_batch))
+    same_step(workload, moved, roomy, plans)
+    sent = {line.split()[0]: int(line.split()[10]) for line in text.splitlines() if line.startswith(("grad_p", "moe_"))}
+    truth = Text(DEEPSEEK, to)
+    assert (sent["grad_param_comm"], sent["moe_grad_norm2"]) == (4 * truth.dense(), 4 * truth.of_experts())

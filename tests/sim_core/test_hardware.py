@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 import yaml
 
-from sim_core import HARDWARE_KEYS, SpecError, hardware_table, hardware_yaml, parse_hardware, preset_names, read_hardware
+from sim_core import (
+    HARDWARE_KEYS,
+    SpecError,
+    fabric_names,
+    hardware_table,
+    hardware_yaml,
+    is_preset,
+    parse_hardware,
+    preset_names,
+    read_hardware,
+)
 
 H100 = read_hardware("H100-SXM")
 A100 = read_hardware("A100-80G-SXM")
@@ -29,6 +39,26 @@ def test_a_preset_written_is_read_back(name: str, tmp_path: Path) -> None:
     assert read_hardware("mine.yaml", tmp_path) == preset
     assert preset.name == name
     assert parse_hardware(yaml.safe_load(hardware_yaml(preset)), "here") == preset
+
+
+@pytest.mark.parametrize("fabric", fabric_names())
+def test_a_preset_on_another_fabric(fabric: str) -> None:
+    """The device, node and NICs of the preset, latencies of the fabric, each with its source."""
+    found = read_hardware(f"H100-SXM+{fabric}")
+    changed = {key for key in HARDWARE_KEYS if found.value(key) != H100.value(key)}
+    assert changed
+    assert changed <= {"nic_latency", "net_overhead", "ll128"}
+    assert found.name == f"H100-SXM+{fabric}"
+    assert is_preset(found.name)
+    assert parse_hardware(yaml.safe_load(hardware_yaml(found)), "here") == found
+
+
+def test_an_unknown_fabric_is_refused() -> None:
+    with pytest.raises(SpecError, match="unknown fabric 'EFA' of hardware H100-SXM, nearest valid: EFA-v2, EFA-v1"):
+        read_hardware("H100-SXM+EFA")
+    with pytest.raises(SpecError, match=r"unknown hardware preset 'H1\+EFA-v2'"):
+        read_hardware("H1+EFA-v2")
+    assert not is_preset("H100-SXM+EFA")
 
 
 def test_a_bare_number_is_taken_without_a_source() -> None:

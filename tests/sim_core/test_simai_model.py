@@ -51,6 +51,7 @@ class Tool:
     def __init__(self, path: Path | str, *, gpus: int, nv: float, nic: float, per_server: int = 8, nics: int = 8) -> None:
         lines = Path(path).read_text().splitlines()
         words = lines[0].split()
+        self.policy = words[0]
         head = {k.rstrip(":"): v for k, v in itertools.pairwise(words) if k.endswith(":")}
         self.tp, self.ep, self.pp = int(head["model_parallel_NPU_group"]), int(head["ep"]), int(head["pp"])
         self.vpp, self.ga = int(head.get("vpp", 1)), int(head["ga"])
@@ -84,7 +85,7 @@ class Tool:
         else:
             group = "EP" if text.endswith("_EP") and not text.endswith("_DP_EP") else "TP"
         n = {"TP": self.tp, "EP": self.ep, "DP": self.dp, "DP_EP": self.dp // self.ep}[group]
-        if phase == 0 and 0 < size < 4096:
+        if phase == 0 and 0 < size < 4096 and self.policy == "HYBRID_TRANSFORMER_FWD_IN_BCKWD":
             size = 4096
         if n <= 1:
             return group, 0
@@ -219,6 +220,8 @@ TEXTS: list[dict[str, Any]] = [
     {"tp": 4, "pp": 1, "all_gpus": 64, "tokens_bytes": 2**35, "sequence_parallel": True},
     {"tp": 4, "pp": 1, "all_gpus": 12, "tokens_bytes": 2**19},
     {"tp": 4, "pp": 1, "all_gpus": 64, "tokens_bytes": 512, "parameters": 2**10},
+    {"tp": 4, "pp": 1, "all_gpus": 64, "tokens_bytes": 512, "parameters": 2**10, "policy": "HYBRID_TRANSFORMER"},
+    {"tp": 4, "pp": 1, "all_gpus": 64, "tokens_bytes": 1, "parameters": 2**10, "policy": "HYBRID_TRANSFORMER"},
     {"tp": 4, "pp": 2, "all_gpus": 32, "ga": 4, "repetitions": 1},
 ]
 OVERLAPS = [{}, {"dp_o": 0.5, "tp_o": 0.25, "ep_o": 0.75, "pp_o": 0.5}]

@@ -43,7 +43,7 @@ def test_balanced_stages_and_chunks_differ_by_at_most_one_layer(gpt7b: Workload,
     assert np.ptp(found) <= 1
     assert np.ptp(found.sum(axis=0)) <= 1
     plans = make_plans(gpt7b, pp=pp, vpp=vpp, layers=layers, layer_split=BALANCED)
-    assert fullest_stages(plans)[0][0] == found.sum(axis=0).max()
+    assert fullest_stages(plans)[0][0, 0, 0] == found.sum(axis=0).max()
 
 
 def test_an_interleaved_step_is_faster_than_with_equal_shares_of_virtual_stages(llama: Workload, h100: HardwareTable) -> None:
@@ -78,7 +78,7 @@ def test_a_list_is_taken_in_model_order(gpt7b: Workload) -> None:
     listed = [5, 7, 6, 6, 6, 6]
     assert held(gpt7b, pp=3, vpp=2, layer_split=LISTED, virtual_layers=listed).tolist() == [[5, 7, 6], [6, 6, 6]]
     plans = make_plans(gpt7b, pp=3, vpp=2, layer_split=LISTED, virtual_layers=listed)
-    assert fullest_stages(plans)[0].tolist() == [13.0]
+    assert fullest_stages(plans)[0][:, 0, 0].tolist() == [13.0]
 
 
 def reason(workload: Workload, hardware: HardwareTable, **plan: Any) -> str:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from sim_core import (
+    SCHEDULES,
     SPAN_KINDS,
     STREAMS,
+    Facts,
     HardwareTable,
     Timeline,
     Workload,
@@ -18,10 +20,16 @@ from sim_core import (
     read_hardware,
     read_model,
     read_stack,
+    read_workload,
+    shape_of,
+    simulate,
     timeline,
     trace,
     workload_from_model,
 )
+from sweep.preparation import prepare
+from sweep.spec import load_spec
+from tests.conftest import EXAMPLES
 
 COMPUTE = STREAMS.index("compute")
 
@@ -189,3 +197,32 @@ def test_what_shares_nics_shows_by_how_much(case: str) -> None:
                 for kind in ("backward", "wait for gradients")
             )
             assert spans.end_s[buckets].max() <= ended_s * (1 + 1e-9)
+
+
+def most_held(found: Timeline) -> list[float]:
+    """The highest memory of each stage."""
+    return [float(found.held.bytes[found.held.stage == stage].max()) for stage in range(found.stages)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_memory_is_at_its_highest_what_the_row_has(dense: Workload, h100: HardwareTable, case: str) -> None:
+    """Where weight gradients run apart the row looks at five moments of each stage: nearly."""
+    plan = plans(dense, **SIZES | CASES[case])
+    found, shape = timeline(dense, h100, plan), shape_of(dense, h100, plan)
+    whole = SCHEDULES.index(CASES[case].get("schedule", "1f1b")) < SCHEDULES.index("zb-h1")
+    assert most_held(found) == pytest.approx(shape.memory[-1].tolist(), rel=1e-12 if whole else 0.03)
+    held = found.held
+    for stage in range(found.stages):
+        mine = held.bytes[held.stage == stage]
+        assert mine[0] == pytest.approx(mine[-1], rel=1e-12), "all that is taken is given back"
+        assert (mine >= mine[0] * (1 - 1e-12)).all()
+        assert (np.diff(held.at_s[held.stage == stage]) >= -1e-12).all()
+
+
+def test_memory_of_a_file_is_drawn_where_it_is_known(h100: HardwareTable) -> None:
+    gpt = prepare(load_spec(EXAMPLES / "gpt7b.yaml"), EXAMPLES).sweep.workload
+    plan = plans(gpt, pp=4, ga=8, checkpointing="full")
+    found = timeline(gpt, h100, plan)
+    assert max(most_held(found)) == pytest.approx(float(simulate(gpt, h100, plan).memory[-1, 0]), rel=1e-12)
+    table = read_workload(str(EXAMPLES / "workloads" / "gpt_small_wd4_tp1_pp2_bs1_rank2.trace.txt"), Facts(layers=12))[0]
+    assert not len(timeline(table, h100, plans(table)).held.stage), "a trace does not tell its activations"

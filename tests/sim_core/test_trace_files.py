@@ -15,17 +15,20 @@ from sim_core import (
     Job,
     SimError,
     hardware_table,
+    plans,
     read_hardware,
     read_traces,
     read_workload,
     recorded_step,
     replay,
+    simulate,
     start_of,
 )
 from sweep.commands.replay_command import command as replay_command
 from tests.trace_jobs import JobSpec, file_name, make_job
 
 SPEC = JobSpec(pp=2, dp=1, ga=4, seed=51)
+UNLIKE = JobSpec(pp=2, dp=4, ep=2, ga=4, moe=True, tied=False, layers=4, popularity=(5.0, 1.0, 1.0, 1.0), seed=54)
 
 
 def steps(folder: Path, lengths: list[float]) -> Path:
@@ -105,6 +108,45 @@ def test_a_reduction_that_took_no_time_costs_what_the_model_says(tmp_path: Path)
     assert workload.arrays.step.comm_bytes.max() == 4.0 * (290_013_184 // 2)
 
 
+def alone(folder: Path, *, told: str, key: str = "") -> Path:
+    """The files of a job as if each rank had been profiled by itself: no pipeline messages, reductions in 20 us."""
+    make_job(UNLIKE).write(folder)
+    for path in folder.iterdir():
+        lines = [line for line in path.read_text().splitlines() if "group_kind=pp" not in line]
+        lines = [re.sub(r"(_allreduce\(.*?duration=)[0-9.]+", r"\g<1>0.02", line) for line in lines]
+        lines = [re.sub(r"description=None", f"description={told}", line) for line in lines]
+        path.write_text("\n".join(line.replace(",sub_operations", f"{key},sub_operations") for line in lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("told", "key"), [("simulation", ""), ("None", ",op_semantics=metadata_placeholder")], ids=["description", "semantics"]
+)
+def test_profiles_of_single_ranks_are_no_step(told: str, key: str, tmp_path: Path) -> None:
+    folder = str(alone(tmp_path, told=told, key=key))
+    job = read_traces(folder)
+    assert any("scaling mode" in warning and "compute is taken" in warning for warning in job.warnings)
+    with pytest.raises(SimError, match=r"scaling mode.*no step to replay"):
+        replay(job)
+    workload, _ = read_workload(folder, Facts(sequence=1024))
+    assert (workload.recorded, workload.recorded_step_s, workload.replayed_s) == (None, None, None)
+    assert workload.arrays.p2p_bytes == 1024 * 4096 * 2.0  # of the rows that experts exchange
+    table = hardware_table([read_hardware("A800-80G-SXM")], None)
+    found, model = (simulate(workload, table, plans(workload, pp=pp)).named() for pp in (2, 1))
+    ends_ms = 0.2 + (UNLIKE.head_ms + UNLIKE.loss_ms) / 2
+    forward_ms = UNLIKE.forward_ms + ends_ms + 2 * UNLIKE.expert_ms * UNLIKE.load(0)
+    assert found["compute_forward_s"][0] * 1e3 == pytest.approx(UNLIKE.ga * forward_ms, rel=0.03)
+    assert model["dp_total_s"][0] > 10e-3  # gigabytes: not in 20 us
+
+
+def test_a_step_without_pipeline_messages_calibrates_nothing(tmp_path: Path) -> None:
+    workload, _ = read_workload(str(alone(tmp_path, told="None")))
+    assert workload.replayed_s is None
+    assert workload.recorded is not None
+    assert not (workload.recorded.bytes > 1e8).any()  # reductions of gigabytes in 20 us
+    assert any("faster than any network" in note for note in workload.notes)
+
+
 def distances(job: Job) -> list[float]:
     """Seconds between the calls inside the operations of a job."""
     inside = [operation.calls for rank in job.ranks for operation in rank.operations]
@@ -126,6 +168,28 @@ def test_stamps_of_zero_leave_the_order_of_the_lines(spec: JobSpec, tmp_path: Pa
     for of_ranks in (False, True):
         assert replay(job, of_ranks=of_ranks).step_s == pytest.approx(made.step_s, rel=0.02)
     assert read_workload(str(folder))[0].recorded_step_s is not None
+
+
+@pytest.mark.parametrize("spec", [UNLIKE, JobSpec(tp=2, pp=2, dp=2, ga=4, seed=55)], ids=["experts", "dense"])
+@pytest.mark.parametrize("rank", [0, 7], ids=["first", "last"])
+def test_a_file_without_stamps_among_stamped_ones(rank: int, spec: JobSpec, tmp_path: Path) -> None:
+    """Its calls are where those of like ranks are: all at once, they would hold up everyone."""
+    made = make_job(spec)
+    path = made.write(tmp_path) / file_name(spec, rank)
+    path.write_text(re.sub(r"timestamp=[0-9.]+", "timestamp=0", path.read_text()))
+    job = read_traces(str(tmp_path))
+    for of_ranks in (False, True):
+        assert replay(job, of_ranks=of_ranks).step_s == pytest.approx(made.step_s, rel=0.02)
+    assert any("no timestamps" in warning for warning in job.warnings)
+
+
+def test_a_file_that_ends_before_its_first_backward_is_refused(tmp_path: Path) -> None:
+    path = make_job(SPEC).write(tmp_path) / file_name(SPEC, 1)
+    lines = path.read_text().splitlines()
+    first = next(k for k, line in enumerate(lines) if "backward_step" in line)
+    path.write_text("\n".join(lines[:first]) + "\n")
+    with pytest.raises(SimError, match=rf"{path.name}:{first}: no backward_step in the trace: expected a complete step"):
+        read_traces(str(tmp_path))
 
 
 @pytest.mark.parametrize("outer", [True, False], ids=["no stamps", "of operations only"])

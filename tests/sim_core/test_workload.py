@@ -14,7 +14,7 @@ from tests.oracle.cases import FIXED, Once, one_layer, step_pieces, workload_of
 
 LONG = 1_501
 """More elements than NumPy writes out: `repr` of a longer array holds its ends alone."""
-LABELS = ("names", "notes", "moving_notes", "checks", "implied", "records")
+LABELS = ("names", "files", "notes", "moving_notes", "checks", "implied", "records")
 
 
 def long_workload() -> Workload:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from pathlib import Path
 
 import pytest
 
-from sim_core import FormatError, collective_seconds, read_hardware
+from sim_core import FormatError, Hardware, collective_seconds, read_hardware
+from sweep.calibration.links import Placed, fit
 from sweep.calibration.nccl_text import read_nccl
 from tests.sweep.commands import sweep
 
@@ -209,6 +212,79 @@ def test_a_fit_finds_the_numbers_that_made_the_logs(tmp_path: Path) -> None:
         assert found.value(name) == pytest.approx(value, rel=0.05), name
     assert "all_gather4.log" in found.fabric.fabric_efficiency.source
     assert found.value("memory") == read_hardware("H100-SXM").value("memory")
+
+
+def made_on(path: Path, network: Hardware, operation: str, nodes: int, each: int, slower: float = 1.0) -> Path:
+    """A log of a known network, all times longer by one factor."""
+    seconds = collective_seconds(operation, SIZES, nodes * each, nodes, network)
+    return log(path, operation, nodes, each, [slower * float(second) for second in seconds])
+
+
+def test_hosts_of_fewer_ranks_than_a_node_has_gpus_are_asked_about(tmp_path: Path) -> None:
+    """4 ranks on each host, a preset of 8 GPUs a node: nothing says whether the others idled or are not there."""
+    small = {"gpus_per_node": 4, "nics_per_node": 2, "nic_bandwidth": "200 Gb/s", "fabric_efficiency": 0.6}
+    logs = [made_on(tmp_path / "a.log", read_hardware("H100-SXM").with_values(small), "all_gather", 2, 4)]
+    asked = sweep("calibrate", "nccl", *logs)
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert "the logs list 4 ranks on a host, H100-SXM has 8 GPUs a node: say --gpus-per-node 4" in asked.stderr
+    out = tmp_path / "mine.yaml"
+    done = sweep("calibrate", "nccl", *logs, "--gpus-per-node", "4", "--nics", "2x200G", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert read_hardware(str(out)).value("fabric_efficiency") == pytest.approx(0.6, rel=0.05)
+
+
+def test_hosts_of_the_list_are_nodes_whatever_is_said_of_gpus(tmp_path: Path) -> None:
+    """Half of the GPUs of two nodes: not all of one."""
+    half = made_on(tmp_path / "a.log", read_hardware("H100-SXM"), "all_gather", 2, 4)
+    done = sweep("calibrate", "nccl", half, "--gpus-per-node", "8", "-o", tmp_path / "mine.yaml")
+    assert "all_gather, 2 x 4 GPUs" in done.stdout
+
+
+def test_a_number_at_its_bound_is_said_and_left(tmp_path: Path) -> None:
+    """A network 60 times as slow as its NICs, as by TCP: no efficiency of these NICs, and the file keeps the preset's."""
+    logs = [made_on(tmp_path / "a.log", read_hardware("H100-SXM"), "all_gather", 2, 8, slower=60.0)]
+    out = tmp_path / "mine.yaml"
+    done = sweep("calibrate", "nccl", *logs, "-o", out)
+    assert done.returncode == 5
+    assert "at its bound: fabric_efficiency" in done.stderr
+    assert re.search(r"fabric_efficiency: 0\.9 -> 0\.02\S* \(7 sizes\): at its bound 0\.02, left as it was", done.stdout)
+    assert read_hardware(str(out)).value("fabric_efficiency") == 0.9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_number_is_taken_that_does_not_lower_the_error(seed: int, tmp_path: Path) -> None:
+    """Logs with times of their own at every size: whatever is taken, each number makes all sizes together nearer."""
+    draw, preset = random.Random(seed), read_hardware("H100-SXM")
+    placed = []
+    for operation, nodes in (("all_gather", 2), ("all_reduce", 2), ("all_reduce", 1)):
+        seconds = collective_seconds(operation, SIZES, 8 * nodes, nodes, preset)
+        times = [float(second) * draw.uniform(0.4, 2.5) for second in seconds]
+        path = log(tmp_path / f"{operation}{nodes}.log", operation, nodes, 8, times)
+        placed += [Placed(str(path), table, nodes) for table in read_nccl(path)]
+    done = fit(preset, placed, "test")
+
+    def off(hardware: Hardware) -> float:
+        found = [
+            abs(math.log(seconds / row.seconds))
+            for one in placed
+            for row, seconds in zip(
+                one.table.rows,
+                collective_seconds(
+                    one.table.operation, [row.size for row in one.table.rows], one.table.ranks, one.nodes, hardware
+                ),
+                strict=True,
+            )
+        ]
+        return sum(found) / len(found)
+
+    for number in done.numbers:
+        if number.left:
+            assert done.hardware.value(number.key) == preset.value(number.key)
+        else:
+            unit = " s" if number.key in ("nic_latency", "net_overhead") else ""
+            without = done.hardware.with_values({number.key: f"{number.before!r}{unit}" if unit else number.before})
+            assert off(done.hardware) < off(without), number
+    assert off(done.hardware) <= off(preset)
 
 
 def test_refused_logs_are_named_and_the_others_used(tmp_path: Path) -> None:

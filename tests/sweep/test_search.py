@@ -18,6 +18,8 @@ from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank
+from sweep.search.ahead import Ahead, promise_of
+from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.slices import Receipt, SliceQueue, SliceTask
@@ -216,3 +218,28 @@ def test_an_objective_that_no_bound_bounds_is_refused() -> None:
         with pytest.raises(SpecError, match="cannot be bounded without simulating every plan"):
             Objective(column=column, descending=descending, per=(), best=1)
     Objective(column="peak_memory_bytes", descending=False, per=(), best=1)
+
+
+def test_plans_that_never_end_are_searched_without_a_warning(tmp_path: Path) -> None:
+    """GPUs that fail so often that nothing is left of the work: no number of days is enough for any plan."""
+    spec = {
+        "name": "never",
+        "model": "gpt2",
+        "hardware": "H100-SXM",
+        "axes": {"tp": [1, 2], "micro_batch": [1, 2]},
+        "fixed": {"all_gpus": 16384, "global_batch": 65536},
+        "failures": {"per_gpu_hour": 1, "restart": "18000 s"},
+        "budget": "1T",
+        "objectives": [{"minimize": "training_days"}],
+    }
+    (tmp_path / "never.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    assert "Warning" not in call("search", tmp_path / "never.yaml", "--out", tmp_path / "out", "--workers", 0)
+    assert set(rank(tmp_path / "out").rows["training_days"].to_pylist()) == {np.inf}
+
+
+@pytest.mark.filterwarnings("error")
+def test_plans_of_unknown_cost_come_last() -> None:
+    objective = Objective(column="step_time_s", descending=False, per=("tp",), best=1)
+    cost, group = np.array([3.0, np.nan, np.inf, 1.0, 5.0, 9.0]), np.array([0, 0, 0, 0, 1, 1])
+    ahead = Ahead(reason=np.zeros(6, np.int64), cost=cost, keys=[b"a", b"b"], group=group)
+    assert promise_of(ahead, Frontier(objective=objective)).order.tolist() == [3, 4, 0, 5, 1, 2]

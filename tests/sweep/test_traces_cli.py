@@ -155,7 +155,7 @@ def test_another_sequence_is_an_axis_and_says_what_is_assumed(told: Callable[...
     printed = " ".join(told("run", spec, "--out", out, "--workers", "0").split())
     assert "the longer of launching its kernels" in printed
     assert "experts: ranks get the tokens they got with 8" in printed
-    assert "30 moves of recorded jobs to another sequence" in printed
+    assert "moves of 8 recorded jobs of one cluster to another sequence" in printed
     rows = json.loads(told("rank", out, "--json", "--columns", "all"))
     assert {(row["sequence"], row["experts"]) for row in rows} == {(1024, 8), (1024, 16), (4096, 8), (4096, 16)}
     for row in rows:

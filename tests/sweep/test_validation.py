@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sim_core import SimError, read_stack
-from sweep.validation.devices import hardware_of, node_bandwidth, preset_of
+from sim_core import Model, SimError, read_stack
+from sweep.validation.devices import hardware_of, network_of, preset_of
 from sweep.validation.figures import rankings
 from sweep.validation.margins import worse
 from sweep.validation.models import model_of
+from sweep.validation.needs import check_needs
 from sweep.validation.reasons import NotSimulated
 from sweep.validation.simulation import Run, run_rows
-from sweep.validation.stacks import layer_split, stack_of
+from sweep.validation.stacks import dispatcher_of, layer_split, stack_of
 from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, Row, read_table
 from tests.sweep.commands import sweep
 
@@ -122,29 +123,116 @@ def test_devices_by_name() -> None:
     for name in ("", "MI300X", "H100-PCIe-80GB", "A100-20GB", "TPUv5p", "RTX4090"):
         with pytest.raises(NotSimulated):
             preset_of(name)
+    with pytest.raises(NotSimulated, match="A100-SXM may be A100-40G-SXM or A100-80G-SXM"):
+        preset_of("A100-SXM")
     assert hardware_of(row(hw="V100-16GB")).value("memory") == pytest.approx(15.77 * 2**30)
 
 
+def test_a_row_s_network_is_used_and_told(tmp_path: Path) -> None:
+    """Of a rack, a row counts the NICs of a tray; of one node, no message needs any."""
+    stated = hardware_of(row(gpus="64", interconnect="Storage: 2x 400Gb/s, Compute: 8x NDR 200Gb/s"))
+    assert network_of(stated) == (1600, True)
+    assert network_of(hardware_of(row(gpus="64"))) == (3200, False)
+    rack = hardware_of(row(hw="GB200", gpus="128", gpus_per_node="4", interconnect="NVLink | 4x ConnectX-8 XDR 800Gb/s"))
+    assert rack.value("nic_bandwidth") == 100e9
+    v100 = hardware_of(row(hw="V100-32GB", gpus="64", gpus_per_node="4", interconnect="NVLink + OmniPath 100G"))
+    assert network_of(v100) == (200, True)  # as many NICs as the preset has for four GPUs
+    for cell in ("InfiniBand 200 Gb/s", "8x400G, 8x200G"):
+        with pytest.raises(NotSimulated, match="interconnect ambiguous"):
+            hardware_of(row(gpus="64", interconnect=cell))
+        assert network_of(hardware_of(row(gpus="8", interconnect=cell))) == (3200, False)
+    rows = [
+        {"gpus": "16", "interconnect": "Storage: 2x 400Gb/s, Compute: 8x 200Gb/s"},
+        {"gpus": "16", "interconnect": "IB 200 Gb/s"},
+    ]
+    told = sweep("validate", table(tmp_path / "mine.csv", rows)).stdout
+    assert "| H100-80GB-SXM | Storage: 2x 400Gb/s, Compute: 8x 200Gb/s | 1600 | the row | 1 |" in told
+    assert "interconnect ambiguous (how many NICs of 200 Gb/s): IB 200 Gb/s" in told
+
+
+def test_a_device_without_its_memory_is_the_one_that_the_run_needs() -> None:
+    """A100-SXM has 40 or 80 GB: what the run held tells, or what its plan needs; else nobody knows."""
+    held, _ = run_rows([row(hw="A100-SXM", mem_gib="60"), row()])
+    assert not held.reason
+    assert hardware_of(row(hw="A100-SXM", mem_gib="60")).name.startswith("A100-80G-SXM")
+    needs = {"hw": "A100-SXM", "tp": "1", "pp": "1", "gbs": "8", "mbs": "1", "sp": "0"}  # 10 GiB of weights and more a rank
+    (needed,) = run_rows([row(**needs)])
+    assert (needed.reason, needed.fits) == ("", True)
+    assert needed.device_bytes > 40e9
+    (small,) = run_rows([row(hw="A100-SXM", tp="8", gbs="8")])
+    assert small.reason == "device ambiguous: A100-SXM may be A100-40G-SXM or A100-80G-SXM"
+    (failed,) = run_rows([row(**needs, oom="1")])
+    assert failed.reason.startswith("device ambiguous"), "it did not fit: into which?"
+
+
+MOE = {"model": "qwen3-30b-a3b", "experts": "128", "topk": "8", "moe_ffn": "768"}
+
+
+def test_dispatchers_by_column_notes_and_framework() -> None:
+    found = {
+        ("", "", "Megatron-LM"): "alltoall",
+        ("", "", "Megatron-Bridge / NeMo"): "flex",
+        ("alltoall", "", "Megatron-Bridge / NeMo"): "alltoall",
+        ("HybridEP", "", "Megatron-LM"): "flex",
+        ("deepep", "", "torchtitan"): "flex",
+        ("", "DeepEP; one of 4 flushes", "torchtitan"): "flex",
+        ("", "kernels TE+DeepEP", "Megatron-LM"): "flex",
+        ("", "without DeepEP", "Megatron-Bridge / NeMo"): "alltoall",
+        ("", "FlexAttention", "torchtitan"): "alltoall",
+    }
+    said = {key: dispatcher_of(row(**MOE, dispatcher=key[0], notes=key[1], framework=key[2])) for key in found}
+    assert said == found
+    (run,) = run_rows([row(**MOE, dispatcher="pigeons")])
+    assert run.reason == "not modelled: dispatcher pigeons"
+
+
 @pytest.mark.parametrize(
-    ("text", "gigabits"),
+    ("changes", "reason"),
     [
-        ("NVSwitch + 8x400G IB (reference arch.)", 3200),
-        ("Selene 8x HDR200 per node", 1600),
-        ("Jean Zay: NVLink + 4x OmniPath 100 Gb/s per node", 400),
-        ("1600 Gb/s RoCE per node", 1600),
-        ("NVSwitch; inter-node 800 Gb/s (config inter_node_bandwidth)", 800),
-        ("Grand Teton, 400 Gb/s RDMA per GPU", 3200),
-        ("NVLINK Gen5 1800 GB/s + NVSWITCH Gen5 |  4x ConnectX-8 IB XDR 800 Gb/s", 3200),
-        ("NVL72", None),
-        ("", None),
+        ({"kind": "lora"}, "not modelled: LoRA: frozen weights with adapters"),
+        ({"features": "lora_rank=16;base_frozen=1"}, "not modelled: LoRA: frozen weights with adapters"),
+        ({"simulable": "none (hybrid: Mamba-2 or sparse attention)"}, "not modelled: a hybrid: state-space layers"),
+        ({"model": "nemotron-3-super-120b-a12b"}, "not modelled: a hybrid: state-space layers"),
+        ({"model": "hf:Nemotron-H-8B"}, "not modelled: a hybrid: state-space layers"),
+        ({"kind": "distillation"}, "not modelled: kind distillation"),
+        ({"simulable": "none (diffusion)"}, "not modelled: none (diffusion)"),
+        ({"recompute": "every other Tuesday"}, "not modelled: recompute every other tuesday"),
+        ({"kind": "sft"}, ""),
+        ({"simulable": "mostly"}, ""),
+        ({"simulable": "none (no H100 preset)"}, ""),
+        ({"model": "nemotron-3-8b", "ffn": "16384"}, ""),
+        ({"recompute": "core_attn+mlp", "release": "26.04", "features": "cuda_graph=none;whatever=1"}, ""),
     ],
 )
-def test_the_network_as_a_row_states_it(text: str, gigabits: float | None) -> None:
-    assert node_bandwidth(text, 8) == gigabits
+def test_what_we_cannot_simulate_is_said_by_what_it_needs(changes: dict[str, str], reason: str) -> None:
+    (run,) = run_rows([row(**changes)])
+    assert run.reason.lower() == reason.lower()
+
+
+def test_a_run_counts_once_we_have_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The label of the row stays as it is; the model learned of adapters."""
+    given = row(kind="lora", simulable="none (LoRA)")
+    with pytest.raises(NotSimulated):
+        check_needs(given)
+    monkeypatch.setitem(Model.model_fields, "adapters", Model.model_fields["mla"])
+    check_needs(given)
+
+
+def test_cells_of_one_s_own_for_published_runs(tmp_path: Path) -> None:
+    """A table of ids changes what those runs say; a run may be there in two ways."""
+    published = next(one for one in read_table(COMMITTED) if one.text("set") == "megatron-bridge" and one.text("experts"))
+    path = tmp_path / "more.csv"
+    path.write_text(f"id,dispatcher,features\n{published.text('id')},alltoall,\n{published.text('id')},,ep_overlap=1\n")
+    first, second = read_table(path)
+    assert dispatcher_of(first) == "alltoall"
+    assert dispatcher_of(second) == "flex"
+    assert (first.text("model"), first.where) == (published.text("model"), f"{path}:2")
+    path.write_text("id,dispatcher\n-1,alltoall\n")
+    assert sweep("validate", path).stderr == f"error: {path}:2: id: found '-1', expected that of a published run\n"
 
 
 def test_a_node_of_fewer_gpus_has_its_share_of_the_nics() -> None:
-    hardware = hardware_of(row(gpus_per_node="4", interconnect="4x400G"))
+    hardware = hardware_of(row(gpus_per_node="4", gpus="64", interconnect="4x400G"))
     assert (hardware.value("gpus_per_node"), hardware.value("nics_per_node"), hardware.value("nic_bandwidth")) == (4, 4, 50e9)
 
 

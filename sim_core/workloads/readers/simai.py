@@ -12,9 +12,10 @@ import numpy as np
 from sim_core.errors import FormatError
 from sim_core.units import NS, short
 from sim_core.workloads import moving
-from sim_core.workloads.readers.simai_facts import first_excess_ns, messages_of, parameters_of
+from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
+from sim_core.workloads.readers.simai_form import EXPERTS
 from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header
-from sim_core.workloads.readers.simai_sections import Sections, layer_starts, sections_of, shape_of
+from sim_core.workloads.readers.simai_sections import Sections, dense_layers, layer_starts, sections_of, shape_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -26,6 +27,7 @@ from sim_core.workloads.workload import (
     EP,
     FORWARD,
     GATHER_PARAMETERS,
+    LEAST_FORWARD,
     NO_COMM,
     ONCE_ON_FIRST_STAGE,
     REDUCE_GRADIENTS,
@@ -55,17 +57,15 @@ _KIND: Final = {
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(
-    text: SimaiText, *, micro_batch: int | None, sequence: int | None, measured_on: str | None, ffn: int | None = None
-) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a parsed text, and warnings. `micro_batch` and `ffn` are those of the recording (not in the file).
+def workload_from_simai(text: SimaiText, given: Given, *, measured_on: str | None = None) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a parsed text, and warnings.
 
     Raises FormatError if the lines do not form micro-batches of layers.
     """
     warnings = list(text.warnings)
     sections = sections_of(text, warnings)
     starts = layer_starts(text, sections)
-    header = text.header
+    header, micro_batch = text.header, given.micro_batch
     rerun = _rerun_counts(header, len(text.order))
     compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
     compute_s = compute_ns.mean(0) * NS
@@ -74,19 +74,20 @@ def workload_from_simai(
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
     again = rerun[sections.repetitions]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
+    dense = dense_layers(text, sections, starts)
     units, unit_of_layer, first, last = _units(text, sections, starts, compute_s, warnings)
     occurrences = _occurrences(units, unit_of_layer, starts)
     pieces, names = _pieces(text, sections, units, occurrences, compute_s, again)
     layers = len(starts) * header.pp
     step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)], excess_ns * NS)
-    messages = messages_of(text, sections, sequence, micro_batch)
-    parameters = parameters_of(text, sections, messages, len(starts), ffn)
-    p2p_bytes, p2p_rule, notes = _p2p(header, pieces, messages.activation)
+    messages = messages_of(text, sections, given)
+    parameters = parameters_of(text, sections, messages, len(starts), given)
+    p2p_bytes, p2p_rule, notes = _p2p(text, sections, pieces, messages.activation)
     arrays = Arrays(
         base=_base(header, micro_batch),
         pieces=pieces,
         step=step,
-        unit_layers=layers_by_unit(np.tile(unit_of_layer, header.pp), len(units)),
+        unit_layers=layers_by_unit(_all_layers(unit_of_layer, header.pp, dense), len(units)),
         first_unit=first,
         last_unit=last,
         p2p_bytes=p2p_bytes,
@@ -96,6 +97,8 @@ def workload_from_simai(
         gradient_width=4.0,
         layered_gradients=False,
         shares=parameters.shares,
+        dense_layers=dense,
+        least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
     has_experts = _has_experts(pieces, step, names)
     workload = Workload(
@@ -104,12 +107,18 @@ def workload_from_simai(
         layers=layers,
         names=names,
         arrays=arrays,
-        sequence=sequence,
+        sequence=given.sequence,
         measured_on=measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())),
         ends_known=parameters.known,
-        notes=(*notes, *parameters.notes, *_notes(header, micro_batch, len(starts))),
+        replicated_known=parameters.replicated_known,
+        notes=(
+            *notes,
+            *([messages.note] if messages.note else []),
+            *parameters.notes,
+            *_notes(header, micro_batch, starts, dense),
+        ),
     )
     return workload, tuple(warnings)
 
@@ -122,12 +131,20 @@ def _base(header: Header, micro_batch: int | None) -> BasePlan:
     )
 
 
-def _notes(header: Header, micro_batch: int | None, layers: int) -> list[str]:
+def _all_layers(unit_of_layer: Ints, pp: int, dense: int) -> Ints:
+    """The units of all layers, from those of the first stage; its `dense` layers without experts are the model's only ones."""
+    others: Ints = np.resize(unit_of_layer[dense:], len(unit_of_layer))
+    return np.concatenate([unit_of_layer, *([others] * (pp - 1))])
+
+
+def _notes(header: Header, micro_batch: int | None, starts: list[int], dense: int) -> list[str]:
+    layers = len(starts)
     notes = []
     if micro_batch is None:
         notes.append("the file does not state its micro-batch: taken as 1 (set workload.micro_batch)")
     if header.pp > 1:
-        notes.append(f"the file has one of {header.pp} stages; the others are assumed to have {layers} such layers each")
+        such = "such layers each" if not dense else f"layers each, without the {dense} that have no experts"
+        notes.append(f"the file has one of {header.pp} stages; the others are assumed to have {layers} {such}")
     if header.pp == 1 and header.vpp > 1:
         notes.append(f"vpp: {header.vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1")
     return notes
@@ -289,7 +306,8 @@ def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, in
     if record.name == "embedding_norm":  # the whole vocabulary at any tp
         return moving.COMPUTE, (moving.FIXED, moving.FIXED, moving.FIXED)
     if in_layer:
-        return moving.COMPUTE, (comm[0], comm[1], comm[2])
+        counts = record.name == EXPERTS and record.collective[:2] == ("ALLGATHER", "NONE")
+        return moving.COMPUTE, (moving.EXPERT_COUNTS if counts else comm[0], comm[1], comm[2])
     if record.name == "grad_norm":
         return moving.FIXED, (moving.ALL_PARAMETERS, moving.ALL_PARAMETERS, moving.ALL_PARAMETERS)
     if record.name == "layernorm":  # its size is the rank's parameters, 2 bytes each
@@ -307,10 +325,13 @@ def _has_experts(pieces: Pieces, step: StepPieces, names: Sequence[str]) -> bool
     return bool(in_layers.any() or once.any() or any("moe" in name for name in names))
 
 
-def _p2p(header: Header, pieces: Pieces, activation: float) -> tuple[float, int, list[str]]:
+def _p2p(text: SimaiText, sections: Sections, pieces: Pieces, activation: float) -> tuple[float, int, list[str]]:
     """Bytes that one rank sends to the next stage: `pp_comm`, else the activation that the TP collectives carry."""
+    header = text.header
     on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
-    sharded = bool((on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))).any())
+    scattered = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
+    columns = has_columns([text.records[text.order[k]] for k in sections.repetitions[0]])
+    sharded = bool(scattered.any()) if on_tp.any() else columns  # a text of tp 1 has no message that tells
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
         return float(header.pp_comm), rule, []

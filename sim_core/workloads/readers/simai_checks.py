@@ -191,6 +191,38 @@ def _recompute(file: File) -> Iterator[Check]:
         )
 
 
+def _recompute_messages(file: File) -> Iterator[Check]:
+    """Without times, AICB doubles attention's forward messages for --recompute_activations."""
+    sent = 2 * file.sizes.activation
+    doubled = list(dict.fromkeys(r.name for r, _ in file.named("attention") if sent and r.comm_bytes[FORWARD] == sent))
+    if doubled:
+        one = short(file.sizes.activation, "B")
+        yield file.check(
+            "recompute messages",
+            f"{doubled[0]}.forward",
+            found=f"sends {short(sent, 'B')}, twice an activation{''.join(f', {name} too' for name in doubled[1:])}",
+            expected=one,
+            why="It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more",
+            effect_s=None,
+            choice=", ".join(f"{name}.forward={one}" for name in doubled),
+        )
+
+
+def _no_attention(file: File) -> Iterator[Check]:
+    """AICB times latent attention with DeepSeek's kernels only, and writes 0 elsewhere."""
+    attention = file.named("attention")
+    of_attention, of_mlp = (max((max(r.compute_ns) for r, _ in each), default=0) for each in (attention, file.named("mlp")))
+    if attention and not of_attention and of_mlp > PLACEHOLDER_NS:
+        yield file.check(
+            "no attention",
+            attention[0][0].name,
+            found="takes 0 ns, as all records of attention",
+            expected="measured times, as those of the MLP",
+            why="AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention",
+            effect_s=None,
+        )
+
+
 def _logits(file: File) -> Iterator[Check]:
     """AICB gives the final projection attention's time; without sequence parallelism it writes no record of it."""
     attention, final = file.named("attention"), file.named(FINAL)
@@ -263,6 +295,8 @@ CHECKS: Final[tuple[Callable[[File], Iterator[Check]], ...]] = (
     _layernorm,
     _embedding_message,
     _recompute,
+    _recompute_messages,
+    _no_attention,
     _logits,
     _expert_gradient,
     _chunks,

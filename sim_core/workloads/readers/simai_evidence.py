@@ -8,6 +8,7 @@ import numpy as np
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
+from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_model import Sizes, sizes_of
 from sim_core.workloads.readers.simai_sections import Sections, sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
@@ -65,11 +66,11 @@ class File(NamedTuple):
         )
 
 
-def file_of(text: SimaiText, sequence: int | None, micro_batch: int | None, ffn: int | None) -> File:
-    """A text as the checks see it; the facts are those of the recording, as the user gives them."""
+def file_of(text: SimaiText, given: Given) -> File:
+    """A text as the checks see it."""
     sections = sections_of(text, [])
-    sizes = sizes_of(text, sections, sequence, micro_batch, ffn)
-    tokens = sequence * micro_batch if sequence and micro_batch else None
+    sizes = sizes_of(text, sections, given)
+    tokens = given.sequence * given.micro_batch if given.sequence and given.micro_batch else None
     counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
     runs = counts * (text.header.ga / len(sections.repetitions))
     places = np.array([*sections.before, *sections.after], np.int64)

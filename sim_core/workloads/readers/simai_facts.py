@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.moving import PADDING, padded
+from sim_core.workloads.readers.simai_form import EXPERTS
 from sim_core.workloads.readers.simai_header import Header
+from sim_core.workloads.readers.simai_latent import (
+    KNOWN_VOCABULARIES,
+    Latent,
+    is_latent,
+    number_of_experts,
+    replicated,
+    shared_part,
+    stage_of,
+)
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections
 from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
@@ -27,6 +37,19 @@ HALF: Final = (0.45, 0.55)
 """Part of the optimizer's time that the first weight gradient of the embedding repeats, by the generator's mistake."""
 
 _ATTENTION = re.compile("attention")
+_ONCE = re.compile(r"mlp_(column|row|layer)\Z|final_column\Z")
+"""Records whose message carries the activation once, also where attention runs again."""
+_OTHER_LATENTS: Final = "ranks of latent attention that are not the generator's defaults; set workload.model"
+
+
+class Given(NamedTuple):
+    """Facts about the recording that the user gives; None: unknown."""
+
+    sequence: int | None = None
+    micro_batch: int | None = None
+    ffn: int | None = None
+    experts: int | None = None  # of a layer
+    heads: int | None = None
 
 
 class Messages(NamedTuple):
@@ -36,95 +59,163 @@ class Messages(NamedTuple):
     sequence: float  # tokens of a sequence
     hidden: float
     vocabulary: float  # vocabulary x hidden x 2
+    note: str = ""  # where messages disagree
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Parameters of the recorded rank, and how they divide; `known`: whether the embedding's part is known."""
+    """Parameters of the recorded rank, and how they divide.
+
+    `known`: whether the embedding's part is known; `replicated_known`: whether that of layers which tp does not divide is.
+    """
 
     shares: Shares
     known: bool
+    replicated_known: bool = True
+    heads: int = 0  # of latent attention, as far as known; else 0
+    width: float = 0.0  # of its experts, likewise
     notes: tuple[str, ...] = ()
 
 
-def messages_of(text: SimaiText, sections: Sections, sequence: int | None, micro_batch: int | None) -> Messages:
-    """The sizes that tell about the model; `sequence` and `micro_batch` as the user gives them."""
+def messages_of(text: SimaiText, sections: Sections, given: Given) -> Messages:
+    """The sizes that tell about the model."""
     micro = [text.records[text.order[k]] for k in sections.repetitions[0]]
-    tokens = float(sequence or 0) * (micro_batch or 1)
+    tokens = float(given.sequence or 0) * (given.micro_batch or 1)
     for k in sections.after:
         record = text.records[text.order[k]]
         if record.name == "cross_entropy1" and not tokens:
             tokens = max(record.comm_bytes) / 4  # a number of 4 bytes for each token
-    activation = _activation(micro)
+    activation, note = _activation(text.header, micro)
     vocabulary = next((float(r.comm_bytes[FORWARD]) for r in micro if r.name == "embedding_norm"), 0.0)
     return Messages(
         activation=activation,
-        sequence=tokens / (micro_batch or 1),
+        sequence=tokens / (given.micro_batch or 1),
         hidden=activation / 2 / tokens if tokens else 0.0,
         vocabulary=vocabulary,
+        note=note,
     )
 
 
-def _activation(records: Sequence[Record]) -> float:
-    """The forward message on TP of the embedding or of attention, which carry the activation once; else the most frequent one.
+def _activation(header: Header, records: Sequence[Record]) -> tuple[float, str]:
+    """The forward message on TP that carries the activation once, and a note where others disagree.
 
-    A layer's largest message may be another: experts receive a token topk times.
+    It is the embedding's or attention's; else the most frequent one, else a pipeline send. A layer's largest message may be
+    another: experts receive a token topk times, and tell each other their numbers. Where attention runs again, the generator
+    counts its message twice in a text without times: then those of MLP and final projection, and a pipeline send, are half.
     """
 
     def sent(record: Record) -> float:
         bare = record.collective[FORWARD] != "NONE" and not record.suffix[FORWARD]
         return float(record.comm_bytes[FORWARD]) if bare else 0.0
 
-    for wanted in (lambda r: r.name == EMBEDDING, lambda r: _ATTENTION.search(r.name) is not None):
-        found = max((sent(r) for r in records if wanted(r)), default=0.0)
-        if found:
-            return found
-    counts = Counter(size for size in map(sent, records) if size)
-    return max(counts, key=lambda size: (counts[size], size), default=0.0)
+    piped = float(header.pp_comm) * (header.tp if has_columns(records) else 1)
+    of_embedding = max((sent(r) for r in records if r.name == EMBEDDING), default=0.0)
+    if of_embedding:
+        return of_embedding, ""
+    of_attention = max((sent(r) for r in records if _ATTENTION.search(r.name)), default=0.0)
+    if of_attention:
+        others = {r.name: sent(r) for r in records if sent(r) and _ONCE.match(r.name)}
+        others |= {"pp_comm": piped} if 2 * piped == of_attention else {}
+        name = min(others, key=lambda each: others[each], default="")
+        if not name or others[name] >= of_attention:
+            return of_attention, ""
+        twice = f"attention sends {short(of_attention, 'B')}, {name} {short(others[name], 'B')}"
+        return others[name], f"{twice}: the smaller is taken as the activation, the larger as holding a recompute's"
+    counts = Counter(sent(r) for r in records if sent(r) and r.name != EXPERTS)
+    return max(counts, key=lambda size: (counts[size], size), default=piped), ""
 
 
-def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, ffn: int | None) -> Parameters:
+def has_columns(records: Sequence[Record]) -> bool:
+    """Whether attention stands in columns and rows: the generator's records with sequence parallelism."""
+    return any(r.name.startswith("attention") and r.name.endswith("_column") for r in records)
+
+
+def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, given: Given) -> Parameters:
     """How the parameters of the recorded stage with `layers` layers divide among layers, embedding and experts."""
     before = [text.records[text.order[k]] for k in sections.before]
     dense, everything = (_sent(before, names) for names in (("grad_param_comm",), ("grad_norm",)))
     experts = _sent(before, ("moe_grad_norm2",))
     micro = [text.records[text.order[k]] for k in sections.repetitions[0]]
     has_experts = any(s == "_EP" for r in micro for s in r.suffix) or any("moe" in r.name for r in micro)
-    of_experts = 0.0
+    count = given.experts or number_of_experts(micro, text.header)
+    stage = stage_of(micro, layers) if is_latent(micro) else None
+    shares = Shares(shared=shared_part(stage, count, text.header.ep) if stage and stage.with_experts and count else 0.0)
     if everything:
         if has_experts and not experts:
-            return _unknown("the file has no message of the experts' gradients (ep = dp)")
-        of_experts = experts / everything
+            return _unknown(
+                "the file has no message of the experts' gradients (ep = dp)", shares, replicated_known=stage is None
+            )
+        shares = shares._replace(experts=experts / everything)
         dense = everything - experts
     if not dense or not (sections.head or sections.tail):
-        return Parameters(shares=Shares(experts=of_experts), known=True)
+        return Parameters(shares=shares, known=True, replicated_known=stage is None)
     lacking = _lacking(messages)
     if lacking:
-        return _unknown(lacking, of_experts)
-    found = _embedding(text.header, micro, messages, dense / 4, layers, has_experts, ffn)
-    if found is None and ffn:
-        return _unknown(
-            f"layers with workload.ffn {ffn} and hidden size {messages.hidden:.0f} leave nothing for it", of_experts
-        )
+        return _unknown(lacking, shares, replicated_known=stage is None)
+    if stage is not None:
+        if not replicated(messages.hidden) * layers < dense / 4:
+            return _unknown(_OTHER_LATENTS, shares, replicated_known=False)
+        file = Latent(text.header, stage, messages.hidden, dense / 4, experts / 4, count)
+        return _latent_parameters(file, messages, given, shares)
+    found = _embedding(text.header, micro, messages, dense / 4, layers, has_experts, given.ffn)
     if found is None:
-        why = "what the layers leave is no padded vocabulary" if has_experts else "set workload.ffn"
-        return _unknown(why, of_experts)
+        return _unknown(_why_no_embedding(given.ffn, messages.hidden, has_experts), shares)
     sharded, whole, vocabulary, why = found
-    shares = Shares(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=float(vocabulary), experts=of_experts)
+    shares = shares._replace(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=float(vocabulary))
+    shares = shares._replace(replicated=layers * norms_of_a_layer(micro, messages.hidden) / (dense / 4))
     note = f"embedding and head: {short(sharded + whole, '')} of the file's parameters a rank ({why})"
     return Parameters(shares=shares, known=True, notes=(note,))
 
 
-def _unknown(why: str, of_experts: float = 0.0) -> Parameters:
+def _why_no_embedding(ffn: int | None, hidden: float, has_experts: bool) -> str:
+    if has_experts:
+        return "what the layers leave is no padded vocabulary"
+    if ffn:
+        return f"layers with workload.ffn {ffn} and hidden size {hidden:.0f} leave no padded vocabulary"
+    return "set workload.ffn"
+
+
+def _latent_parameters(file: Latent, messages: Messages, given: Given, shares: Shares) -> Parameters:
+    """How the parameters of a stage with latent attention divide; its layers have the generator's ranks and sizes of a head."""
+    hidden, tp, positions = file.hidden, file.header.tp, messages.sequence * file.hidden
+    copies = WORD_COPIES[0] + 1  # and once in the final projection
+    width, why = file.width(given.ffn)
+    if why:
+        return _unknown(why, shares, replicated_known=False)
+    found = file.heads_and_vocabularies(width, positions, copies)
+    if not found:
+        return _unknown(_OTHER_LATENTS, shares, replicated_known=False)
+    shares = shares._replace(replicated=file.stage.layers * replicated(hidden) / file.dense)
+    if file.stage.with_mlp not in (0, file.stage.layers):
+        return _unknown("some layers have a dense MLP, others have experts alone; set workload.model", shares)
+    words_told = {padded(messages.vocabulary / 2 / hidden, tp): messages.vocabulary / 2 / hidden} if messages.vocabulary else {}
+    usual = words_told or {padded(each, tp): each for each in KNOWN_VOCABULARIES}
+    likely = [each for each in found if each[0] == given.heads or (not given.heads and each[1] in usual)]
+    if len(likely) != 1:
+        choices = " or ".join(f"{heads} with a vocabulary of {words}" for heads, words in found)
+        return replace(_unknown(f"set workload.heads: by the parameters {choices}", shares), width=width)
+    heads, words = likely[0]
+    ends = copies * words / tp * hidden
+    vocabulary = usual.get(words, words)
+    note = (
+        f"latent attention of {heads} heads, experts {width:.0f} wide; embedding and head: {short(ends + positions, '')} "
+        f"of the file's parameters a rank ({copies} x vocabulary {words} as the generator counts it)"
+    )
+    shares = shares._replace(ends=ends / file.dense, whole=positions / file.dense, vocabulary=float(vocabulary))
+    return Parameters(shares=shares, known=True, heads=heads, width=width, notes=(note,))
+
+
+def _unknown(why: str, shares: Shares, *, replicated_known: bool = True) -> Parameters:
     """Parameters whose embedding is unknown, with a note that says why, or what to set."""
-    note = f"the embedding's part of the parameters is unknown ({why}): plans with other pp or layers are infeasible"
-    return Parameters(shares=Shares(experts=of_experts), known=False, notes=(note,))
+    axes = "pp or layers" if replicated_known else "tp, pp or layers"
+    note = f"the embedding's part of the parameters is unknown ({why}): plans with other {axes} are infeasible"
+    return Parameters(shares=shares, known=False, replicated_known=replicated_known, notes=(note,))
 
 
 def _lacking(messages: Messages) -> str:
     """Why the hidden size is unknown; empty if it is known."""
     if not messages.activation:
-        return "no TP message tells the hidden size"
+        return "no message on TP or between stages tells the hidden size"
     if not messages.sequence:
         return "set workload.sequence"
     if messages.hidden != int(messages.hidden):
@@ -145,30 +236,42 @@ def _embedding(
 
     None if they are unknown.
 
-    A layer has four matrices of hidden x hidden and, without experts, two of hidden x ffn; the rest belongs to the ends. Where
-    ffn is not given it must be one of Megatron-LM's defaults, and the rest a padded vocabulary to the last parameter.
+    A layer has four matrices of hidden x hidden and, without experts, two of hidden x ffn; the rest belongs to the ends and
+    must be a padded vocabulary to the last parameter: that of the file or the generator's, or, where the width is known, any.
+    As counted by the older release it must be a known one, and no default width may leave the generator's: a wrong width would
+    often fit otherwise.
     """
-    hidden = messages.hidden
-    head = counts_head(micro)
-    norms = 2 * hidden if head else 0.0  # of a layer; the generator counts them with sequence parallelism only
+    hidden, tp = messages.hidden, header.tp
+    head, norms = counts_head(micro), norms_of_a_layer(micro, messages.hidden)
     positions = messages.sequence * hidden
-    candidates = (0.0,) if has_experts else (float(ffn),) if ffn else (4 * hidden, int(8 * hidden / 3 / 64) * 64.0)
-    for width in candidates:
-        layer = (4 * hidden**2 + 2 * hidden * width) / header.tp + norms
-        rest = dense - layers * layer - positions
-        if rest <= 0:
-            continue
-        for copies in WORD_COPIES:
-            vocabulary = rest * header.tp / hidden / (copies + head)
-            given = messages.vocabulary / 2 / hidden or VOCABULARY
-            why = f"{copies} x vocabulary {vocabulary:.0f} as the generator counts it"
-            if vocabulary == padded(given, header.tp):
-                return rest, positions, given, why
-            if has_experts and vocabulary % (PADDING * header.tp) == 0:
-                return rest, positions, 0.0, why
-        if ffn:
-            return rest, positions, 0.0, f"what layers with ffn {ffn} leave"
-    return None
+    stated = messages.vocabulary / 2 / hidden or float(VOCABULARY)
+
+    def ends(width: float, allowed: Callable[[float, int], float | None]) -> tuple[float, float, float, str] | None:
+        rest = dense - layers * ((4 * hidden**2 + 2 * hidden * width) / tp + norms) - positions
+        for copies in WORD_COPIES if rest > 0 else ():
+            counted = rest * tp / hidden / (copies + head)
+            vocabulary = allowed(counted, copies)
+            if vocabulary is not None:
+                return rest, positions, vocabulary, f"{copies} x vocabulary {counted:.0f} as the generator counts it"
+        return None
+
+    def exact(counted: float, _: int) -> float | None:
+        return stated if counted == padded(stated, tp) else None
+
+    def any_padded(counted: float, copies: int) -> float | None:
+        known = next((float(each) for each in KNOWN_VOCABULARIES if counted == padded(each, tp)), 0.0)
+        usual = has_experts or copies == WORD_COPIES[0]
+        fits = not messages.vocabulary and counted % (PADDING * tp) == 0 and (known or usual)
+        return (known or counted) if fits else None
+
+    defaults = (4 * hidden, int(8 * hidden / 3 / 64) * 64.0)
+    told = (0.0,) if has_experts else (float(ffn),) if ffn else defaults
+    found = next((each for width in told if (each := ends(width, exact))), None)
+    if found or not (has_experts or ffn):
+        return found
+    if not has_experts and any(ends(width, exact) for width in defaults):
+        return None
+    return ends(told[0], any_padded)
 
 
 def counts_head(micro: Sequence[Record]) -> bool:
@@ -177,6 +280,11 @@ def counts_head(micro: Sequence[Record]) -> bool:
     A final record that the user adds to another file (`workload.records`) brings no parameters.
     """
     return all(any(r.name.startswith(start) and r.name.endswith("column") for r in micro) for start in ("attention", "final_"))
+
+
+def norms_of_a_layer(micro: Sequence[Record], hidden: float) -> float:
+    """Parameters of a layer's norms, which every tensor-parallel rank holds; counted with sequence parallelism only."""
+    return 2 * hidden if counts_head(micro) else 0.0
 
 
 def first_excess_ns(text: SimaiText, sections: Sections) -> tuple[float, float]:

@@ -13,7 +13,12 @@ from sim_core.workloads import moving
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, REDUCE_SCATTER, TP
 
 EXPERTS: Final = "mlp_moelayer"
-"""Five records a layer: counts of tokens, dispatch, gather of the ranks of an expert, their reduction, combine."""
+RECORDS_OF_EXPERTS: Final = 5
+"""A layer's: counts of tokens, dispatch, gather of the ranks of an expert, their reduction, combine."""
+COUNT_BYTES: Final = 2
+"""Of the number of tokens for one expert and rank."""
+FP8_DISPATCH: Final = (1 + 4 / 128) / 2
+"""Bytes of a dispatch in fp8 with a scale of 4 bytes for each 128 elements, over those in bf16: DeepSeek's, forward only."""
 EMBEDDING_GRADIENT: Final = "embedding_grads"
 
 
@@ -24,6 +29,7 @@ class Sizes(NamedTuple):
     routed: float  # the same of all copies of tokens that experts receive, of a tensor-parallel group
     counts: float  # numbers of tokens, for each expert and rank
     tp: int
+    dispatch: float = 1.0  # bytes of a forward dispatch, over those of a combine
 
 
 class Message(NamedTuple):
@@ -42,8 +48,8 @@ def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | Non
         exchanged = Message(ALL_TO_ALL, EP, routed / sizes.tp, moving.SHARDED_ACTIVATION)
         gathered, scattered = _on_tp(ALL_GATHER, routed), _on_tp(REDUCE_SCATTER, routed)
         each = (
-            (Message(ALL_GATHER, TP, sizes.counts, moving.FIXED), None),
-            (exchanged, exchanged),
+            (Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS), None),
+            (exchanged._replace(bytes=exchanged.bytes * sizes.dispatch), exchanged),
             (gathered, scattered),
             (scattered, gathered),
             (exchanged, exchanged),

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
-from sim_core.workloads.readers.simai_facts import WORD_COPIES, counts_head, messages_of, parameters_of
+from sim_core.workloads.readers.simai_facts import WORD_COPIES, Given, counts_head, messages_of, parameters_of
 from sim_core.workloads.readers.simai_header import Header
-from sim_core.workloads.readers.simai_sections import Sections, layer_starts
+from sim_core.workloads.readers.simai_latent import is_latent, number_of_experts
+from sim_core.workloads.readers.simai_sections import Sections, dense_layers, layer_starts
 from sim_core.workloads.readers.simai_text import Record, SimaiText
 
 _GATED: Final = "the MLP is as wide as AICB's for --swiglu, and AICB counts two of its three matrices"
@@ -34,15 +35,22 @@ class Sizes(NamedTuple):
     final: bool  # whether the final projection is counted: with sequence parallelism
     moe: bool
     top: float  # experts that a token goes to
+    number: int  # experts of a layer, as the file tells
+    dense_layers: int  # before those with experts
+    latent: bool  # whether attention is latent, as in AICB's DeepSeek; of these only:
+    heads: int
+    width: int  # of an expert, of a shared one and of the MLP of a dense layer
+    shared: float  # part of the experts' parameters that shared ones are
+    replicated: float  # parameters of the stage's layers that tp does not divide
 
 
-def sizes_of(text: SimaiText, sections: Sections, sequence: int | None, micro_batch: int | None, ffn: int | None) -> Sizes:
-    """The numbers of a file that its model follows from; the facts are those of the recording, as the user gives them."""
+def sizes_of(text: SimaiText, sections: Sections, given: Given) -> Sizes:
+    """The numbers of a file that its model follows from."""
     layer = [text.records[text.order[k]] for k in sections.repetitions[0]]
     step = [text.records[text.order[k]] for k in (*sections.before, *sections.after)]
     layers = len(layer_starts(text, sections))
-    messages = messages_of(text, sections, sequence, micro_batch)
-    parameters = parameters_of(text, sections, messages, layers, ffn)
+    messages = messages_of(text, sections, given)
+    parameters = parameters_of(text, sections, messages, layers, given)
     experts = _bytes(step, "moe_grad_norm2") / 4
     dense = _bytes(step, "grad_param_comm") / 4
     if not dense:  # without a profile, one record counts all parameters
@@ -63,6 +71,13 @@ def sizes_of(text: SimaiText, sections: Sections, sequence: int | None, micro_ba
         final=counts_head(layer),
         moe=any("moe" in r.name for r in layer),
         top=_experts_of_a_token(layer, text.header.tp, messages.activation),
+        number=given.experts or number_of_experts(layer, text.header),
+        dense_layers=dense_layers(text, sections, layer_starts(text, sections)),
+        latent=is_latent(layer),
+        heads=given.heads or parameters.heads,
+        width=int(parameters.width),
+        shared=shares.shared,
+        replicated=shares.replicated * dense,
     )
 
 
@@ -83,9 +98,9 @@ def _experts_of_a_token(records: list[Record], tp: int, activation: float) -> fl
     return routed / activation if activation else 0.0
 
 
-def model_of(sizes: Sizes, header: Header, sequence: int | None, micro_batch: int | None, experts: int | None) -> ImpliedModel:
-    """The model that a file implies; `experts` are those of a layer, as the user gives them."""
-    how, missing = _widths(sizes, sequence, micro_batch or 1)
+def model_of(sizes: Sizes, header: Header, given: Given) -> ImpliedModel:
+    """The model that a file implies."""
+    how, missing = _widths(sizes, given.sequence, given.micro_batch or 1)
     words, copies = _words(sizes, header.tp)
     if words:
         how.append(
@@ -98,16 +113,18 @@ def model_of(sizes: Sizes, header: Header, sequence: int | None, micro_batch: in
     else:
         if sizes.ends is None:
             missing.append("how often the embedding is counted: workload.sequence or workload.ffn")
-        layers = (sizes.dense - (sizes.ends or 0.0) - sizes.positions) * ranks
+        divided = sizes.dense - (sizes.ends or 0.0) - sizes.positions - sizes.replicated
+        layers = divided * ranks + sizes.replicated * header.pp
         once = words * sizes.hidden
         third = _third_matrices(sizes, header, layers)
         dense = layers + once + third
         how.append(_counted(sizes, header, layers + once, copies))
         if third:
             how.append(f"+ {short(third, '')}: {_GATED}")
-    routed, active, lacking = _experts(sizes, ranks * header.ep, dense, experts)
+    routed, active, lacking = _experts(sizes, header, dense)
     if routed:
-        how.append(f"experts {short(routed, '')}: {short(sizes.experts, '')} of a rank x {ranks * header.ep} ranks")
+        apart = ", without the shared ones, which are among the dense parameters too" if sizes.shared else ""
+        how.append(f"experts {short(routed, '')}: {short(sizes.experts, '')} of a rank x {ranks * header.ep} ranks{apart}")
     return ImpliedModel(
         layers=sizes.layers * header.pp,
         hidden=sizes.hidden or None,
@@ -165,23 +182,22 @@ def _third_matrices(sizes: Sizes, header: Header, layers: float) -> float:
     if sizes.moe or not sizes.hidden or sizes.ends is None:
         return 0.0
     hidden, count = sizes.hidden, sizes.layers * header.pp
-    norms = 2 * hidden * header.tp * sizes.final
+    norms = 2 * hidden * sizes.final
     width = (layers / count - norms - 4 * hidden * hidden) / (2 * hidden)
     gated = int(8 * hidden / 3 / 64) * 64
     return float(count * hidden * gated) if abs(width - gated) < 1 else 0.0
 
 
-def _experts(
-    sizes: Sizes, ranks: int, dense: float | None, experts: int | None
-) -> tuple[float | None, float | None, tuple[str, ...]]:
+def _experts(sizes: Sizes, header: Header, dense: float | None) -> tuple[float | None, float | None, tuple[str, ...]]:
     """Parameters of all experts, those that a token meets in the whole model, and what is missing."""
     if not sizes.moe:
         return 0.0, dense, ()
     if not sizes.experts:
         return None, None, ("the experts' parameters: AICB writes no gradients of experts where ep = dp",)
-    routed = sizes.experts * ranks
+    all_layers = sizes.layers * header.pp - sizes.dense_layers
+    routed = sizes.experts * (1 - sizes.shared) * header.tp * header.ep * all_layers / (sizes.layers - sizes.dense_layers)
     if not sizes.top:
         return routed, None, ("active parameters: experts per token (no message of routed tokens)",)
-    if not experts:
+    if not sizes.number:
         return routed, None, ("active parameters: workload.experts, the experts of a layer",)
-    return routed, None if dense is None else dense + routed * min(sizes.top / experts, 1.0), ()
+    return routed, None if dense is None else dense + routed * min(sizes.top / sizes.number, 1.0), ()

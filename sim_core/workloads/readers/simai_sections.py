@@ -141,6 +141,15 @@ def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
     return [sections.head + k for k, name in enumerate(names) if name == names[0]]
 
 
+def dense_layers(text: SimaiText, sections: Sections, starts: list[int]) -> int:
+    """Layers without experts that come before those with experts; 0 if others come between or after them."""
+    stop = len(sections.repetitions[0]) - sections.tail
+    line = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    moe = [any("moe" in r.name or "_EP" in r.suffix for r in line[a:b]) for a, b in itertools.pairwise([*starts, stop])]
+    first = moe.index(True) if any(moe) else 0
+    return first if all(moe[first:]) else 0
+
+
 def shape_of(record: Record) -> tuple[object, ...]:
     """The fields that are equal in records that differ only in times."""
     return record.name, record.collective, record.suffix, record.comm_bytes

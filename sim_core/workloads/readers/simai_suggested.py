@@ -10,8 +10,8 @@ from sim_core.models.description import Model
 from sim_core.models.parsing import model_document, parse_model
 from sim_core.models.reading import model_names, read_model
 from sim_core.workloads.moving import padded
-from sim_core.workloads.readers.simai_facts import VOCABULARY, WORD_COPIES
-from sim_core.workloads.readers.simai_form import EXPERTS
+from sim_core.workloads.readers.simai_facts import VOCABULARY, WORD_COPIES, Given
+from sim_core.workloads.readers.simai_latent import KEY_RANK, NOPE, QUERY_RANK, ROPE, VALUE
 from sim_core.workloads.readers.simai_model import Sizes, sizes_of
 from sim_core.workloads.readers.simai_sections import sections_of
 from sim_core.workloads.readers.simai_text import SimaiText
@@ -38,17 +38,15 @@ class _Mlp(NamedTuple):
     why: str
 
 
-def suggested_model(
-    text: SimaiText, *, sequence: int | None, micro_batch: int | None, ffn: int | None, experts: int | None
-) -> Suggestion:
-    """The model of a text; the facts are those of the recording, as the user gives them. Raises SpecError.
+def suggested_model(text: SimaiText, given: Given) -> Suggestion:
+    """The model of a text. Raises SpecError.
 
     Heads are not in a text: they are those of the nearest preset (same hidden size and MLP), or of a common size.
     """
     sections = sections_of(text, [])
-    sizes = sizes_of(text, sections, sequence, micro_batch, ffn)
+    sizes = sizes_of(text, sections, given)
     if not sizes.hidden:
-        sizes = _solved(text, micro_batch, ffn) or sizes
+        sizes = _solved(text, given) or sizes
     if not sizes.hidden or not sizes.sequence:
         lacking = "set sequence" if sizes.activation else "it has no message of an activation: made at tp 1?"
         raise SpecError(f"{text.path}: suggests no model: the hidden size is unknown ({lacking})")
@@ -58,13 +56,17 @@ def suggested_model(
         "layers": f"{sizes.layers} in the text x pp {text.header.pp}",
         "hidden": "bytes of an activation / 2 / tokens",
     }
+    if given.micro_batch is None:
+        comments["hidden" if given.sequence else "sequence"] = f"{ASSUMED}: micro-batch 1 (set micro_batch)"
     if sizes.moe:
-        found, why = _experts_of(text, sizes, experts)
+        found, why = _experts_of(text, sizes)
         numbers |= {"experts": found, "vocabulary": round(sizes.words) or VOCABULARY}
         comments |= {"experts": why, "vocabulary": "" if sizes.words else f"{ASSUMED}: the generator's default"}
         mlps = [_Mlp(found["ffn"], numbers["vocabulary"], why)]
+        if sizes.latent:
+            return _latent(text, sizes, numbers, comments)
     else:
-        mlps = list(_mlps(text, sizes, ffn))
+        mlps = list(_mlps(text, sizes, given.ffn))
     preset = _nearest(layers, hidden, mlps, moe=sizes.moe)
     mlp = next((each for each in mlps if preset and each.ffn == _width(preset)), mlps[0])
     if not sizes.moe:
@@ -75,14 +77,14 @@ def suggested_model(
     return _assumed(text, sizes, numbers, comments, mlp.ffn)
 
 
-def _solved(text: SimaiText, micro_batch: int | None, ffn: int | None) -> Sizes | None:
+def _solved(text: SimaiText, given: Given) -> Sizes | None:
     """The sizes with the only hidden size at which the parameters are the generator's to the last one, if there is one."""
     sections = sections_of(text, [])
-    product = sizes_of(text, sections, None, micro_batch, ffn).activation // 2 // (micro_batch or 1)
+    product = sizes_of(text, sections, given._replace(sequence=None)).activation // 2 // (given.micro_batch or 1)
     found = []
     for hidden in HIDDEN:
         if product and product % hidden == 0:
-            sizes = sizes_of(text, sections, product // hidden, micro_batch, ffn)
+            sizes = sizes_of(text, sections, given._replace(sequence=product // hidden))
             if sizes.ends is not None and sizes.ends > 0:
                 found.append(sizes._replace(sequence=product // hidden))
     return found[0] if len(found) == 1 else None
@@ -108,17 +110,55 @@ def _mlps(text: SimaiText, sizes: Sizes, ffn: int | None) -> Iterator[_Mlp]:
     yield _Mlp(4 * hidden, VOCABULARY, f"{ASSUMED}: 4 x hidden")
 
 
-def _experts_of(text: SimaiText, sizes: Sizes, given: int | None) -> tuple[dict[str, int], str]:
+def _experts_of(text: SimaiText, sizes: Sizes) -> tuple[dict[str, int], str]:
     """Experts of a layer, those of a token, and their width."""
-    header = text.header
-    counts = [r.comm_bytes[0] for r in text.records if r.name == EXPERTS and r.collective[0] == "ALLGATHER" and r.comm_bytes[0]]
-    count = given or (min(counts) // (4 * header.tp * header.ep) if counts else 0)
+    header, count = text.header, sizes.number
     if not count or not sizes.top or not sizes.experts:
         lacking = "their number (set experts)" if not count else "experts of a token" if not sizes.top else "their parameters"
         raise SpecError(f"{text.path}: suggests no model: of the experts it does not tell {lacking}")
-    width = sizes.experts * header.tp * header.ep / (sizes.layers * count * 2 * sizes.hidden)
-    why = "count: messages of token counts; topk: routed bytes / an activation; ffn: two matrices of each expert"
+    width = sizes.width or sizes.experts * header.tp * header.ep / (sizes.layers * count * 2 * sizes.hidden)
+    matrices = "three matrices of each expert, two of a shared one" if sizes.latent else "two matrices of each expert"
+    why = f"count: messages of token counts; topk: routed bytes / an activation; ffn: {matrices}"
     return {"count": count, "topk": round(sizes.top), "ffn": round(width)}, why
+
+
+def _latent(text: SimaiText, sizes: Sizes, numbers: dict[str, Any], comments: dict[str, str]) -> Suggestion:
+    """A model of DeepSeek's kind. Raises SpecError where the text does not tell heads and widths."""
+    if not sizes.heads or not sizes.width:
+        lacking = "the width of experts (set ffn)" if not sizes.width else "heads (set heads)"
+        raise SpecError(f"{text.path}: suggests no model: of latent attention it does not tell {lacking}")
+    known = sizes.ends is not None
+    experts = {**numbers["experts"], "shared_ffn": sizes.width if sizes.shared else 0, "dense_layers": sizes.dense_layers}
+    document = {
+        "name": "suggested",
+        "source": text.path,
+        **numbers,
+        "heads": sizes.heads,
+        "mla": {
+            "q_rank": QUERY_RANK,
+            "kv_rank": KEY_RANK,
+            "nope_head_dim": NOPE,
+            "rope_head_dim": ROPE,
+            "v_head_dim": VALUE,
+        },
+        **({"ffn": sizes.width} if sizes.dense_layers else {}),
+        "experts": experts,
+        "gated": True,
+        "activation": "silu",
+        "norm": "rmsnorm",
+        "qk_norm": True,
+        "position": "rotary",
+        "tied": False,
+    }
+    comments = {
+        **comments,
+        "heads": "what the parameters leave beside the vocabulary" if known else "workload.heads",
+        "mla": "the generator's defaults, which the parameters fit to the last one" if known else f"{ASSUMED}: the generator's",
+        "ffn": "of the first layers; the generator gives them the width of an expert",
+        "gated": "experts of three matrices; the generator counts two of the shared one and of dense layers",
+        **dict.fromkeys(("activation", "norm", "position", "tied"), f"{ASSUMED}: DeepSeek-V3's"),
+    }
+    return Suggestion(parse_model(document, text.path), comments)
 
 
 def _width(model: Model) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,8 +49,8 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) 
     A call costs its bytes x the best rate of its kind in the job. All else is waiting or compute beside it (asynchronous
     calls), and stays in the block, as do calls without a cost model (broadcasts).
     """
-    rates = _rates(job, costs)
-    mean = _mean_tokens_bytes(job)
+    carried = [size * imbalance for size in _mean_tokens_bytes(job)]
+    rates = _rates(job, costs, carried)
     sent: dict[tuple[int, int], list[list[tuple[float, float]]]] = defaultdict(lambda: [[], []])
     blocks = [0, 0]
     for rank in job.ranks:
@@ -63,9 +63,7 @@ def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) 
                 kind, group = kind_of(job, call)
                 if kind == NO_COMM:
                     continue
-                size = call.bytes
-                if kind == ALL_TO_ALL:
-                    size = mean[phase] * imbalance
+                size = carried[phase] if kind == ALL_TO_ALL else call.bytes
                 sent[kind, group][phase].append((size, size * rates[call.group, call.name]))
     return [_comm(kind, group, found, blocks, a_block, job) for (kind, group), found in sorted(sent.items())]
 
@@ -90,14 +88,16 @@ def kind_of(job: Job, call: Call) -> tuple[int, int]:
     return (kind, group) if spans and call.bytes > 0 else (NO_COMM, -1)
 
 
-def _rates(job: Job, costs: Costs) -> dict[tuple[str, str], float]:
-    """Seconds per byte of each kind of call: the best of the large ones."""
+def _rates(job: Job, costs: Costs, carried: Sequence[float]) -> dict[tuple[str, str], float]:
+    """Seconds per byte of each kind of call: the best of the large ones. `carried`: bytes of an all-to-all by phase."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for number, rank in enumerate(job.ranks):
         for k, operation in enumerate(rank.operations):
             for c, call in enumerate(operation.calls):
                 if call.bytes > 0:
-                    found[call.group, call.name].append((call.bytes, costs.get((number, k, c), call.duration_s)))
+                    tokens = operation.name in BLOCKS and kind_of(job, call)[0] == ALL_TO_ALL
+                    size = carried[BLOCKS.index(operation.name)] if tokens else call.bytes
+                    found[call.group, call.name].append((size, costs.get((number, k, c), call.duration_s)))
     rates = {}
     for kind, calls in found.items():
         size, seconds = np.array(calls).T

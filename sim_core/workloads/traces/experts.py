@@ -1,30 +1,42 @@
 """The load of experts: how many tokens each rank of an expert-parallel group got, and what they cost.
 
 An all-to-all ends for all of its ranks at once, so the fullest rank sets the pace. Between the all-to-all that brings the
-tokens and the one that takes them back a rank runs its experts; the second one's input is what it got.
+tokens and the one that takes them back a rank runs its experts; the second one's input is what it got. What it waits there is
+what the fullest rank still works.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sim_core.units import short
 from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job, Operation
+from sim_core.workloads.traces.loads import FULL, Likely, Waited, drawn, likely
 from sim_core.workloads.traces.stage import BLOCKS, Phases
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 EVEN: Final = 0.01
 """Relative spread of the ranks' tokens below which they count as equal."""
-DRAWS: Final = 4000
-"""Loads drawn for the mean load of the fullest rank: its error is about 1 %."""
+APART: Final = 0.1
+"""Standard deviation of tokens over the mean from which they tell what a token costs."""
+FREE: Final = 0.1
+"""Part of the all-to-alls that are taken to be free of waits: the longest of them has the cost of all."""
 WEIGHT_BYTES: Final = 2.0
 """Of an expert's parameter in 16 bits."""
+GROWTH: Final = 5.0
+"""Bytes of weights and gradients in a backward over those in a forward, gradients in 32 bits."""
+PRODUCTS: Final = 2.0
+"""Products of a backward over those of a forward: seconds of a token, where no wait tells them."""
+LEAST_FIXED: Final = 0.02
+"""Part of the experts' seconds that launches and weights take at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,118 +45,216 @@ class ExpertLoad:
 
     `loaded_s`: seconds of a layer's forward and backward that are in proportion to the tokens of the fullest rank.
     `weight_bytes`: bytes of weights and gradients that the experts of a rank read and write in a layer's forward and backward.
+    `whole`: whether a whole group has traces, so that the load is as recorded.
     """
 
     imbalance: float
     table: Floats
     loaded_s: Phases
     weight_bytes: Phases
+    whole: bool
 
 
-@dataclass(kw_only=True)
-class _Seen:
-    """Tokens over the mean of ranks, and the seconds of their experts, by phase; tokens of whole groups."""
+class _Calls(NamedTuple):
+    """Passes of a layer's experts, [n]: the group, the rank's place in it, which pass of the rank it is; tokens over the mean
+    of ranks, seconds of the experts and of what the rank then waited for the fullest one."""
 
-    tokens: list[list[float]]
-    seconds: list[list[float]]
-    groups: dict[tuple[int, ...], dict[int, float]]
-    blocks: list[int]
+    group: npt.NDArray[np.int64]
+    place: npt.NDArray[np.int64]
+    turn: npt.NDArray[np.int64]
+    tokens: Floats
+    seconds: Floats
+    wait_s: Floats
+
+    def of(self, rows: Bools) -> _Calls:
+        group, place, turn, tokens, seconds, wait_s = self
+        return _Calls(group[rows], place[rows], turn[rows], tokens[rows], seconds[rows], wait_s[rows])
 
 
 def expert_load(job: Job, a_block: float, notes: list[str]) -> ExpertLoad | None:
-    """The load that a job recorded; None for a job without all-to-alls in pairs. `a_block`: layers of a block."""
-    seen = _seen(job)
-    ep, experts = job.layout.ep, job.layout.experts
-    if not seen.tokens[0] or ep == 1:
+    """The load that a job recorded; None for a job without all-to-alls in pairs. `a_block`: layers of a block.
+
+    Whole groups tell it. Of others it is what the tokens and waits of their ranks make likely.
+    """
+    passes = _passes(job, 0), _passes(job, 1)
+    ep = job.layout.ep
+    if not len(passes[0].tokens) or ep == 1:
         return None
     bytes_ = _weight_bytes(job, a_block)
-    spread = float(np.sqrt(np.mean((np.array(seen.tokens[0]) - 1.0) ** 2)))
-    most = max(experts or ep, ep)
-    if spread < EVEN:
-        return ExpertLoad(imbalance=1.0, table=np.zeros(0), loaded_s=(0.0, 0.0), weight_bytes=bytes_)
-    whole = [np.array([got[r] for r in sorted(got)]) for got in seen.groups.values() if len(got) == ep]
-    drawn = _drawn(ep, most, spread) if experts else None
-    fullest = np.ones(most + 1)
-    for other in range(2, most + 1):
-        if whole and ep % other == 0:
-            fullest[other] = np.mean([got.reshape(other, -1).mean(axis=1).max() / got.mean() for got in whole])
-        elif drawn is not None:
-            fullest[other] = drawn[other]
-    if whole and drawn is not None and drawn[ep] > fullest[ep]:  # fewer full ranks than the spread alone would give
-        fullest[ep + 1 :] = 1 + (fullest[ep] - 1) * (fullest[ep + 1 :] - 1) / (drawn[ep] - 1)
-    fullest[ep + 1 :] = np.maximum(fullest[ep + 1 :], fullest[ep])
-    _tell(job, fullest, bool(whole), notes)
-    slopes = [max(_slope(seen.tokens[phase], seen.seconds[phase]), 0.0) for phase in range(2)]
-    of_layer = [len(seen.tokens[phase]) / max(seen.blocks[phase], 1) / a_block for phase in range(2)]
-    loaded_s = (slopes[0] * fullest[ep] * of_layer[0], slopes[1] * fullest[ep] * of_layer[1])
-    return ExpertLoad(imbalance=float(fullest[ep]), table=fullest / fullest[ep], loaded_s=loaded_s, weight_bytes=bytes_)
+    groups = _whole_groups(passes[0], ep)
+    seen = [] if groups else [_waited(own, passes, bytes_) for own in _alike(*passes)]
+    spread = float(np.sqrt(np.mean((passes[0].tokens - 1.0) ** 2)))
+    if spread < EVEN and all(one.full for one in seen):
+        return ExpertLoad(imbalance=1.0, table=np.zeros(0), loaded_s=(0.0, 0.0), weight_bytes=bytes_, whole=bool(groups))
+    if groups:
+        fullest = _as_recorded(job, groups, spread)
+        slopes = [max(_slope(each), 0.0) for each in passes]
+        loaded_s = slopes[0] * fullest[ep], slopes[1] * fullest[ep]
+        notes.append(_told(job, fullest))
+    else:
+        experts = job.layout.experts or ep
+        found = [likely(one, ep, ep if experts % ep else experts) for one in seen]
+        fullest = np.mean([one.fullest for one in found], axis=0)
+        loads = [one.loaded_s(it.fixed_s) for one, it in zip(seen, found, strict=True)]
+        loaded_s = float(np.mean([f for f, _ in loads])), float(np.mean([b for _, b in loads]))
+        notes.append(_told_likely(job, found, any(one.full for one in seen)))
+    a_layer = [len(each.tokens) / max(_blocks(job, phase), 1) / a_block for phase, each in enumerate(passes)]
+    return ExpertLoad(
+        imbalance=float(fullest[ep]),
+        table=fullest / fullest[ep],
+        loaded_s=(loaded_s[0] * a_layer[0], loaded_s[1] * a_layer[1]),
+        weight_bytes=bytes_,
+        whole=bool(groups),
+    )
 
 
-def _tell(job: Job, fullest: Floats, whole: bool, notes: list[str]) -> None:
+def _told(job: Job, fullest: Floats) -> str:
     ep = job.layout.ep
-    source = "as recorded" if whole else "from the spread of the recorded ranks"
     fewer = ", ".join(f"{fullest[e]:.2f} at ep {e}" for e in range(2, ep) if ep % e == 0)
-    more = ", ".join(f"{fullest[e]:.2f} at ep {e}" for e in range(2 * ep, len(fullest), ep) if e & (e - 1) == 0)
-    text = f"expert load: the fullest rank gets {fullest[ep]:.2f} x the mean of the tokens at ep {ep}, {source}"
+    more = ", ".join(f"{fullest[e]:.2f} at ep {e}" for e in _more(job, len(fullest)))
+    text = f"expert load: the fullest rank gets {fullest[ep]:.2f} x the mean of the tokens at ep {ep}, as recorded"
     if fewer:
-        text += f"; {fewer}, merged" if whole else f"; {fewer}"
+        text += f"; {fewer}, merged"
     if more:
         text += f"; {more}, if popularity is spread among experts as it is among ranks (Dirichlet)"
-    elif not job.layout.experts:
-        text += "; the same at any larger ep (set workload.experts)"
-    notes.append(text)
+    return text
 
 
-def _seen(job: Job) -> _Seen:
-    seen = _Seen(tokens=[[], []], seconds=[[], []], groups=defaultdict(dict), blocks=[0, 0])
+def _told_likely(job: Job, found: list[Likely], full: bool) -> str:
+    ep = job.layout.ep
+    fullest, low, high = (np.mean([getattr(one, name) for one in found], axis=0) for name in ("fullest", "low", "high"))
+    at = [e for e in range(2, ep) if ep % e == 0] + list(_more(job, len(fullest)))
+    others = ", ".join(f"{fullest[e]:.2f} ({low[e]:.2f} to {high[e]:.2f}) at ep {e}" for e in at)
+    text = (
+        f"expert load: no group of ep {ep} has the traces of all its ranks; the fullest rank gets {fullest[ep]:.2f} x the mean "
+        f"of the tokens ({low[ep]:.2f} to {high[ep]:.2f} in nine of ten cases that fit "
+    )
+    text += "the files: it is recorded itself, so its waits do not tell those of others)" if full else "the waits of its ranks)"
+    return f"{text}; {others}" if others else text
+
+
+def _more(job: Job, most: int) -> Iterator[int]:
+    """Larger groups that experts are often divided among."""
+    yield from (e for e in range(2 * job.layout.ep, most, job.layout.ep) if e & (e - 1) == 0)
+
+
+def _blocks(job: Job, phase: int) -> int:
+    return sum(len(rank.named(BLOCKS[phase])) for rank in job.ranks)
+
+
+def _passes(job: Job, phase: int) -> _Calls:
+    """The passes of experts in blocks of this phase."""
+    rows: list[tuple[int, int, int, float, float, float]] = []
+    free: list[float] = []
+    numbers: dict[tuple[int, int, int], int] = {}
     for rank in job.ranks:
-        group, own = divmod(rank.index // job.layout.tp, job.layout.ep)
-        turns = [0, 0]
-        for operation in rank.operations:
-            if operation.name not in BLOCKS:
-                continue
-            phase = BLOCKS.index(operation.name)
-            seen.blocks[phase] += 1
-            for layer, (tokens, seconds) in enumerate(_experts(operation)):
-                seen.tokens[phase].append(tokens)
-                seen.seconds[phase].append(seconds)
-                if phase == 0:
-                    seen.groups[rank.stage, group, rank.index % job.layout.tp, turns[0], layer][own] = tokens
-            turns[phase] += 1
-    return seen
+        replica, place = divmod(rank.index // job.layout.tp, job.layout.ep)
+        group = numbers.setdefault((rank.stage, replica, rank.index % job.layout.tp), len(numbers))
+        turn = 0
+        for operation in rank.named(BLOCKS[phase]):
+            for got, took_s, out_s, back_s in _experts(operation):
+                rows.append((group, place, turn, got, took_s, back_s))
+                free += [out_s, back_s]
+                turn += 1
+    whole, real = np.array([row[:3] for row in rows], np.int64), np.array([row[3:] for row in rows], np.float64)
+    cost_s = float(np.quantile(free, FREE, method="higher")) if free else 0.0
+    groups, places, turns = whole.reshape(-1, 3).T
+    tokens, seconds, backs_s = real.reshape(-1, 3).T
+    return _Calls(groups, places, turns, tokens, seconds, backs_s - cost_s)
 
 
-def _experts(operation: Operation) -> list[tuple[float, float]]:
-    """Tokens over the mean and seconds of the experts of each layer in a block."""
+def _experts(operation: Operation) -> list[tuple[float, float, float, float]]:
+    """Tokens over the mean and seconds of the experts of each layer in a block, and of the all-to-alls before and after; none
+    where the calls have no times."""
     calls = [call for call in operation.calls if (call.group, call.name) == ("exp", "all_to_all")]
-    if len(calls) % 2 or any(call.bytes <= 0 for call in calls):
+    if len(calls) % 2 or any(call.bytes <= 0 for call in calls) or not any(call.begin_s for call in calls):
         return []
     return [
-        (back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s)
+        (back.bytes / out.bytes, back.begin_s - out.begin_s - out.duration_s, out.duration_s, back.duration_s)
         for out, back in zip(calls[::2], calls[1::2], strict=True)
     ]
 
 
-def _slope(tokens: list[float], seconds: list[float]) -> float:
-    """Seconds per mean load, by least squares: what remains without tokens is launches and weights."""
-    at, took = np.array(tokens) - np.mean(tokens), np.array(seconds)
-    return float(at @ took / (at @ at)) if len(took) and at @ at > 0 else 0.0
+def _whole_groups(passes: _Calls, ep: int) -> list[Floats]:
+    """Tokens of all ranks of a group over the mean, for each pass of a group with all its traces."""
+    found: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    for group, place, turn, tokens in zip(*(column.tolist() for column in passes[:4]), strict=True):
+        found[group, turn][place] = tokens
+    return [np.array([got[r] for r in sorted(got)]) for got in found.values() if len(got) == ep]
 
 
-def _drawn(ep: int, experts: int, spread: float) -> Floats:
-    """Mean load of the fullest of 1, 2, ... ranks over the mean: popularity of experts drawn from a symmetric Dirichlet
-    distribution whose sums over a rank's experts have the recorded spread at `ep`.
-
-    A rank of n has a share of mean 1/n and relative variance (n - 1) / (experts x concentration + 1).
-    """
-    concentration = max(((ep - 1) / spread**2 - 1) / experts, 1e-2)
-    popular = np.random.default_rng(0).gamma(concentration, size=(DRAWS, experts))
-    fullest = np.ones(experts + 1)
-    for n in range(2, experts + 1):
-        if experts % n == 0:
-            held = popular.reshape(DRAWS, n, -1).sum(axis=2)
-            fullest[n] = np.mean(held.max(axis=1) / held.mean(axis=1))
+def _as_recorded(job: Job, groups: list[Floats], spread: float) -> Floats:
+    """Load of the fullest of 0, 1, ... ranks over the mean: merged where ep goes down, spread further where it goes up."""
+    ep, experts = job.layout.ep, job.layout.experts
+    most = max(experts or ep, ep)
+    fullest = np.ones(most + 1)
+    for other in range(2, ep + 1):
+        if ep % other == 0:
+            fullest[other] = np.mean([got.reshape(other, -1).mean(axis=1).max() / got.mean() for got in groups])
+    if experts:
+        more = drawn(ep, most, spread)
+        fullest[ep + 1 :] = more[ep + 1 :]
+        if more[ep] > fullest[ep]:  # fewer full ranks than the spread alone would give
+            fullest[ep + 1 :] = 1 + (fullest[ep] - 1) * (more[ep + 1 :] - 1) / (more[ep] - 1)
+    fullest[ep + 1 :] = np.maximum(fullest[ep + 1 :], fullest[ep])
     return fullest
+
+
+def _alike(forward: _Calls, backward: _Calls) -> Iterator[tuple[_Calls, _Calls]]:
+    """The passes of groups of which the same places have a trace, of those groups that have most of them."""
+    places: dict[int, set[int]] = defaultdict(set)
+    for group, place in zip(forward.group.tolist(), forward.place.tolist(), strict=True):
+        places[group].add(place)
+    most = max(len(found) for found in places.values())
+    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for group, found in places.items():
+        if len(found) == most:
+            alike[tuple(sorted(found))].append(group)
+    for groups in alike.values():
+        yield forward.of(np.isin(forward.group, groups)), backward.of(np.isin(backward.group, groups))
+
+
+def _waited(own: tuple[_Calls, _Calls], passes: tuple[_Calls, _Calls], weights: Phases) -> Waited:
+    """What some ranks did and waited for.
+
+    The seconds without tokens: where `passes` have different tokens, by least squares. Else a token takes `pace` times as long
+    in a backward as in a forward, as the waits do. What a backward takes beyond `pace` forwards is that weights take `growth`
+    times as long there; what it takes less, that launches take as long in both.
+    """
+    forward, backward = own
+    tokens = float(forward.tokens.mean())
+    seconds = float(forward.seconds.mean()), _mean(backward.seconds)
+    wait_s = max(float(forward.wait_s.mean()), 0.0), max(_mean(backward.wait_s), 0.0)
+    pace = PRODUCTS
+    if passes[0].tokens.std() >= APART:
+        slopes = [max(_slope(each), 0.0) for each in passes]
+        pace = slopes[1] / slopes[0] if min(slopes) > 0 else PRODUCTS
+        fixed_s = seconds[0] - slopes[0] * tokens
+    else:
+        if wait_s[0] > FULL * seconds[0]:
+            pace = wait_s[1] / wait_s[0]
+        growth = weights[1] / weights[0] if weights[0] else GROWTH
+        beyond_s = seconds[1] - pace * seconds[0]
+        fixed_s = beyond_s / max(growth - pace, 1.0) if beyond_s > 0 else -beyond_s / max(pace - 1.0, 0.5)
+    ranks = {int(place): forward.of(forward.place == place) for place in np.unique(forward.place)}
+    return Waited(
+        tokens={place: float(each.tokens.mean()) for place, each in ranks.items()},
+        seconds=seconds,
+        wait_s=wait_s,
+        pace=pace,
+        full=any(each.wait_s.mean() <= FULL * each.seconds.mean() for each in ranks.values()),
+        fixed_s=float(np.clip(fixed_s, LEAST_FIXED * seconds[0], seconds[0])),
+    )
+
+
+def _mean(column: Floats) -> float:
+    return float(column.mean()) if len(column) else 0.0
+
+
+def _slope(passes: _Calls) -> float:
+    """Seconds per mean load, by least squares: what remains without tokens is launches and weights."""
+    at = passes.tokens - _mean(passes.tokens)
+    return float(at @ passes.seconds / (at @ at)) if at @ at > 0 else 0.0
 
 
 def _weight_bytes(job: Job, a_block: float) -> Phases:

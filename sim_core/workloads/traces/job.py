@@ -28,6 +28,7 @@ BESIDE: Final = "ddp_grad_comm"
 LEAST_BUSY: Final = 0.01
 """Part of a step that operations fill at least: timestamps in microseconds would leave 0.1 %."""
 HEAD_CHARS: Final = 65_536
+ALONE: Final = "a profile of a rank by itself (scaling mode, description=simulation or op_semantics=metadata_placeholder)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +81,18 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All ranks with a trace, by stage and rank; `sequence` is in tokens, 0 if no message has it."""
+    """All ranks with a trace, by stage and rank; `sequence` is in tokens, 0 if no message has it.
+
+    `token_bytes`: of a token in an all-to-all of experts, 0 without one.
+    `alone`: each rank was profiled by itself (Megatron's scaling mode): what its messages took is made up.
+    """
 
     ranks: tuple[Rank, ...]
     layout: Layout
     warnings: tuple[str, ...]
     sequence: int
+    token_bytes: float = 0.0
+    alone: bool = False
 
     def of_stage(self, stage: int) -> list[Rank]:
         """The ranks of a stage that have a trace."""
@@ -95,6 +102,11 @@ class Job:
     def whole(self) -> bool:
         """Whether every rank of every stage has a trace."""
         return len(self.ranks) == self.layout.pp * self.layout.ranks_per_stage
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the stages ran one step together: they sent each other messages."""
+        return not self.alone and (self.layout.pp == 1 or any(o.parts for rank in self.ranks for o in rank.operations))
 
     @property
     def has_experts(self) -> bool:
@@ -180,7 +192,29 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
     for one in ranks:
         _check_stamps(one)
     warnings += [told for one in ranks if (told := _cut_off(one))]
-    return Job(ranks=ranks, layout=layout, warnings=tuple(warnings), sequence=_sequence(files))
+    alone = [file for file in files if _is_alone(file)]
+    if alone:
+        warnings.append(f"{alone[0].path}:{alone[0].line[0]}: {ALONE}: compute is taken, messages are those of the model")
+    return Job(
+        ranks=ranks,
+        layout=layout,
+        warnings=tuple(warnings),
+        sequence=_sequence(files),
+        token_bytes=next((size for file in files for size in _token_bytes(file)), 0.0),
+        alone=bool(alone),
+    )
+
+
+def _token_bytes(file: TraceText) -> Iterator[float]:
+    """Bytes of a row of the all-to-alls [tokens, hidden] of experts."""
+    for group, name, shape, dtype in zip(file.sub_group, file.sub_name, file.sub_shape, file.sub_dtype, strict=True):
+        if (group, name, len(shape)) == ("exp", "all_to_all", 2):
+            yield bytes_of(shape[1:], dtype)
+
+
+def _is_alone(file: TraceText) -> bool:
+    told = (f"{description}:".startswith("simulation:") for description in file.description)
+    return any(told) or any((extra or {}).get("op_semantics") == "metadata_placeholder" for extra in file.extra)
 
 
 def _beside(file: TraceText) -> dict[str, float]:

@@ -145,8 +145,9 @@ def _micro_batches(files: Sequence[TraceText], stages: Sequence[int], facts: Map
     most = max(forwards)
     if most == 0:
         raise FormatError(files[0].path, 1, "no forward_step in the trace", expected="at least one")
-    if not any("backward_step" in file.name for file in files):
-        raise FormatError(files[0].path, int(files[0].line[-1]), "no backward_step in the trace", expected="a complete step")
+    for file in files:
+        if "backward_step" not in file.name:
+            raise FormatError(file.path, int(file.line[-1]), "no backward_step in the trace", expected="a complete step")
     if "vpp" in facts:
         vpp = facts["vpp"]
         if most % vpp:

@@ -33,6 +33,8 @@ REDUCTIONS: Final = {
     "dp_allreduce": (DP, moving.PARAMETERS),
     **dict.fromkeys(EXPERT_REDUCTIONS, (DP_EP, moving.EXPERT_PARAMETERS)),
 }
+ATTENTION: Final = 4
+"""Weights of attention are at most so many squares of the hidden size: queries, keys, values, output."""
 MORE: Final = 1.001
 """An end stage holds an embedding if its dense gradients are more than this many times those of an inner one."""
 Row = tuple[int, float, int, int, int, float, int]
@@ -137,8 +139,17 @@ def _beside(job: Job, group: int) -> dict[int, float]:
     return {rank.stage: rank.beside[kind] for rank in job.ranks for kind in BESIDE_OF[group] if kind in rank.beside}
 
 
+def hidden_of(job: Job) -> float:
+    """Hidden size, of a pipeline message [sequence, micro-batch, hidden]; 0 where none tells it."""
+    sent = [o.bytes / o.width for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0 and o.width > 0]
+    return median(sent) / (job.sequence * job.layout.micro_batch) if sent and job.sequence else 0.0
+
+
 def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
-    """What an end stage holds besides layers: its gradients beyond those of an inner stage, or those of tied embeddings."""
+    """What an end stage holds besides layers: its gradients beyond those of an inner stage, or those of tied embeddings.
+
+    Without the trace of an inner stage: those beyond attention's, as a layer with experts has no other dense parameters.
+    """
     ends = {s: size for s, size in size_of.items() if s in (0, job.layout.pp - 1)}
     inner = [size for s, size in size_of.items() if s not in ends]
     tied = [o.bytes / o.width for rank in job.ranks for o in rank.named(EMBEDDING_REDUCTION) if o.width]
@@ -149,6 +160,9 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
         share = 1 - fmean(inner) / size
     elif tied and tied[0] * width < size:
         share = tied[0] * width / size
+    elif job.has_experts and not inner and job.layout.layers:
+        of_layers = job.layout.layers / job.layout.pp * ATTENTION * hidden_of(job) ** 2 / job.layout.tp
+        share = max(1 - of_layers * width / size, 0.0) if of_layers else 0.0
     else:
         return Shares()
     return Shares(ends=share)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sim_core.errors import SpecError
 from sim_core.workloads.traces.chosen import stages_of
-from sim_core.workloads.traces.job import Job, Rank
+from sim_core.workloads.traces.job import ALONE, Job, Rank
 from sim_core.workloads.traces.means import play_stages
 from sim_core.workloads.traces.meeting import meetings
 from sim_core.workloads.traces.program import Played
@@ -35,8 +35,10 @@ class Replay:
 def replay(job: Job, *, of_ranks: bool = False) -> Replay:
     """Replay the step with each stage's mean durations or, `of_ranks`, with each rank's own (needs all ranks).
 
-    Raises SpecError.
+    Raises SpecError, also for profiles of single ranks, which made no step.
     """
+    if job.alone:
+        raise SpecError(f"{job.ranks[0].path}: {ALONE}: its messages are made up, there is no step to replay")
     notes: tuple[str, ...] = tuple(_unmet(job))
     recorded = {rank.stage for rank in job.ranks}
     if of_ranks:

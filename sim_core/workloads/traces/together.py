@@ -48,7 +48,9 @@ def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]
 
 def clock_warnings(job: Job) -> Iterator[str]:
     """Doubts whether files of equal sizes are of one job: by the times in their names; by the clock of a host, which has
-    consecutive ranks."""
+    consecutive ranks. Profiles of ranks by themselves are made one after another."""
+    if job.alone:
+        return
     named = [(stamp, rank) for rank in job.ranks if (stamp := _named_at(rank)) is not None]
     if named:
         (first, one), (last, other) = (pick(named, key=lambda pair: pair[0]) for pick in (min, max))

@@ -9,7 +9,7 @@ import pytest
 
 from sweep.uncertainty.differences import fit_differences, holds
 from sweep.uncertainty.evidence import DENSE, EXPERTS, RANGE, Evidence, record, recorded
-from sweep.uncertainty.fitting import coverage, fit, spreads
+from sweep.uncertainty.fitting import coverage, fit, fit_moves, spreads
 from sweep.uncertainty.quantiles import t3_cdf, t3_quantile, weighted
 from sweep.uncertainty.residuals import Pairs, Residuals, pairs_of
 
@@ -110,3 +110,15 @@ def test_quantiles() -> None:
     equal = weighted(np.array([3.0, 1.0, 2.0]), np.ones(3), np.array([0.0, 0.5, 1.0]))
     assert equal == pytest.approx([1.0, 2.0, 3.0])
     assert weighted(np.array([1.0, 2.0]), np.array([1.0, 3.0]), np.array([0.4]))[0] > 1.5
+
+
+def test_bounds_of_moves_hold_as_many_as_they_say() -> None:
+    """Against normal errors of a known spread; a job of many moves counts as one of few."""
+    chance = np.random.default_rng(3)
+    errors = {f"job{k}": chance.normal(0.01, 0.03, 4000 if k else 40).tolist() for k in range(10)}
+    found = fit_moves(errors)
+    assert (found.low, found.middle, found.high) == pytest.approx((0.01 - 1.645 * 0.03, 0.01, 0.01 + 1.645 * 0.03), abs=0.003)
+    assert found.inside == pytest.approx(90, abs=1)
+    assert found.left_out == pytest.approx(90, abs=2)
+    assert found.mean == pytest.approx(0.0253, abs=0.001)
+    assert fit_moves({"low": [-0.1] * 9, "high": [0.1]}).left_out == 0.0

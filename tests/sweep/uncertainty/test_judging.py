@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sweep.uncertainty.distance import coordinates, distances
-from sweep.uncertainty.evidence import Basis, Differences, Spread, basis_of
+from sweep.uncertainty.evidence import MOVED, RESIZED, Basis, Differences, Spread, basis_of, recorded_moves
 from sweep.uncertainty.judging import OwnRuns, judge, widest
 from sweep.uncertainty.measuring import advise
 
@@ -143,3 +143,25 @@ def test_which_evidence_a_result_has() -> None:
     assert file.spread is None
     assert experts.spread.high > dense.spread.high > trace.spread.high
     assert "no measured runs" in file.why
+
+
+def of_trace(files: str, *, axis: str = "pp", experts: bool = True) -> Basis:
+    inputs = {"workload": {"expert_parameters_per_rank": 1.0} if experts else {}}
+    spec = {"workload": {"path": "x"}, "axes": {axis: [1, 2]}}
+    return basis_of({"spec": spec, "start": {"recorded_s": 1.0, "files": files}, "inputs": inputs})
+
+
+def test_traces_are_judged_by_the_kind_of_move_and_by_their_files() -> None:
+    bars = recorded_moves()
+    for files, told in (("all", "all files"), ("groups", "whole expert group"), ("ranks", "no whole expert group")):
+        moved, resized = of_trace(files), of_trace(files, axis="sequence,experts")
+        for found, kind in ((moved, MOVED), (resized, RESIZED)):
+            assert found.spread is not None
+            assert (found.spread.low, found.spread.high) == (bars[f"{kind}, {files}"].low, bars[f"{kind}, {files}"].high)
+            assert told in found.why
+            assert 85 <= bars[f"{kind}, {files}"].inside <= 95
+        dense = of_trace(files, experts=False)
+        assert dense.spread is not None
+        assert moved.spread is not None
+        assert dense.spread.high >= moved.spread.high
+    assert of_trace("ranks", experts=False).spread.high > 1.5 * of_trace("ranks").spread.high  # type: ignore[union-attr]

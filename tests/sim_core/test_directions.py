@@ -1,0 +1,142 @@
+"""Nothing that helps may hurt: overlap, better hardware and no recompute never make a step slower, unless messages compete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sim_core import METRICS, SCHEDULES, HardwareTable, Plans, Workload, hardware_table, read_hardware, simulate, slice_plans
+from tests.model_plans import MODELS, STACKS, drawn, workload_of
+from tests.oracle.fluid_plans import Given, steps
+
+Floats = npt.NDArray[np.float64]
+STEP = METRICS.index("step_time_s")
+ROUNDING = 1e-9
+CLOSE = 0.03
+"""How near a step is to that of the fluid simulation (tests/oracle/test_fluid.py), and so how far two may be from its ratio."""
+TEN = (*MODELS, "llama2-13b", "qwen3-235b-a22b")
+FLUID = ("gpipe", "1f1b", "looped-bfs")
+"""Schedules that the fluid simulation runs."""
+OVERLAPS = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
+BETTER = {
+    "nic_bandwidth": {"nic_bandwidth": 2},
+    "nvlink_bandwidth": {"nvlink_bandwidth": 2},
+    "memory_bandwidth": {"memory_bandwidth": 2},
+    "latency": {"nic_latency": 0.5, "nvlink_latency": 0.5},
+}
+
+
+def machines(shared: bool | None = None, **factors: float) -> HardwareTable:
+    """Two devices on NICs of 25 to 400 Gb/s, which messages share and which they do not; numbers times `factors`."""
+    found = []
+    for name in ("H100-SXM", "A100-80G-SXM"):
+        for gigabits in (25, 100, 400):
+            device = read_hardware(name).with_values({"memory": "100 TB", "nic_bandwidth": f"{gigabits} Gb/s"})
+            sections = [getattr(device, section) for section in ("device", "node", "fabric")]
+            numbers = {key: getattr(each, key).value for key in factors for each in sections if hasattr(each, key)}
+            units = {key: f"{numbers[key] * factor!r} {'s' if 'latency' in key else 'B/s'}" for key, factor in factors.items()}
+            found += [device.with_values({**units, "shared_nics": on}) for on in (True, False)]
+    return hardware_table(found, None)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One plan in two ways: the second should not be slower."""
+
+    what: str
+    workload: Workload
+    hardware: HardwareTable
+    plans: tuple[Plans, Plans]
+    seconds: tuple[float, float]
+
+    @property
+    def slower(self) -> float:
+        return self.seconds[1] / self.seconds[0] - 1
+
+    @property
+    def schedule(self) -> str:
+        return SCHEDULES[int(self.plans[0].schedule[0])]
+
+    @property
+    def shared(self) -> bool:
+        return bool(self.hardware.columns.shared_nics[self.plans[0].hardware[0]])
+
+    def fluid(self) -> float | None:
+        """How much slower it is where a fluid simulation shares the NICs; None where that does not run the plan."""
+        if self.schedule not in FLUID or self.plans[0].sharding[0] > 2 or self.plans[0].post_validation[0]:
+            return None
+        one, two = (steps(Given(self.workload, self.hardware, plans)).fluid for plans in self.plans)
+        return two / one - 1
+
+    def __str__(self) -> str:
+        plan = self.plans[0]
+        named = {name: getattr(plan, name)[0].item() for name in plan._fields if getattr(plan, name).ndim == 1}
+        return f"{self.what}: {self.slower:+.2%} {self.schedule} {named}"
+
+
+def step_s(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
+    """Seconds of a step, [n]; NaN of plans that cannot run."""
+    found = simulate(workload, hardware, plans)
+    return np.where(found.reason == 0, found.metrics[STEP], np.nan)
+
+
+def slower(seed: int, model: str, stack: str, rows: int) -> tuple[int, list[Pair]]:
+    """Number of random plans of a model, and those that something makes slower which should help."""
+    rng, workload, base = np.random.default_rng(seed), workload_of(model, stack), machines()
+    plans = drawn(rng, workload, base, rows)
+    count, found = len(plans.pp), []
+
+    def compare(what: str, worse: Plans, better: Plans, hardware: HardwareTable = base) -> None:
+        one, two = step_s(workload, base, worse), step_s(workload, hardware, better)
+        with np.errstate(invalid="ignore"):
+            rows = np.flatnonzero(two > one * (1 + ROUNDING))
+        for row in rows:
+            both = slice_plans(worse, np.array([row])), slice_plans(better, np.array([row]))
+            found.append(Pair(f"{what} {model} {stack}", workload, base, both, (float(one[row]), float(two[row]))))
+
+    nothing, all_of_them = np.zeros(count, np.int64), np.ones(count, np.int64)
+    for name in OVERLAPS:
+        off, on = (plans._replace(**{name: value}) for value in (nothing, all_of_them))
+        if name == "overlap_param":  # steps without a barrier follow each other: when one is through is not known before
+            off, on = (each._replace(post_validation=nothing) for each in (off, on))
+        compare(name, off, on)
+    compare("faster device", plans, plans._replace(device_speed=2 * plans.device_speed))
+    for what, factors in BETTER.items():
+        compare(what, plans, plans, machines(**factors))
+    compare("no recompute", plans, plans._replace(checkpointing=nothing, checkpoint_layers=nothing))
+    return count, found
+
+
+def excessive(pairs: list[Pair]) -> Iterator[str]:
+    """Those that are slower than messages that compete explain."""
+    for pair in pairs:
+        if not pair.shared or not pair.what.startswith("overlap"):
+            yield str(pair)
+            continue
+        fluid = pair.fluid()
+        if pair.slower > max(fluid or 0.0, 0.0) + CLOSE:
+            yield f"{pair} (fluid {fluid})"
+
+
+@pytest.mark.parametrize("model", ["gpt2-xl", "gpt3-175b", "qwen3-30b-a3b"])
+def test_nothing_that_helps_hurts(model: str) -> None:
+    count, found = slower(0, model, "megatron-core", 600)
+    assert count > 100
+    assert not list(excessive(found))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", TEN)
+def test_nothing_that_helps_hurts_whatever_the_stack(model: str) -> None:
+    """5,000 plans and more, of ten models and all stacks."""
+    told, counted = [], 0
+    for seed, stack in enumerate(STACKS):
+        count, found = slower(seed, model, stack, 200)
+        counted += count
+        told += list(excessive(found))
+    assert counted > 500
+    assert not told
