@@ -207,7 +207,7 @@ def _finish(case: Case, scratch: Scratch) -> None:
         out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
     if PAIRS[plan.schedule]:
         chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga)
-        hidden_s, launched_s, longer_s = pairs_s(program, low.hideable_s, low.longer.pairs_s, pp, chunks, rounds)
+        hidden_s, launched_s, longer_s = pairs_s(program, low.hideable_s, low.pairs_s, pp, chunks, rounds)
         out[EP_EXPOSED] -= hidden_s / pp
         out[LAUNCH_S] -= launched_s / pp
         crowded_s += longer_s

@@ -134,6 +134,7 @@ def scratch_of(kept: Scratch, lane: int) -> Scratch:
             nic_s=low.nic_s[lane],
             carried_s=low.carried_s[lane],
             longer=low.longer,  # only the timeline of a plan alone reads it
+            pairs_s=low.pairs_s[lane],
             hideable_s=low.hideable_s[lane],
             send_nic_s=low.send_nic_s[lane],
         ),

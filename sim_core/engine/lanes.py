@@ -46,7 +46,7 @@ class Lanes(NamedTuple):
     cost_s: Floats  # [NO_MESSAGE * cells + 1] of messages, by kind and stage, or cell where weight gradients are apart
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
-    beside_s: Floats  # [CROWDED * cells] the first rows of `Program.beside_s`
+    beside_s: Floats  # [cells * CROWDED] the first rows of `Program.beside_s`, cell by cell
     crowded_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
     cleared: Floats
     crowds: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
@@ -127,17 +127,21 @@ def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: La
 
 @inlined_kernel
 def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
-    """What its blocks share NICs with. Rows that nothing is to come of keep what they have: `through_s` and `crowds` are 0."""
+    """What its blocks share NICs with.
+
+    Numbers that nothing is to come of stay those of an earlier plan, or of another cell of it: where `through_s` and `crowds`
+    are 0 they count for nothing. SENT is never 0.
+    """
     rows, beside_s, streams = lanes.beside_s, program.beside_s, program.shares[STREAMS] == 1
     for stage in range(pp):
         lanes.through_s[stage, lane] = program.gathered_s[stage] if streams else 0.0
     if streams:
         for row in range(CROWDED):
             for cell in range(cells):
-                rows[row * cells + cell, lane] = beside_s[row, cell]
+                rows[cell * CROWDED + row, lane] = beside_s[row, cell]
     else:
-        for row in range(READY * cells, CROWDED * cells):
-            rows[row, lane] = 0.0
+        for cell in range(cells):
+            rows[cell * CROWDED + READY : (cell + 1) * CROWDED, lane] = 0.0
     lanes.crowds[0, lane] = np.inf if program.shares[MESSAGES] == 1 else 0.0
     if program.shares[MESSAGES] == 0:
         return
@@ -275,7 +279,7 @@ def _end_of(
     end, gated_s = start + seconds, lanes.gated_s
     if first >= 0:
         if streams:
-            gated = _first_forward_end(first, stage, cells, start, alone, seconds, lanes)
+            gated = _first_forward_end(first, stage, start, alone, seconds, lanes)
         else:
             gated = larger(larger(start, load(lanes.gate_start_s, first)) + seconds, load(lanes.gate_end_s, first))
         store(gated_s, stage, load(gated_s, stage) + (gated - end))
@@ -288,13 +292,13 @@ def _end_of(
     if last >= BESIDE_GRADIENTS * cells and not (streams and any_above(load(lanes.through_s, stage), start)):
         return end
     if last >= BESIDE_GATHER * cells:
-        end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, cells, start, alone, lanes.gathers_late_s, lanes)
+        end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, start, alone, lanes.gathers_late_s, lanes)
     elif last >= BESIDE_GRADIENTS * cells:
-        end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, cells, start, alone, lanes.behind_s, lanes)
+        end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, start, alone, lanes.behind_s, lanes)
     elif last >= OF_BOTH * cells:
         cell = last - OF_BOTH * cells
         if streams:
-            end = end + _last_backward(cell, stage, cells, start, seconds, lanes)
+            end = end + _last_backward(cell, stage, start, seconds, lanes)
         store(lanes.last_s, OF_INPUTS * cells + cell, end)
         store(lanes.last_s, OF_WEIGHTS * cells + cell, end)
     elif last >= 0:
@@ -303,31 +307,27 @@ def _end_of(
 
 
 @inlined_kernel
-def _first_forward_end(
-    cell: int, stage: int, cells: int, start: Floats, alone: Floats, seconds: Floats, lanes: Lanes
-) -> Floats:
+def _first_forward_end(cell: int, stage: int, start: Floats, alone: Floats, seconds: Floats, lanes: Lanes) -> Floats:
     """As in `streams`."""
-    beside_s, late = lanes.beside_s, load(lanes.gathers_late_s, stage)
+    beside_s, row, late = lanes.beside_s, cell * CROWDED, load(lanes.gathers_late_s, stage)
     start = larger(start, load(lanes.gate_start_s, cell) + late)
-    through, sent = load(lanes.through_s, stage), load(beside_s, SENT * cells + cell)
+    through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT)
     part = smaller(larger(through - start, zeros()), sent) / sent
-    longer = load(beside_s, LONGER * cells + cell)
+    longer = load(beside_s, row + LONGER)
     behind = part * (alone + longer - sent)
     store(lanes.through_s, stage, through + behind)
     store(lanes.gathers_late_s, stage, late + behind)
-    later = part * load(beside_s, LATER * cells + cell)
+    later = part * load(beside_s, row + LATER)
     return larger(start + seconds + part * longer, load(lanes.gate_end_s, cell) + (late + behind) + later)
 
 
 @inlined_kernel
-def _beside_stream(
-    cell: int, way: int, stage: int, cells: int, start: Floats, alone: Floats, late_s: Floats, lanes: Lanes
-) -> Floats:
+def _beside_stream(cell: int, way: int, stage: int, start: Floats, alone: Floats, late_s: Floats, lanes: Lanes) -> Floats:
     """`beside_stream_s` of `streams`; `late_s` [stages]: by how much the stream is later."""
-    beside_s, row = lanes.beside_s, KINDS * way * cells + cell
-    through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT * cells)
+    beside_s, row = lanes.beside_s, cell * CROWDED + KINDS * way
+    through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT)
     part = smaller(larger(through - start, zeros()), sent) / sent
-    longer = load(beside_s, row + LONGER * cells)
+    longer = load(beside_s, row + LONGER)
     behind = part * (alone + longer - sent)
     store(lanes.through_s, stage, through + behind)
     store(late_s, stage, load(late_s, stage) + behind)
@@ -337,16 +337,16 @@ def _beside_stream(
 
 
 @inlined_kernel
-def _last_backward(cell: int, stage: int, cells: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
+def _last_backward(cell: int, stage: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
     """As in `streams`."""
-    beside_s = lanes.beside_s
-    sent, ready = load(beside_s, (KINDS + SENT) * cells + cell), load(beside_s, READY * cells + cell)
+    beside_s, row = lanes.beside_s, cell * CROWDED
+    sent, ready = load(beside_s, row + (KINDS + SENT)), load(beside_s, row + READY)
     left = larger(load(lanes.through_s, stage) - start, zeros()) + ready
     gone = smaller(left, sent)
     part = gone / sent
-    longer = part * load(beside_s, (KINDS + LONGER) * cells + cell)
+    longer = part * load(beside_s, row + (KINDS + LONGER))
     end = start + seconds + longer
-    store(lanes.through_s, stage, end + (left - gone) + (load(beside_s, OWN * cells + cell) - ready))
+    store(lanes.through_s, stage, end + (left - gone) + (load(beside_s, row + OWN) - ready))
     store(lanes.shared, cell, part)
     store(lanes.later_s, cell, load(lanes.behind_s, stage))
     store(lanes.behind_s, stage, zeros())

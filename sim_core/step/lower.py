@@ -43,7 +43,6 @@ JITTER_FROM: Final = 8
 class Longer(NamedTuple):
     """Seconds by which sharing NICs makes blocks and messages longer."""
 
-    pairs_s: Floats  # [cells] a forward beside a backward, and both their pipeline messages
     sends_s: Floats  # [2, stages] a pipeline message into a stage, by direction
     layers_s: Floats  # [2, cells] a block and its sharded layers' messages
     full_s: Floats  # [stages] the reduction of gradients, until the NICs have sent all that they carry
@@ -58,6 +57,7 @@ class Lowered(NamedTuple):
     nic_s: Floats  # [2, cells, 2] of NICs that a block's own messages need, by direction; and of those that nothing hides
     carried_s: Floats  # [stages] for which a stage's NICs are needed until its gradients are reduced, as far as is counted yet
     longer: Longer
+    pairs_s: Floats  # [cells] by which sharing NICs makes a forward beside a backward longer, with both their pipeline messages
     hideable_s: Floats  # [cells] of messages of experts that a forward beside a backward hides at most
     send_nic_s: Floats  # [stages] of NICs for one pipeline message between a stage and the next (of the last: the first)
 
@@ -72,11 +72,11 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
         nic_s=np.zeros((2, cells, 2)),
         carried_s=np.zeros(stages),
         longer=Longer(
-            pairs_s=np.zeros(cells),
             sends_s=np.zeros((2, stages)),
             layers_s=np.zeros((2, cells)),
             full_s=np.zeros(stages),
         ),
+        pairs_s=np.zeros(cells),
         hideable_s=np.zeros(cells),
         send_nic_s=np.zeros(stages),
     )

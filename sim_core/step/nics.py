@@ -75,7 +75,7 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
     later_s[:] = 0.0
     program.shares[:] = 0
     if PAIRS[plan.schedule]:
-        low.longer.pairs_s[: pp * chunks] = 0.0
+        low.pairs_s[: pp * chunks] = 0.0
     if pp == 1 or not shares_nics(case) or not in_background(plan):
         return
     beside_s[CROWDED : CLEARED + 2, : pp * chunks] = 0.0
@@ -105,7 +105,7 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
 @inner_kernel
 def _fill_pairs(plan: Plan, low: Lowered, program: Program) -> None:
     """A forward beside a backward of the stage's other chunk takes as long as the NICs need for both."""
-    nic_s, duration_s, longer_s = low.nic_s, program.duration_s, low.longer.pairs_s
+    nic_s, duration_s, longer_s = low.nic_s, program.duration_s, low.pairs_s
     for stage in range(plan.pp):
         for chunk in range(2):
             cell, other = stage * 2 + chunk, 1 - chunk

@@ -103,7 +103,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     parts[:, owner] += blocks.crowded_s
     rows = np.flatnonzero(second)
     if len(rows):  # a pair hides all-to-alls of the one behind compute of the other
-        crowded_s = longer.pairs_s[cell[rows - 1]]
+        crowded_s = ran.scratch.low.pairs_s[cell[rows - 1]]
         hidden = parts[rows - 1].sum(axis=1) + parts[rows].sum(axis=1) - (blocks.end_s[rows] - blocks.start_s[rows] - crowded_s)
         of_experts = np.minimum(hidden, ran.scratch.low.hideable_s[cell[rows - 1]])
         for part, saved in ((EP_PART, of_experts), (LAUNCH_PART, hidden - of_experts)):

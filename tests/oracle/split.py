@@ -190,8 +190,8 @@ def dual(schedule: int, stage: int, pp: int, ga: int) -> list[Item]:
 @dataclass(frozen=True)
 class SplitPipeline:
     """A pipeline to run, all in seconds, as Pipeline; `weights[stage][chunk]` is the part of a backward that runs apart, and
-    `pair[stage][chunk]` a forward of the chunk beside a backward of the other; `crowded_pair`: what it takes longer because NICs are
-    full."""
+    `pair[stage][chunk]` a forward of the chunk beside a backward of the other; `crowded_pair`: what it takes longer, its NICs
+    being full."""
 
     schedule: int
     pp: int

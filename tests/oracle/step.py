@@ -452,7 +452,7 @@ class Oracle:
         """Gates of the first forwards, and each stage's seconds after the optimizer.
 
         A chunk's forward runs in as many parts as its kind of parameters with the most buckets has; the buckets of both kinds
-        arrive in step, from the first of each to the last.
+        arrive in step, from the first of each to the last. So none but the first and the last part can be late.
         """
         gates, after = [], []
         for stage in range(self.plan.pp):
@@ -465,10 +465,7 @@ class Oracle:
                 if self.plan.overlap_param and kinds:
                     first, parts = sum(kind[0] for kind in kinds), max(map(len, kinds))
                     arrivals = [begun + first + (whole - first) * k / max(parts - 1, 1) for k in range(parts)]
-                    done = 0.0
-                    for arrival in arrivals:
-                        done = max(done, arrival) + lines.duration[FORWARD][stage][chunk] / parts
-                    gate = (arrivals[0], done)
+                    gate = (arrivals[0], arrivals[-1] + lines.duration[FORWARD][stage][chunk] / parts)
                     on_nics += of_nics
                 row.append(gate)
                 begun += whole

@@ -1,5 +1,5 @@
-"""Streams of messages on one NIC, from docs/network.md (Groups that send at the same time), in seconds: what blocks and streams do to
-each other."""
+"""Streams of messages on one NIC, from docs/network.md (Groups that send at the same time): what blocks and streams do to each
+other, in seconds."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Gradients:
 class Nics:
     """What a stage sends in the background while its blocks run, block after block: what is left of it, and how late it is.
 
-    Of each chunk: its forward and its backward beside the stream; its gradients; [way] of what it takes longer beside the whole of a
+    Of each chunk: its forward and its backward beside the stream; its gradients; by [way], what it takes longer beside a whole
     pipeline message, and seconds of this message; and of its last backward, once it has run, what it took longer, what its
     buckets are later by, and what those before them were by then.
     """
@@ -124,8 +124,8 @@ class Nics:
         return more
 
     def first_forward(self, chunk: int, ready: float, seconds: float, alone: float, gate: tuple[float, float]) -> float:
-        """End of a first forward that nothing but its parameters keeps after `ready`; it takes `seconds`, `alone` without messages
-        beside it."""
+        """End of a first forward that nothing but its parameters keeps after `ready`; it takes `seconds`, `alone` without
+        pipeline messages beside it."""
         block = self.forward[chunk]
         start = max(ready, gate[0] + self.gathers_late)
         part = block.part(self.left(start))

@@ -11,6 +11,7 @@ import pytest
 from tests.oracle.fluid import Gather, Message, Step, Work, fair, run, speeds
 from tests.oracle.fluid_plans import Given, Line, causes, given, random_lines, steps, without_sharing
 from tests.oracle.pipeline import BACKWARD, FORWARD, GPIPE, LOOPED_BFS, ONE_F_ONE_B, Block, Pipeline
+from tests.oracle.streams import Nics
 
 CLOSE = 0.03
 """How far a step of the product may be from the fluid one."""
@@ -119,7 +120,7 @@ def test_without_nics_it_is_the_pipeline_of_the_other_oracle(seed: int) -> None:
         duration=[[[work.seconds for work in row] for row in way] for way in step.work],
         into=[[message.seconds for message in way] for way in step.into],
         gate=gates,
-        late=[[0.0] * step.vpp for _ in range(step.pp)],
+        nics=[Nics.none(step.vpp) for _ in range(step.pp)],
         background=step.background,
     )
     stages, end = lines.run()
