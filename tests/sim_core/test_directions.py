@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ TEN = (*MODELS, "llama2-13b", "qwen3-235b-a22b")
 FLUID = ("gpipe", "1f1b", "looped-bfs")
 """Schedules that the fluid simulation runs."""
 OVERLAPS = ("overlap_tp", "overlap_ep", "overlap_pp", "overlap_grad", "overlap_param")
-BETTER = {
+BETTER: dict[str, dict[str, float]] = {
     "nic_bandwidth": {"nic_bandwidth": 2},
     "nvlink_bandwidth": {"nvlink_bandwidth": 2},
     "memory_bandwidth": {"memory_bandwidth": 2},
@@ -102,7 +103,8 @@ def slower(seed: int, model: str, stack: str, rows: int) -> tuple[int, list[Pair
 
     nothing, all_of_them = np.zeros(count, np.int64), np.ones(count, np.int64)
     for name in OVERLAPS:
-        off, on = (plans._replace(**{name: value}) for value in (nothing, all_of_them))
+        switched: list[dict[str, Any]] = [{name: nothing}, {name: all_of_them}]
+        off, on = (plans._replace(**each) for each in switched)
         if name == "overlap_param":
             off, on = (each._replace(post_validation=nothing) for each in (off, on))
         compare(name, off, on)
