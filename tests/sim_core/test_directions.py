@@ -31,7 +31,7 @@ BETTER: dict[str, dict[str, float]] = {
 }
 
 
-def machines(shared: bool | None = None, **factors: float) -> HardwareTable:
+def machines(**factors: float) -> HardwareTable:
     """Two devices on NICs of 25 to 400 Gb/s, which messages share and which they do not; numbers times `factors`."""
     found = []
     for name in ("H100-SXM", "A100-80G-SXM"):
