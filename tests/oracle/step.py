@@ -455,7 +455,7 @@ class Oracle:
     def gathers(
         self, lines: Pipeline | SplitPipeline, shared: Shared, once: list[float], out: dict[str, float]
     ) -> tuple[list[list[tuple[float, float]]], list[float]]:
-        """Gates of the first forwards, and each stage's seconds after the optimizer; `once`: of its other work after the gradients.
+        """Gates of the first forwards, and each stage's seconds after the optimizer; `once`: of its other work.
 
         A stage that has less of that than another begins to gather for the next step while it waits.
 

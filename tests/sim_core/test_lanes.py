@@ -66,8 +66,8 @@ class Shape(NamedTuple):
 
 
 def drawn(program: Program, shape: Shape, seed: int) -> None:
-    """Durations, costs and gates of a plan; some messages cost nothing. What blocks share NICs with: streams, or pipeline messages
-    where these are sent in the background; both, or neither."""
+    """Durations, costs and gates of a plan; some messages cost nothing. Blocks share NICs with streams, with pipeline messages
+    where these are sent in the background, with both, or with neither."""
     rng = np.random.default_rng(seed)
     pp, cells = shape.pp, shape.pp * shape.chunks
     program.duration_s[:2, :cells] = rng.uniform(1, 2, (2, cells))
