@@ -197,7 +197,8 @@ def test_blocks_that_send_nothing_share_nothing(schedule: str) -> None:
 
 def test_pairs_without_experts_wait_for_their_pipeline_messages() -> None:
     """DualPipe with ep 1: nothing is booked as EP, on plans alone and in lanes; parts add up; the timeline has the row's."""
-    workload, given = work(DENSE), {"tp": 8, "pp": 4, "all_gpus": 32, "schedule": "dualpipe", "overlap_grad": 1}
+    workload = work(DENSE)
+    given: dict[str, Any] = {"tp": 8, "pp": 4, "all_gpus": 32, "schedule": "dualpipe", "overlap_grad": 1}
     slow = {"nic_bandwidth": "2 Gb/s"}
     alone, shared = both(workload, {**given, "ga": [8, 8, 16]}, **slow)
     assert (shared["step_time_s"] > alone["step_time_s"]).all()
