@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
 from sim_core.engine.streams import (
+    KINDS,
     ROWS,
+    SENT,
     Streams,
     allocate_streams,
     beside_message_s,
@@ -268,9 +270,10 @@ def allocate(blocks: int, stages: int, cells: int) -> tuple[Program, Times]:
         gate_start_s=np.zeros(cells),
         gate_end_s=np.zeros(cells),
         gathered_s=np.zeros(stages),
-        beside_s=np.ones((ROWS, cells)),
+        beside_s=np.zeros((ROWS, cells)),
         shares=np.zeros(2, np.int64),
     )
+    program.beside_s[SENT::KINDS][:2] = 1.0  # of streams that send nothing
     times = Times(
         end_s=np.empty(blocks),
         post_s=np.empty(blocks),

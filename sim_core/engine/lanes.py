@@ -220,7 +220,7 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
-        message, exposed, idle, crowded = zeros(), zeros(), zeros(), zeros()
+        message, exposed, idle, crowded = zeros(), zeros(), zeros(), load(lanes.crowds_s, stage)
         for _ in range(turn[each, 1]):
             cost = load(cost_s, event[at, RECEIVED_COST])
             sent = load(slot_s, event[at, RECEIVED])
@@ -260,7 +260,7 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
         store(lanes.exposed_s, stage, load(lanes.exposed_s, stage) + exposed)
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
         if crowds:
-            store(lanes.crowds_s, stage, load(lanes.crowds_s, stage) + crowded)
+            store(lanes.crowds_s, stage, crowded)
 
 
 @inlined_kernel

@@ -109,7 +109,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
                 gate_start_s[cell] = max(arrived_s + first_s[size], 0.0)
                 arrives_s = arrived_s + total_s[size]
                 gate_end_s[cell] = arrives_s + duration_s[DOWN, cell] / most[size] if arrives_s > 0 else 0.0
-                low.carried_s[stage] += buckets.nic_s[size]
+                low.carried_s[stage] += buckets.nic_s[size] * min(max(arrives_s, 0.0) / total_s[size], 1.0)  # in the step
                 nic_s += buckets.nic_s[size]
             arrived_s += total_s[size]
             gathered_s += total_s[size]

@@ -11,6 +11,7 @@ from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, WEIGHTS, chunks_
 from sim_core.engine.events import DOWN, UP, WEIGHT, Program, Times
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import outer_kernel
+from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.simulator import Ran
@@ -140,7 +141,7 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     if plan.overlap_param == 0:
         return []
     given = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
-    early_s = scratch.once.early_s.copy()  # costing the buckets again changes it
+    early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
     _gather(*given, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
     found = []
@@ -148,10 +149,15 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
         late_s = scratch.times.streams.arrived_late_s[stage * chunks : (stage + 1) * chunks]
         end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
-        end_s = np.maximum(end_s, 0.0)  # what has arrived before the step is not in it
-        start_s = np.concatenate(([0.0], end_s[:-1]))
-        columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER, "chunk": np.arange(chunks)}
-        found.append(spans(chunks, **columns, start_s=start_s, end_s=end_s, shared_s=np.diff(late_s, prepend=0.0)))
+        start_s = np.concatenate(([-early_s[stage]], end_s[:-1]))
+        columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
+        shared_s = np.diff(late_s, prepend=0.0)
+        inside, before = np.flatnonzero(end_s > 0), np.flatnonzero(start_s < 0)
+        times = {"start_s": np.maximum(start_s[inside], 0.0), "end_s": end_s[inside], "shared_s": shared_s[inside]}
+        found.append(spans(len(inside), **columns, chunk=inside, **times))
+        # what a stage gathers before others have ended the step before, it gathers at the end of this one, for the next
+        times = {"start_s": start_s[before] + step_s, "end_s": np.minimum(end_s[before], 0.0) + step_s}
+        found.append(spans(len(before), **columns, chunk=before, **times))
     return found
 
 

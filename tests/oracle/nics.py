@@ -112,19 +112,20 @@ def share(oracle: Oracle, lines: Pipeline | SplitPipeline) -> Shared:
     return found
 
 
-def beside_gathers(lines: Pipeline | SplitPipeline, shared: Shared, stage: int, whole: float, of_nics: float) -> None:
-    """The forwards of a stage beside its parameters, which take `whole` seconds alone, `of_nics` of them on the NICs."""
-    if of_nics <= 0:
+def beside_gathers(lines: Pipeline | SplitPipeline, shared: Shared, stage: int, until: float, rate: float) -> None:
+    """The forwards of a stage beside its parameters, which have all come at `until` if nothing is beside them, and ask for the
+    part `rate` of the NICs."""
+    if rate <= 0:
         return
     nics = lines.nics[stage]
-    nics.until = whole
+    nics.until = until
     last = len(nics.forward) - 1
     nics.forward = [
         beside(
             lines.duration[FORWARD][stage][chunk],
             shared.blocks[FORWARD][stage][chunk],
             shared.sends[FORWARD][stage][chunk] if chunk < last else 0.0,
-            of_nics / whole,
+            rate,
         )
         for chunk in range(last + 1)
     ]

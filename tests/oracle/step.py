@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 
 from sim_core import Hardware, Workload
+from sim_core.planning.imbalance import spread_load
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_REDUCE,
@@ -178,13 +179,18 @@ class Oracle:
             factor *= plan.experts / arrays.experts
         load = arrays.expert_load
         if rule == EXPERT_LOAD and len(load):
-            factor *= self.fullest / arrays.recorded_load if plan.expert_imbalance else float(load[min(plan.ep, len(load) - 1)])
+            known = plan.ep < len(load) and not plan.expert_imbalance
+            factor *= float(load[plan.ep]) if known else self.fullest / arrays.recorded_load
         return factor / (plan.tp / base.tp) ** by_tp / (plan.ep / base.ep) ** by_ep
 
     @property
     def fullest(self) -> float:
-        """Tokens of the fullest rank over the mean: as the plan says; with an exponent where each rank has one expert."""
-        plan = self.plan
+        """Tokens of the fullest rank over the mean: as the plan says; with an exponent where each rank has one expert. What is
+        drawn for more ranks than a recording tells of has a test of its own."""
+        plan, arrays = self.plan, self.workload.arrays
+        if not plan.expert_imbalance:
+            most = len(arrays.expert_load) - 1
+            return spread_load(float(arrays.recorded_load * arrays.expert_load[most]), most, plan.ep)
         if plan.expert_imbalance > 0:
             return min(plan.expert_imbalance, plan.ep)
         experts = plan.experts or self.workload.experts or 1
@@ -447,16 +453,19 @@ class Oracle:
         return found
 
     def gathers(
-        self, lines: Pipeline | SplitPipeline, shared: Shared, out: dict[str, float]
+        self, lines: Pipeline | SplitPipeline, shared: Shared, once: list[float], out: dict[str, float]
     ) -> tuple[list[list[tuple[float, float]]], list[float]]:
-        """Gates of the first forwards, and each stage's seconds after the optimizer.
+        """Gates of the first forwards, and each stage's seconds after the optimizer; `once`: of its other work.
+
+        A stage that has less of that than another begins to gather for the next step while it waits.
 
         A chunk's forward runs in as many parts as its kind of parameters with the most buckets has; the buckets of both kinds
         arrive in step, from the first of each to the last. So none but the first and the last part can be late.
         """
         gates, after = [], []
         for stage in range(self.plan.pp):
-            begun, on_nics, row = 0.0, 0.0, []
+            ahead = self.plan.overlap_param and not self.plan.post_validation
+            begun, on_nics, sent, row = (once[stage] - max(once) if ahead else 0.0), 0.0, 0.0, []
             for chunk in range(self.plan.chunks):
                 both = [kind for kind in self.buckets_and_nics(GATHER_PARAMETERS, stage, chunk) if kind[0][0] > 0]
                 kinds = [[seconds for seconds, _ in kind] for kind in both]
@@ -465,15 +474,17 @@ class Oracle:
                 if self.plan.overlap_param and kinds:
                     first, parts = sum(kind[0] for kind in kinds), max(map(len, kinds))
                     arrivals = [begun + first + (whole - first) * k / max(parts - 1, 1) for k in range(parts)]
-                    gate = (arrivals[0], arrivals[-1] + lines.duration[FORWARD][stage][chunk] / parts)
+                    done = arrivals[-1] + lines.duration[FORWARD][stage][chunk] / parts
+                    gate = max(arrivals[0], 0.0), done if begun + whole > 0 else 0.0
                     on_nics += of_nics
                 row.append(gate)
                 begun += whole
+                sent += whole
             gates.append(row)
             shared.gathered[stage] = on_nics
-            beside_gathers(lines, shared, stage, begun, on_nics)
-            after.append(0.0 if self.plan.overlap_param else begun)
-            out["dp_total_s"] += begun
+            beside_gathers(lines, shared, stage, max(begun, 0.0), on_nics / sent if sent else 0.0)
+            after.append(0.0 if self.plan.overlap_param else sent)
+            out["dp_total_s"] += sent
             out["dp_exposed_s"] += after[-1]
         return gates, after
 
@@ -644,13 +655,14 @@ class Oracle:
         duration = self.durations(each)
         lines = self.pipeline(duration)
         shared = share(self, lines)
-        gates, after = self.gathers(lines, shared, once)
+        work = [self.once_a_step(stage, once) for stage in range(plan.pp)]
+        gates, after = self.gathers(lines, shared, work, once)
         beside_gradients(self, lines, shared)
         for stage, chunk in product(range(plan.pp), range(plan.chunks)):
             lines.gate[stage][chunk] = gates[stage][chunk]
         stages, block_end = lines.run()[:2]
         reduced = self.reductions(lines, shared, [stage.end for stage in stages], block_end, once)
-        last = [after[stage] + self.once_a_step(stage, once) for stage in range(plan.pp)]
+        last = [after[stage] + work[stage] for stage in range(plan.pp)]
         for stage, spent in enumerate(stages):
             once["pp_total_s"] += spent.in_messages
             once["pp_exposed_s"] += spent.held_up_by_messages

@@ -190,9 +190,8 @@ INPUTS = {
 @pytest.mark.parametrize("name", INPUTS)
 def test_random_plans_of_the_examples(name: str) -> None:
     workload, _ = read_workload(str(EXAMPLES / "workloads" / name), INPUTS[name])
-    workload = replace(
-        workload, recorded=None, layer=None
-    )  # what messages and launching take: tests/sim_core/test_trace_plans.py
+    # what messages, launching and experts' weights take: tests/sim_core/test_trace_plans.py
+    workload = replace(workload, recorded=None, layer=None, expert_weights=(0.0, 0.0))
     rng = np.random.default_rng(len(name))
     machines = random_machines(rng, workload.dtype, most_memory=1e15)
     draw = random_plans(rng, workload, len(machines.variants))

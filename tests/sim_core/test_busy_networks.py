@@ -19,6 +19,7 @@ from sim_core import (
     read_model,
     read_stack,
     simulate,
+    timeline,
     trace,
     workload_from_model,
 )
@@ -192,3 +193,18 @@ def test_blocks_that_send_nothing_share_nothing(schedule: str) -> None:
     slowed = {block for block, seconds in shared.items() if seconds > alone[block] + 1e-6}
     quiet = {"1f1b": {(1, 0, 0), (0, 0, 1)}, "zb-v": {(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)}}[schedule]
     assert slowed == alone.keys() - quiet
+
+
+def test_pairs_without_experts_wait_for_their_pipeline_messages() -> None:
+    """DualPipe with ep 1: nothing is booked as EP, on plans alone and in lanes; parts add up; the timeline has the row's."""
+    workload = work(DENSE)
+    given: dict[str, Any] = {"tp": 8, "pp": 4, "all_gpus": 32, "schedule": "dualpipe", "overlap_grad": 1}
+    slow = {"nic_bandwidth": "2 Gb/s"}
+    alone, shared = both(workload, {**given, "ga": [8, 8, 16]}, **slow)
+    assert (shared["step_time_s"] > alone["step_time_s"]).all()
+    assert (shared["pp_exposed_s"] > alone["pp_exposed_s"]).all()
+    assert not shared["ep_exposed_s"].any()
+    assert not shared["ep_total_s"].any()
+    drawn = timeline(workload, network(shared=True, **slow), plans(workload, **{"bucket_bytes": 2**22, **given, "ga": 8}))
+    of_stages = drawn.spans.parts.sum(axis=0) / given["pp"]
+    assert of_stages == pytest.approx([shared[name][0] for name in PARTS], rel=1e-9, abs=1e-12)

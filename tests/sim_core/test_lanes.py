@@ -32,13 +32,14 @@ from sim_core.engine.codes import (
     rounds_of,
     row_of,
 )
-from sim_core.engine.events import PAIR, WEIGHT, Program, Times, allocate, run
-from sim_core.engine.lanes import allocate_lanes, put, run_lanes, take
+from sim_core.engine.events import MESSAGES, PAIR, STREAMS, WEIGHT, Program, Times, allocate, run
+from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.slots import run_slots
 from sim_core.engine.split_events import run_split, set_links
+from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LATER, LONGER, OWN, READY, SENT
 from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 from tests.conftest import make_plans
@@ -65,7 +66,8 @@ class Shape(NamedTuple):
 
 
 def drawn(program: Program, shape: Shape, seed: int) -> None:
-    """Durations, costs and gates of a plan; some messages cost nothing."""
+    """Durations, costs and gates of a plan; some messages cost nothing. Blocks share NICs with streams, with pipeline messages
+    where these are sent in the background, with both, or with neither."""
     rng = np.random.default_rng(seed)
     pp, cells = shape.pp, shape.pp * shape.chunks
     program.duration_s[:2, :cells] = rng.uniform(1, 2, (2, cells))
@@ -74,9 +76,30 @@ def drawn(program: Program, shape: Shape, seed: int) -> None:
     program.message_s[:, :pp] = np.maximum(rng.uniform(-0.2, 0.8, (2, pp)), 0.0)
     program.gate_start_s[:cells] = rng.uniform(0, 3, cells)
     program.gate_end_s[:cells] = rng.uniform(0, 4, cells)
-    program.late_s[:cells] = rng.uniform(0, 0.3, cells)
+    program.gathered_s[:pp], program.beside_s[:] = 0.0, np.nan
+    program.shares[:] = rng.integers(0, 2, 2)
+    _share(program, shape, rng)
     if SPLITS[shape.schedule]:
         set_links(PLACEMENT[shape.schedule], pp, shape.chunks, program)
+
+
+def _share(program: Program, shape: Shape, rng: np.random.Generator) -> None:
+    """Fill the rows that `shares` says are read; as for a step, those of backwards only where they are whole."""
+    pp, cells, rows = shape.pp, shape.pp * shape.chunks, program.beside_s
+    split = bool(SPLITS[shape.schedule])
+    if not (split or (shape.overlapped and shape.schedule != DEEPSPEED)):
+        program.shares[MESSAGES] = 0
+    if program.shares[STREAMS] == 0:
+        rows[:CROWDED], rows[[SENT, KINDS + SENT]] = 0.0, 1.0
+    else:
+        program.gathered_s[:pp] = rng.choice([0.0, 1.0], pp) * rng.uniform(0, 6 * shape.chunks, pp)
+        rows[[LONGER, KINDS + LONGER, LATER], :cells] = rng.uniform(0, 1, (3, cells)) * [[1], [not split], [1]]
+        rows[[SENT, KINDS + SENT], :cells] = np.maximum(rng.uniform(-0.1, 1, (2, cells)), 1e-300)
+        rows[OWN, :cells] = 0.0 if split else rng.choice([0.0, 1.0, 4.0], cells) * rng.uniform(0, 3, cells)
+        rows[READY, :cells] = rng.uniform(0, 1, cells) * np.minimum(rows[OWN], rows[KINDS + SENT])[:cells]
+    if program.shares[MESSAGES] == 1:
+        rows[CROWDED : CROWDED + 2, :cells] = rng.choice([0.0, 1.0], (2, cells)) * rng.uniform(0, 0.5, (2, cells))
+        rows[CLEARED : CLEARED + 2, :cells] = rows[CROWDED : CROWDED + 2, :cells] / rng.uniform(0.1, 0.9, (2, cells))
 
 
 def run_alone(program: Program, shape: Shape, times: Times) -> bool:
@@ -87,12 +110,20 @@ def run_alone(program: Program, shape: Shape, times: Times) -> bool:
     return run(program, shape.pp, shape.vpp, shape.ga, shape.overlapped, times)
 
 
-def left(times: Times, shape: Shape) -> list[bytes]:
+def left(program: Program, times: Times, shape: Shape) -> list[bytes]:
     """The bits that the rest of a step reads."""
-    columns = (times.free_s, times.message_s, times.exposed_s, times.idle_s, times.gated_s)
+    columns = [times.free_s, times.message_s, times.exposed_s, times.idle_s, times.gated_s]
+    of_cells, streams = [], times.streams
+    if program.shares[STREAMS] == 1:
+        columns += [streams.slowed_s, streams.gathers_late_s]
+        of_cells = [] if SPLITS[shape.schedule] else [streams.shared, streams.later_s]
+    if program.shares[MESSAGES] == 1:
+        columns.append(streams.crowded_s)
     thirds = 3 if SPLITS[shape.schedule] else 2
     ends = times.end_s[: thirds * shape.pp * shape.chunks * shape.rounds].reshape(thirds, -1, shape.rounds)
-    return [column[: shape.pp].tobytes() for column in columns] + [ends[0, :, 0].tobytes(), ends[1:, :, -1].tobytes()]
+    found = [column[: shape.pp].tobytes() for column in columns]
+    found += [column[: shape.pp * shape.chunks].tobytes() for column in of_cells]
+    return [*found, ends[0, :, 0].tobytes(), ends[1:, :, -1].tobytes()]
 
 
 def ordered(shape: Shape) -> tuple[Program, Times]:
@@ -124,6 +155,28 @@ def shapes(draw: st.DrawFn) -> Shape:
     return Shape(schedule, pp, vpp, pp * groups if vpp > 1 and schedule != LOOPED_BFS else groups, bool(overlapped))
 
 
+@outer_kernel
+def put_into(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
+    """`put` for Python."""
+    put(program, split, pp, cells, lane, lanes)
+
+
+@outer_kernel
+def take_from(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
+    """`take` and `take_beside` for Python."""
+    take(lanes, lane, pp, cells, rounds, split, times)
+    take_beside(lanes, lane, pp, cells, times.streams)
+
+
+def used_before(lanes: Lanes, program: Program, split: bool, seed: int) -> None:
+    """Leave what plans with another number of cells have put into the lanes, of which some share and some do not."""
+    rng = np.random.default_rng(seed)
+    for lane in range(LANES):
+        program.shares[:] = rng.integers(0, 2, 2)
+        program.beside_s[:] = 0.25
+        put_into(program, split, 1, int(rng.integers(1, program.beside_s.shape[1] + 1)), lane, lanes)
+
+
 @settings(max_examples=60, deadline=None)
 @given(shape=shapes(), seed=st.integers(0, 2**20))
 def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -> None:
@@ -131,19 +184,23 @@ def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -
     split = bool(SPLITS[schedule])
     program, times = ordered(shape)
     sequence = sequence_of(shape)
-    cells, lanes = pp * shape.chunks, allocate_lanes(len(sequence.event), pp, pp * shape.chunks)
+    cells, lanes = pp * shape.chunks, allocate_lanes(len(sequence.event), pp, pp * shape.chunks + 3)
     turns = fill_sequence(schedule, program.order, pp, vpp, ga, overlapped, sequence)
-    alone = []
+    used_before(lanes, program, split, seed)
+    alone, shares = [], []
     for lane in range(LANES):
         drawn(program, shape, seed + lane)
         assert run_alone(program, shape, times)
-        alone.append(left(times, shape))
-        put(program, split, pp, cells, lane, lanes)
-    run_lanes(sequence, turns, rule_of(schedule, pp, overlapped), pp, cells, lanes)
+        alone.append(left(program, times, shape))
+        shares.append(program.shares.copy())
+        put_into(program, split, pp, cells, lane, lanes)
+    streams, crowds = (bool(any(column)) for column in zip(*shares, strict=True))
+    run_lanes(sequence, turns, rule_of(schedule, pp, overlapped), streams, crowds, pp, cells, lanes)
     for lane in range(LANES):
         times.end_s[:] = np.nan
-        take(lanes, lane, pp, cells, shape.rounds, split, times)
-        assert left(times, shape) == alone[lane]
+        take_from(lanes, lane, pp, cells, shape.rounds, split, times)
+        program.shares[:] = shares[lane]
+        assert left(program, times, shape) == alone[lane]
 
 
 @pytest.mark.parametrize("schedule", range(len(SCHEDULES)))
