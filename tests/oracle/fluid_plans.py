@@ -109,7 +109,7 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
         work=work,
         into=into,
         gradients=gradients,
-        gathers=_gathers(one, plan, shared, work),
+        gathers=_gathers(one, plan, shared),
         background=one.overlap_pp == 1,
         overlap_grad=one.overlap_grad == 1,
         group=one.microbatch_group_size,
@@ -141,23 +141,31 @@ def _gradients(one: Plan, ran: Ran) -> list[list[list[tuple[float, Message]]]]:
     return [[known[size] for size in row] for row in rows]
 
 
-def _gathers(one: Plan, plan: Given, ran: Ran, work: list[list[list[Work]]]) -> list[list[Gather]]:
+def _gathers(one: Plan, plan: Given, ran: Ran) -> list[list[Gather]]:
     """Parameters of [stage][chunk] if they are gathered beside the pipeline."""
     if one.overlap_param == 0:
         return []
+    early = ran.scratch.once.early_s.copy()
     parameter_spans(ran, plan.hardware)  # costs the buckets of parameters into the scratch
-    buckets = ran.scratch.buckets
-    return [
-        [
+    return [_of_stage(ran, row, float(early_s)) for row, early_s in zip(_sizes(one, ran), early, strict=False)]
+
+
+def _of_stage(ran: Ran, row: list[int], early_s: float) -> list[Gather]:
+    """The gathers of a stage that began with them before the step."""
+    buckets, found = ran.scratch.buckets, []
+    for size in row:
+        whole, nic = float(buckets.total_s[size]), float(buckets.nic_s[size])
+        gone = min(early_s, whole)
+        early_s -= gone
+        left = 1 - gone / whole if whole > 0 else 0.0
+        found.append(
             Gather(
-                first=float(buckets.first_s[size]),
-                all=Message(float(buckets.total_s[size]), float(buckets.nic_s[size])),
+                first=max(float(buckets.first_s[size]) - gone, 0.0),
+                all=Message(whole - gone, nic * left),
                 buckets=float(buckets.most[size]),
             )
-            for size in row
-        ]
-        for row in _sizes(one, ran)
-    ]
+        )
+    return found
 
 
 DENSE = ("gpt3-175b", "llama2-13b", "llama3-8b", "llama3-70b", "megatron-18.4b", "qwen2.5-72b")

@@ -40,7 +40,7 @@ class Shared:
     blocks: list[list[list[Busy]]]
     sends: list[list[list[float]]]
     gathered: list[float] = field(default_factory=list)
-    """[stage]: seconds of NICs for parameters gathered during the pipeline."""
+    """[stage]: seconds of NICs for parameters gathered from the begin of the step on."""
 
     def carried(self, stage: int, rounds: int) -> float:
         """Seconds for which a stage's NICs are needed in all blocks and sends of a pipeline."""

@@ -466,6 +466,7 @@ class Oracle:
         for stage in range(self.plan.pp):
             ahead = self.plan.overlap_param and not self.plan.post_validation
             begun, on_nics, sent, row = (once[stage] - max(once) if ahead else 0.0), 0.0, 0.0, []
+            in_step = 0.0
             for chunk in range(self.plan.chunks):
                 both = [kind for kind in self.buckets_and_nics(GATHER_PARAMETERS, stage, chunk) if kind[0][0] > 0]
                 kinds = [[seconds for seconds, _ in kind] for kind in both]
@@ -477,11 +478,12 @@ class Oracle:
                     done = arrivals[-1] + lines.duration[FORWARD][stage][chunk] / parts
                     gate = max(arrivals[0], 0.0), done if begun + whole > 0 else 0.0
                     on_nics += of_nics
+                    in_step += of_nics * min(max(begun + whole, 0.0) / whole, 1.0)
                 row.append(gate)
                 begun += whole
                 sent += whole
             gates.append(row)
-            shared.gathered[stage] = on_nics
+            shared.gathered[stage] = in_step
             beside_gathers(lines, shared, stage, max(begun, 0.0), on_nics / sent if sent else 0.0)
             after.append(0.0 if self.plan.overlap_param else sent)
             out["dp_total_s"] += sent
