@@ -310,7 +310,7 @@ def read_hardware(name_or_path: str, base: Path | None = None) -> Hardware:
     if plus and preset in preset_names():
         if fabric not in fabric_names():
             raise SpecError(f"unknown fabric {shown(fabric)} of hardware {preset}, {nearest(fabric, fabric_names())}")
-        values = yaml.safe_load((FABRIC_DIR / f"{fabric}.yaml").read_text(encoding="utf-8"))
+        values, _ = read_document(FABRIC_DIR / f"{fabric}.yaml", "nic_bandwidth")
         return read_hardware(preset).with_values(values).model_copy(update={"name": name_or_path})
     if name_or_path in preset_names():
         path = PRESET_DIR / f"{name_or_path}.yaml"

@@ -151,9 +151,9 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
         end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
         start_s = np.concatenate(([-early_s[stage]], end_s[:-1]))
         columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}
-        shared_s = np.diff(late_s, prepend=0.0)
+        more_s = np.diff(late_s, prepend=0.0)
         inside, before = np.flatnonzero(end_s > 0), np.flatnonzero(start_s < 0)
-        times = {"start_s": np.maximum(start_s[inside], 0.0), "end_s": end_s[inside], "shared_s": shared_s[inside]}
+        times = {"start_s": np.maximum(start_s[inside], 0.0), "end_s": end_s[inside], "shared_s": more_s[inside]}
         found.append(spans(len(inside), **columns, chunk=inside, **times))
         # what a stage gathers before others have ended the step before, it gathers at the end of this one, for the next
         times = {"start_s": start_s[before] + step_s, "end_s": np.minimum(end_s[before], 0.0) + step_s}
@@ -204,8 +204,8 @@ def _longer(sent: list[tuple[int, int, Floats, Floats]], longer_s: float) -> lis
     found = []
     for kind, stream, start_s, stop_s in sent:
         later_s = part * np.array([seconds[begin_s < at].sum() for at in start_s])
-        shared_s = part * (stop_s - start_s)
-        found.append((kind, stream, start_s + later_s, stop_s + later_s + shared_s, shared_s))
+        more_s = part * (stop_s - start_s)
+        found.append((kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s))
     return found
 
 

@@ -84,7 +84,7 @@ def test_many_extreme_specs_and_plans_simulate(simulating: Simulating) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in LARGEST if name not in ("checkpoint_layers", "experts", "sequence", "ffn", "step")]
+    "name", [name for name in LARGEST if name not in ("checkpoint_layers", "experts", "sequence", "ffn", "heads", "step")]
 )
 def test_a_number_beyond_its_bound_is_named_with_it(simulating: Simulating, name: str) -> None:
     """In a spec, in a `--set` and in a call."""
@@ -100,7 +100,7 @@ def test_a_number_beyond_its_bound_is_named_with_it(simulating: Simulating, name
         assert told == f"plans.{name}: found {value} in row 0, expected {told.split('expected ')[1].split()[0]} to {bound}"
 
 
-@pytest.mark.parametrize("name", ["sequence", "micro_batch", "all_gpus", "ffn"])
+@pytest.mark.parametrize("name", ["sequence", "micro_batch", "all_gpus", "ffn", "heads"])
 def test_a_fact_of_the_workload_beyond_its_bound_is_named_with_it(simulating: Simulating, name: str) -> None:
     value = LARGEST[name] + 1
     document = {"name": "s", "workload": {"path": str(GPT7B), name: value}, "hardware": "H100-SXM"}

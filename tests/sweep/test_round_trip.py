@@ -83,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a text in both fidelities": {
         "workload": {
-            "path": GPT7B.name, "micro_batch": 1, "sequence": 2048, "measured_on": "A100-80G-SXM", "ffn": 10880,
+            "path": GPT7B.name, "micro_batch": 1, "sequence": 2048, "measured_on": "A100-80G-SXM", "ffn": 10880, "heads": 32,
             "records": {"embedding_layer": "0.05 ms", "grad_param_compute": {"input_gradient": "0.25 ms"}},
         },
         "hardware": "H100-SXM",
