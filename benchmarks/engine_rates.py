@@ -81,6 +81,13 @@ def alone(repeat: int, schedule: int, program: Program, pp: int, vpp: int, ga: i
 
 
 @outer_kernel
+def fill(program: Program, split: bool, pp: int, cells: int, lanes: Lanes) -> None:
+    """Give every lane the times of one plan."""
+    for lane in range(LANES):
+        put(program, split, pp, cells, lane, lanes)
+
+
+@outer_kernel
 def together(repeat: int, sequence: Sequence, turns: int, rule: int, pp: int, cells: int, lanes: Lanes) -> None:
     """Run LANES plans many times."""
     for _ in range(repeat):
@@ -161,8 +168,7 @@ def case_rows(case: Case, library: ctypes.CDLL | None) -> Rows:
     events = events_of(schedule, pp, vpp, ga)
     sequence, lanes = allocate_sequence(events, pp, cells), allocate_lanes(events, pp, cells)
     turns = fill_sequence(schedule, program.order, pp, vpp, ga, overlapped, sequence)
-    for lane in range(LANES):
-        put(program, split, pp, cells, lane, lanes)
+    fill(program, split, pp, cells, lanes)
     repeat, several = BLOCKS // blocks + 1, BLOCKS // (blocks * LANES) + 1
     clock, unit = time.process_time, "M block events/CPU-s"
     alone_s = median_s(lambda: alone(repeat, schedule, program, pp, vpp, ga, overlapped, times), clock)
