@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.meeting import channel
@@ -12,12 +12,12 @@ from sim_core.workloads.traces.stage import Stages, Step
 
 def play_stages(job: Job, stages: Stages) -> tuple[Played, ...]:
     """The events of the stages. Raises SpecError if they wait for each other in a cycle."""
-    builder = Builder()
+    builder, met = Builder(), _met_s(stages)
     for stage in stages.stages:
         counts: Counter[Reference] = Counter()
         for step in stage.steps:
             parts: dict[Reference, float] = {}
-            for key, cost_s in _parts(job, stages, stage.stage, step):
+            for key, cost_s in _parts(job, stages, met, stage.stage, step):
                 counts[key] += 1
                 parts[*key, counts[key]] = cost_s
             builder.add(stage.stage, stage.stage, step.name, step.gap_s, 0.0 if parts else step.work_s, parts)
@@ -25,7 +25,16 @@ def play_stages(job: Job, stages: Stages) -> tuple[Played, ...]:
     return builder.run()
 
 
-def _parts(job: Job, stages: Stages, stage: int, step: Step) -> list[tuple[Reference, float]]:
+def _met_s(stages: Stages) -> dict[str, float]:
+    """Mean seconds of the steps of each name, over the stages that have a trace."""
+    costs: defaultdict[str, list[float]] = defaultdict(list)
+    for stage in stages.stages:
+        for step in stage.steps if not stage.inferred else ():
+            costs[step.name].append(step.work_s)
+    return {name: sum(found) / len(found) for name, found in costs.items()}
+
+
+def _parts(job: Job, stages: Stages, met: dict[str, float], stage: int, step: Step) -> list[tuple[Reference, float]]:
     if step.parts:
         found: list[tuple[Reference, float]] = []
         for part in step.parts:
@@ -34,6 +43,5 @@ def _parts(job: Job, stages: Stages, stage: int, step: Step) -> list[tuple[Refer
             found.append((key, stages.message_s.get(key, stages.usual_message_s)))
         return found
     if step.meets:
-        costs = [s.work_s for other in stages.stages for s in other.steps if s.name == step.name and not other.inferred]
-        return [((step.name,), sum(costs) / len(costs))]
+        return [((step.name,), met[step.name])]
     return []
