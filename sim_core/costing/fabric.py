@@ -111,11 +111,12 @@ def shared_s(window_s: float, exposed_s: float, all_s: float, beside_s: float) -
 
     Without sharing, the one stream needs the NICs for `all_s` of the window, evenly, and nothing hides `exposed_s` of them;
     the other for `beside_s`, at most the window. Where both send, each has half: the one is later by as much as the other
-    sends meanwhile, and so is everything that follows. What is hidden has room until the NICs are full.
+    sends meanwhile, and so is everything that follows: never by more than all that it sends. What is hidden has room until the
+    NICs are full.
     """
     if window_s <= 0 or beside_s <= 0 or all_s <= 0:
         return 0.0
-    return max(exposed_s * min(beside_s / window_s, 1.0), all_s + beside_s - window_s, 0.0)
+    return min(max(exposed_s * min(beside_s / window_s, 1.0), all_s + beside_s - window_s, 0.0), beside_s)
 
 
 @inner_kernel
