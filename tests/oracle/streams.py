@@ -33,14 +33,14 @@ def fair(one: float, other: float) -> tuple[float, float]:
 def longer(window: float, busy: Busy, beside: float) -> float:
     """Seconds by which a window becomes longer beside a stream that needs the NICs for `beside` of it.
 
-    While both send, each has half: an exposed message waits once for what the other sends meanwhile. Then nothing is sent twice
-    as fast as the NICs can.
+    While both send, each has half: an exposed message waits once for what the other sends meanwhile, never for more.
+    Then nothing is sent twice as fast as the NICs can.
     """
     if window <= 0 or busy.all <= 0 or beside <= 0:
         return 0.0
     waits = busy.exposed * min(beside / window, 1.0)
     too_full = busy.all + beside - window
-    return max(waits, too_full, 0.0)
+    return min(max(waits, too_full, 0.0), beside)
 
 
 @dataclass(frozen=True)

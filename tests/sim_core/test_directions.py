@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from sim_core import METRICS, SCHEDULES, HardwareTable, Plans, Workload, hardware_table, read_hardware, simulate, slice_plans
+from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from tests.model_plans import MODELS, STACKS, drawn, workload_of
 from tests.oracle.fluid_plans import Given, steps
 
@@ -70,7 +71,9 @@ class Pair:
 
     def fluid_s(self) -> float | None:
         """The second step where a fluid simulation shares the NICs; None where that does not run the plan."""
-        if self.schedule not in FLUID or self.plans[0].sharding[0] > 2:
+        arrays, sharding = self.workload.arrays, int(self.plans[0].sharding[0])
+        by_layers = (arrays.framework.sharding if sharding == AS_STACK else sharding) >= GRADIENTS_SHARDED
+        if self.schedule not in FLUID or by_layers:
             return None
         return steps(Given(self.workload, self.hardware, self.plans[1])).fluid
 
