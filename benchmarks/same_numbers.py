@@ -1,9 +1,10 @@
-"""Two checkouts, the same numbers? Runs every example in both and compares each measure bit for bit.
+"""Two checkouts, the same numbers? Runs all examples and spaces in both and compares each measure bit for bit.
 
-    python benchmarks/same_numbers.py OLD_CHECKOUT [--kept FOLDER]
+    python benchmarks/same_numbers.py OLD_CHECKOUT [--kept FOLDER] [--only NAME ...]
 
-All five inputs, both fidelities where the input has both. Provenance is left out: sources are part of it. `--kept` keeps
-the old checkout's results in FOLDER and reads them from there the next time. Exit code 1 where a row differs.
+Both fidelities where an input has both; of a space or a large example a sample of SAMPLE plans. Provenance is left out: the
+sources are part of it. `--kept` keeps the old checkout's results in FOLDER and reads them from there the next time. Exit
+code 1 where a row differs.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 HERE = Path(__file__).parent.parent
-SIMAI_EVENT = ("gpt7b", "llama405b")
-CASES = (
-    *((name, ()) for name in ("gpt7b", "gpt7b_as_recorded", "llama405b", "moe_trace", "gpt_trace", "gpt2_ddp", "fidelity")),
-    *((name, ("fidelity=simai",)) for name in SIMAI_EVENT),
-)
+SAMPLE = 20_000
+NO_SWEEP = ("nightly",)
 
 
-def run(checkout: Path, example: str, sets: tuple[str, ...], out: Path) -> None:
-    """Sweep an example with the sources of `checkout`."""
+def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Specs as paths in a checkout, each with what it is run with."""
+    for path in sorted((HERE / "examples").glob("*.yaml")):
+        if path.stem not in NO_SWEEP:
+            yield f"examples/{path.name}", ()
+    for name in ("gpt7b", "llama405b"):
+        yield f"examples/{name}.yaml", ("fidelity=simai",)
+    for path in sorted((HERE / "benchmarks" / "spaces").glob("*.yaml")):
+        yield f"benchmarks/spaces/{path.name}", (f"sample.n={SAMPLE}",)
+
+
+def run(checkout: Path, spec: str, sets: tuple[str, ...], out: Path) -> None:
+    """Sweep a spec with the sources of `checkout`."""
     options = [part for assignment in sets for part in ("--set", assignment)]
-    command = [sys.executable, "-m", "sweep", "run", str(checkout / "examples" / f"{example}.yaml"), "--out", str(out)]
+    command = [sys.executable, "-m", "sweep", "run", str(checkout / spec), "--out", str(out)]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     subprocess.run([*command, "--top", "1", *options], check=True, cwd=checkout, env=environment, stdout=subprocess.DEVNULL)
 
@@ -72,19 +81,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path)
     parser.add_argument("--kept", type=Path)
-    parser.add_argument("--only", nargs="*", help="names of examples")
+    parser.add_argument("--only", nargs="*", help="names of specs")
     given = parser.parse_args()
     faults = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for example, sets in CASES:
-            if given.only and example not in given.only:
+        for spec, sets in cases():
+            if given.only and Path(spec).stem not in given.only:
                 continue
-            label = " ".join((example, *sets))
-            old_out = (given.kept or Path(scratch)) / label.replace(" ", "-") / "old"
+            label = " ".join((spec, *sets))
+            folder = label.replace(" ", "-").replace("/", "-")
+            old_out = (given.kept or Path(scratch)) / folder / "old"
             if not old_out.exists():
-                run(given.old.resolve(), example, sets, old_out)
-            new_out = Path(scratch) / label.replace(" ", "-") / "new"
-            run(HERE, example, sets, new_out)
+                run(given.old.resolve(), spec, sets, old_out)
+            new_out = Path(scratch) / folder / "new"
+            run(HERE, spec, sets, new_out)
             old = rows(old_out)
             found = list(differences(old, rows(new_out)))
             faults += bool(found)

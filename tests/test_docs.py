@@ -161,7 +161,7 @@ def test_every_page_is_in_the_list_by_task() -> None:
 
 def test_the_recipes_for_contributors_name_what_is_there() -> None:
     """Every path in backticks exists, every name of code is in the sources, every command is one of the Makefile."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert [path for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.md)`", text) if not (ROOT / path).exists()] == []
     sources = "".join(
         path.read_text(encoding="utf-8") for folder in ("sim_core", "sweep", "tests") for path in (ROOT / folder).rglob("*.py")
