@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from sweep.commands.shared import RESULTS
+from sweep.commands.shared import Directory, result_at
 from sweep.compaction import compact
-from sweep.folder import folder_at
 from sweep.show.terminal import own_console
-from sweep.store import Store, newest
+from sweep.store import Store
 
 
-def command(
-    directory: Annotated[
-        str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
-    ] = None,
-) -> None:
+def command(directory: Directory = None) -> None:
     """Join the small files of a result into few large ones; the rows stay as they are."""
-    folder = folder_at(directory) if directory is not None else newest(RESULTS)
+    folder = result_at(directory)
     before, after = compact(Store(directory=folder))
-    own_console().print(f"{folder}: {before:,} files before, {after:,} now", soft_wrap=True, highlight=False)
+    own_console().print(f"{folder}: {before:,} files before, {after:,} now")

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sim_core import SpecError
-from sweep.commands.shared import AsJson
+from sweep.commands.shared import AsJson, names_in, write_text
 from sweep.compare.comparison import compare
-from sweep.compare.page import Entry, html_page, two_points
-from sweep.compare.report import Section, markdown, print_sections, sections
-from sweep.compare.result import Comparison, Point
+from sweep.compare.report import paged, sections, two_points
+from sweep.compare.result import Point
 from sweep.folder import folder_at
 from sweep.nightly.nights import Nights, history_of
-from sweep.show.terminal import WIDE, form_of, own_console
+from sweep.show.sections import markdown, page, print_sections
+from sweep.show.terminal import form_of, screen
 
 
 class ComparisonForm(StrEnum):
@@ -59,16 +57,17 @@ def command(
     if form is ComparisonForm.html and output is None:
         raise SpecError("--format html needs --output FILE")
     history = _history(nights, new, last) if nights else None
-    groups = None if per is None else [name for part in per for name in part.split(",") if name]
-    found = compare(old, new, top=top, by=by, per=groups)
-    parts = sections(found)
-    if form is not ComparisonForm.table:
-        _write(_text(found, parts, form, history or two_points(found)), output)
-    elif output is None:
-        print_sections(parts, own_console())
+    both = compare(old, new, top=top, by=by, per=names_in(per))
+    parts = sections(both)
+    if form is ComparisonForm.table:
+        with screen(output) as console:
+            print_sections(parts, console)
+    elif form is ComparisonForm.json:
+        write_text(json.dumps(both.as_data(), indent=1), output)
+    elif form is ComparisonForm.md:
+        write_text(markdown(parts), output)
     else:
-        with output.open("w", encoding="utf-8") as file:
-            print_sections(parts, Console(file=file, width=WIDE, markup=False))
+        write_text(page(f"{both.name}: what changed", [paged(parts, both, history or two_points(both))]), output)
 
 
 def _history(root: str, new: str, last: int) -> Sequence[Point]:
@@ -80,19 +79,3 @@ def _history(root: str, new: str, last: int) -> Sequence[Point]:
             if sweep.results == folder:
                 return history_of(known[:k], sweep.name)[-last:]
     raise SpecError(f"--nights {root}: no night there has the result {folder}")
-
-
-def _text(found: Comparison, parts: list[Section], form: ComparisonForm, history: Sequence[Point]) -> str:
-    if form is ComparisonForm.json:
-        return json.dumps(found.as_data(), indent=1)
-    if form is ComparisonForm.md:
-        return markdown(parts)
-    entry = Entry(name=found.name, sections=tuple(parts), comparison=found, history=tuple(history))
-    return html_page(f"{found.name}: what changed", (), [entry])
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.write(text.rstrip("\n") + "\n")
-    else:
-        output.write_text(text.rstrip("\n") + "\n", encoding="utf-8")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from sweep.commands.shared import write_json
 from sweep.explaining.explanation import difference, explain
 from sweep.folder import folder_at
 from sweep.reopening import BEST, plan_number, reopened
@@ -25,17 +25,15 @@ def command(
 ) -> None:
     """Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives."""
     opened = reopened(folder_at(directory), spec)
-    found = explain(opened, plan_number(opened, plan))
-    other = None if against is None else explain(opened, plan_number(opened, against))
-    told = None if other is None else difference(found, other)
+    first = explain(opened, plan_number(opened, plan))
+    second = None if against is None else explain(opened, plan_number(opened, against))
     if as_json:
-        values: dict[str, Any] = values_of(found)
-        if other is not None and told is not None:
-            apart = {"fields": told.fields, "parts": told.parts, "memory": told.memory, "verdict": told.verdict}
-            values["against"] = values_of(other) | {"difference": apart}
-        sys.stdout.write(json.dumps(values, indent=1) + "\n")
+        values = values_of(first)
+        if second is not None:
+            values["against"] = values_of(second) | {"difference": asdict(difference(first, second))}
+        write_json(values)
         return
     console = own_console()
-    print_explanation(found, console)
-    if other is not None and told is not None:
-        print_difference(found, other, told, console)
+    print_explanation(first, console)
+    if second is not None:
+        print_difference(first, second, difference(first, second), console)

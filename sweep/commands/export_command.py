@@ -36,8 +36,7 @@ def command(
     plan: Annotated[str, typer.Option(help="Its number, as in the results; best: the first of the ranking of a result.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: standard output.")] = None,
     form: Annotated[
-        ExportForm | None,
-        typer.Option("--format", help="Default: simai for the sweep of a SimAI text, else megatron."),
+        ExportForm | None, typer.Option("--format", help="Default: simai for the sweep of a SimAI text, else megatron.")
     ] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Overrides that the sweep of a spec was run with.")] = None,
     spec: Annotated[Path | None, typer.Option(help="Where the spec of a result lies now, if its files are not found.")] = None,
@@ -47,14 +46,14 @@ def command(
     if form is None:
         form = ExportForm.simai if prepared.sweep.workload.kind == SIMAI else ExportForm.megatron
     if form is ExportForm.simai:
-        path = None if loaded.workload.path is None else base / loaded.workload.path
-        given = loaded.workload
-        text = simai_text(prepared, path, number, ffn=given.ffn, heads=given.heads)
+        workload = loaded.workload
+        path = None if workload.path is None else base / workload.path
+        text = simai_text(prepared, path, number, ffn=workload.ffn, heads=workload.heads)
         for note in export_notes(prepared, number, text):
             sys.stderr.write(f"note: {note}\n")
     else:
-        one = launched(prepared.without_sample(), number)
-        text = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: _json}[form](one)
+        text_of = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: _json}[form]
+        text = text_of(launched(prepared.without_sample(), number))
     if output is None:
         sys.stdout.write(text)
     else:
@@ -77,19 +76,9 @@ def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple
     return opened.prepared, opened.spec, opened.base, plan_number(opened, plan or BEST)
 
 
-def _json(one: Launched) -> str:
+def _json(plan: Launched) -> str:
     """The plan, its result and its model as data."""
-    found = {
-        "sweep": one.name,
-        "plan": one.number,
-        "fields": one.fields,
-        "layers": one.layers,
-        "stack": one.stack,
-        "sharding": one.sharding,
-        "sequence": one.sequence,
-        "sequence_parallel": one.sequence_parallel,
-        "model": None if one.model is None else model_document(one.model),
-        "result": one.row,
-        "spec": one.spec,
-    }
-    return json.dumps(found, indent=1) + "\n"
+    names = ("fields", "layers", "stack", "sharding", "sequence", "sequence_parallel")
+    data = {"sweep": plan.name, "plan": plan.number} | {name: getattr(plan, name) for name in names}
+    model = None if plan.model is None else model_document(plan.model)
+    return json.dumps(data | {"model": model, "result": plan.row, "spec": plan.spec}, indent=1) + "\n"

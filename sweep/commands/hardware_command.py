@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Final
 
 import typer
 
 from sim_core import SpecError, hardware_yaml, preset_names, read_hardware, shown
-from sweep.commands.shared import AsJson
+from sweep.commands.shared import AsJson, write_json
 from sweep.show.inputs import print_gemm, print_hardware, print_presets
 from sweep.show.terminal import own_console
 
@@ -26,9 +25,8 @@ def command(
     if as_json:
         if gemm is not None or as_yaml:
             raise SpecError("--json: expected neither --gemm nor --yaml beside it")
-        found = [read_hardware(preset) for preset in (preset_names() if name is None else [name])]
-        documents = [one.model_dump(mode="json") for one in found]
-        sys.stdout.write(json.dumps(documents if name is None else documents[0], indent=1) + "\n")
+        documents = [read_hardware(each).model_dump(mode="json") for each in ([name] if name else preset_names())]
+        write_json(documents[0] if name else documents)
         return
     if gemm is not None:
         if name is None:
@@ -42,9 +40,9 @@ def command(
         print_hardware(read_hardware(name), own_console())
 
 
-def _sizes(given: str) -> tuple[int, int, int]:
+def _sizes(option: str) -> tuple[int, int, int]:
     """`M,N,K` as numbers."""
-    found = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in given.split(",")]
-    if len(found) != 3 or not all(0 < size <= MOST for size in found):
-        raise SpecError(f"--gemm: found {shown(given)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192")
-    return found[0], found[1], found[2]
+    sizes = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in option.split(",")]
+    if len(sizes) != 3 or not all(0 < size <= MOST for size in sizes):
+        raise SpecError(f"--gemm: found {shown(option)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192")
+    return sizes[0], sizes[1], sizes[2]

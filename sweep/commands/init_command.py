@@ -45,7 +45,5 @@ def command(
         path.unlink()
         raise
     own_console().print(
-        f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run",
-        soft_wrap=True,
-        highlight=False,
+        f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run"
     )

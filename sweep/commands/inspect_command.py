@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
-from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets
+from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json
 from sweep.one_plan import facts_of
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.terminal import own_console
@@ -29,28 +28,26 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful."""
-    console, told = own_console(), []
-    for path in files:
-        if str(path) in model_names() or path.name == "config.json":
+    console, values = own_console(), []
+    for path in map(str, files):
+        if path in model_names() or Path(path).name == "config.json":
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
-        given = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
-        facts = facts_of(str(path), given)
+        facts = facts_of(path, [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])])
         if suggest:
-            sys.stdout.write(model_yaml(*suggest_model(str(path), facts)))
-            continue
-        if kind_of(str(path)) == TRACE:
-            job = read_traces(str(path), facts)
+            sys.stdout.write(model_yaml(*suggest_model(path, facts)))
+        elif kind_of(path) == TRACE:
+            job = read_traces(path, facts)
             if as_json:
-                told.append(job_values(str(path), job))
-                continue
-            print_warnings(job.warnings, console)
-            print_job(str(path), job, console)
-            continue
-        workload, warnings = read_workload(str(path), facts)
-        if as_json:
-            told.append(workload_values(str(path), workload, warnings))
-            continue
-        print_warnings(warnings, console)
-        print_workload(str(path), workload, console)
+                values.append(job_values(path, job))
+            else:
+                print_warnings(job.warnings, console)
+                print_job(path, job, console)
+        else:
+            workload, warnings = read_workload(path, facts)
+            if as_json:
+                values.append(workload_values(path, workload, warnings))
+            else:
+                print_warnings(warnings, console)
+                print_workload(path, workload, console)
     if as_json and not suggest:
-        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        write_json(values)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import RESULTS, AsJson
+from sweep.commands.shared import RESULTS, AsJson, write_json
 from sweep.folder import folder_at
 from sweep.listing import results_below
 from sweep.show.progress import clock
-from sweep.show.tables import cell, plain_table
+from sweep.show.tables import cell, print_table
 from sweep.show.terminal import own_console
 
 DAY_S = 86_400
@@ -26,19 +24,18 @@ def command(
 ) -> None:
     """List the results below a folder: plans done, state, age, best plan."""
     folder = folder_at(RESULTS if directory is None else directory)
-    found = results_below(folder)
+    results = results_below(folder)
     if as_json:
-        sys.stdout.write(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+        write_json([asdict(result) for result in results])
         return
-    if not found:
+    if not results:
         raise SpecError(f"{folder}: holds no results of a sweep")
-    headings = ["result", "sweep", "plans", "of", "state", "age", "best", "", "plan"]
-    lines = [
-        [one.folder, one.name, f"{one.done:,}", f"{one.total:,}", one.state, _age(one.age_s)]
-        + ([one.by, cell(one.by, one.best), str(one.plan)] if one.plan is not None else ["-", "", "-"])
-        for one in found
-    ]
-    plain_table(headings, list(zip(*lines, strict=True)), own_console(), left=2)
+    rows = []
+    for each in results:
+        best = ["-", "", "-"] if each.plan is None else [each.by, cell(each.by, each.best), str(each.plan)]
+        rows.append([each.folder, each.name, f"{each.done:,}", f"{each.total:,}", each.state, _age(each.age_s), *best])
+    headings = ("result", "sweep", "plans", "of", "state", "age", "best", "", "plan")
+    print_table(headings, rows, own_console(), left=(0, 1), gap=2)
 
 
 def _age(seconds: float) -> str:

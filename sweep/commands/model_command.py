@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from sim_core import SpecError, model_names, model_yaml, parse_yaml, read_model, shown
-from sweep.commands.shared import AsJson
-from sweep.show.models import print_model, print_models
+from sweep.commands.shared import AsJson, write_json
+from sweep.show.inputs import print_model, print_models
 from sweep.show.terminal import own_console
-
-Sets = Annotated[list[str] | None, typer.Option("--set", help="A number of the model: sequence=8192, experts.topk=4.")]
 
 
 def command(
     name: Annotated[
         str | None, typer.Argument(help="A model by name, a YAML file, a config.json, Megatron-LM arguments; default: list.")
     ] = None,
-    sets: Sets = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="A number of the model: sequence=8192, experts.topk=4.")
+    ] = None,
     as_json: AsJson = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the numbers as YAML, to edit and use.")] = False,
 ) -> None:
     """List the models, or show the parameters and FLOPs of one, with its source."""
-    if as_json:
-        values = dict(_assigned(each) for each in sets or []) if name else {}
-        found = [read_model(each, values) for each in ([name] if name else model_names())]
-        documents = [one.model_dump(mode="json") for one in found]
-        sys.stdout.write(json.dumps(documents[0] if name else documents, indent=1) + "\n")
-        return
     if name is None:
-        print_models([read_model(each) for each in model_names()], own_console())
+        models = [read_model(each) for each in model_names()]
+        if as_json:
+            write_json([model.model_dump(mode="json") for model in models])
+        else:
+            print_models(models, own_console())
         return
-    model = read_model(name, dict(_assigned(each) for each in sets or []))
-    if as_yaml:
+    model = read_model(name, dict(_assigned(text) for text in sets or []))
+    if as_json:
+        write_json(model.model_dump(mode="json"))
+    elif as_yaml:
         sys.stdout.write(model_yaml(model))
     else:
         print_model(model, own_console())

@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from sim_core import SimError
+from sweep.commands.shared import interruptible
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.folder import Folder
 from sweep.nightly.night import EXIT_FAILURES, Runtime, run_night
 from sweep.nightly.spec import NightlySpec, load_nightly
 from sweep.show.progress import progress_display
-from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.show.terminal import own_console, sigterm_raises
 from sweep.slices import LIMIT_S
 
 
@@ -30,25 +31,22 @@ def command(
     """Run the sweeps of a nightly file, compare with last night, notify. Exit code: 0 fine, 1 regressions, 2 failures."""
     console = own_console()
     try:
-        spec = load_nightly(file, sets or [])
-        runtime = Runtime(
-            executor=lambda writer, out: _executor(spec, writer, out),
-            log=lambda text: console.print(text, soft_wrap=True, highlight=False),
-            progress=lambda: progress_display(console),
-        )
-        with sigterm_raises():
+        with interruptible(console, "Interrupted. Run the same command to resume."):
+            spec = load_nightly(file, sets or [])
+            runtime = Runtime(
+                executor=lambda writer, out: _executor(spec, writer, out),
+                log=console.print,
+                progress=lambda: progress_display(console),
+            )
             check_persistent(spec.root, "root")
             outcome = run_night(spec, file.parent, runtime)
-    except (KeyboardInterrupt, Terminated) as stop:
-        console.print("Interrupted. Run the same command to resume.")
-        raise typer.Exit(exit_code(stop)) from None
     except (SimError, OSError) as error:
         where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         sys.stderr.write(f"error: {' '.join(where.split())}\n")
         raise typer.Exit(EXIT_FAILURES) from None
     if not outcome.did_nothing:
-        console.print(f"Report: {outcome.folder}", soft_wrap=True, highlight=False)
-    console.print(outcome.summary, soft_wrap=True, highlight=False)
+        console.print(f"Report: {outcome.folder}")
+    console.print(outcome.summary)
     raise typer.Exit(outcome.code)
 
 

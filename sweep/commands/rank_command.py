@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,21 +15,16 @@ from rich.console import Console
 
 from sim_core import SpecError
 from sweep.columns import result_schema
-from sweep.commands.shared import RESULTS, AsJson
+from sweep.commands.shared import AsJson, Directory, names_in, result_at, write_text
 from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
-from sweep.folder import Folder, folder_at
 from sweep.ranking import TOP, rank
 from sweep.relaxing import relax, relaxed_rows
 from sweep.reopening import reopened
-from sweep.show.ranked import print_ranking
-from sweep.show.relaxed import print_relaxed
-from sweep.show.results import print_disagreement
-from sweep.show.stability import print_stability, stable_rows
+from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
 from sweep.show.tables import rows_text
-from sweep.show.terminal import WIDE, form_of, own_console
-from sweep.stability import CANDIDATES, Stability, sigmas_of, stability
-from sweep.store import newest
+from sweep.show.terminal import form_of, own_console, screen
+from sweep.stability import CANDIDATES, sigmas_of, stability
 from sweep.uncertainty.own_runs import names_plans, read_steps
 from sweep.validation.residuals import own_runs
 from sweep.validation.simulation import run_rows
@@ -46,9 +41,7 @@ class Form(StrEnum):
 
 
 def command(
-    directory: Annotated[
-        str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
-    ] = None,
+    directory: Directory = None,
     by: Annotated[str | None, typer.Option(help="Column to rank by. Default: the spec's first objective.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Rows. Default: 20, or 1 per group.")] = None,
     where: Annotated[str | None, typer.Option(help="Condition in SQL: 'all_gpus <= 512 and tp > 1'.")] = None,
@@ -79,72 +72,60 @@ def command(
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    folder = folder_at(directory) if directory is not None else newest(RESULTS)
+    folder = result_at(directory)
     if as_json:
         form = Form.json
     if form is None:
         form = Form(form_of(output, list(Form), Form.table))
+    groups = names_in(per)
     if compare:
         if by or per or columns or pareto or every or measured or descending is not None:
             raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
-        _compare(folder, top, where, form, output)
-        return
-    groups = None if per is None else [name for part in per for name in part.split(",") if name]
-    if stable:
+        both = compare_fidelity(folder, top=top or TOP, where=where)
+        _write(both.rows, partial(print_disagreement, both), form, output)
+    elif stable:
         if columns or pareto or every or measured or descending is not None:
             raise SpecError("--stable takes only --by, --where, --per, --top, --sigma, --candidates, --format and --output")
         sigmas = sigmas_of(sigma or [])
         wins = stability(reopened(folder), by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates)
-        _write_stability(wins, sigmas, top or TOP, form, output)
-        return
-    if relaxed:
+        show = partial(print_stability, wins, sigmas, top or TOP)
+        _write(stable_rows(wins, top or TOP), show, form, output)
+    elif relaxed:
         if columns or pareto or every or measured or top:
             raise SpecError("--relax takes only --by, --where, --per, --descending, --format and --output")
         opened = reopened(folder)
-        found = relax(opened, by=by, where=where, per=groups, descending=descending)
-        if form is not Form.table:
-            _write_rows(relaxed_rows(found, result_schema(opened.prepared.sweep.space)), form, output)
-        else:
-            _on_screen(lambda console: print_relaxed(found, opened.notes, console), output)
-        return
-    ranking = rank(
-        folder,
-        by=by,
-        top=top,
-        where=where,
-        per=groups,
-        columns=columns.split(",") if columns else (),
-        descending=descending,
-        pareto=pareto.split(",") if pareto else (),
-        every=every,
-        measured=_measured(measured) if measured else None,
-    )
-    if form is not Form.table:
-        _write_rows(ranking.rows, form, output)
+        constraints = relax(opened, by=by, where=where, per=groups, descending=descending)
+        rows = relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
+        _write(rows, partial(print_relaxed, constraints, opened.notes), form, output)
+    else:
+        ranking = rank(
+            folder,
+            by=by,
+            top=top,
+            where=where,
+            per=groups,
+            columns=columns.split(",") if columns else (),
+            descending=descending,
+            pareto=pareto.split(",") if pareto else (),
+            every=every,
+            measured=_measured(measured) if measured else None,
+        )
+        if form is Form.table and output is None:
+            own_console().print(f"{folder}:")
+        _write(ranking.rows, partial(print_ranking, ranking), form, output)
+
+
+def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: Path | None) -> None:
+    """A table on the screen or in a file; else the rows as csv, json or parquet, with all digits."""
+    if form is Form.table:
+        with screen(output) as console:
+            show(console)
+    elif form is not Form.parquet:
+        write_text(rows_text(rows, form.value), output)
     elif output is None:
-        own_console().print(f"{folder}:")
-        print_ranking(ranking, own_console())
+        raise SpecError("--format parquet needs --output FILE")
     else:
-        with output.open("w", encoding="utf-8") as file:
-            print_ranking(ranking, Console(file=file, width=WIDE, markup=False))
-
-
-def _write_stability(
-    found: Sequence[Stability], sigmas: Mapping[str, float], top: int, form: Form, output: Path | None
-) -> None:
-    if form is not Form.table:
-        _write_rows(stable_rows(found, top), form, output)
-    else:
-        _on_screen(lambda console: print_stability(found, sigmas, top, console), output)
-
-
-def _on_screen(show: Callable[[Console], None], output: Path | None) -> None:
-    """Print to the terminal, or to the file `output`."""
-    if output is None:
-        show(own_console())
-    else:
-        with output.open("w", encoding="utf-8") as file:
-            show(Console(file=file, width=WIDE, markup=False, highlight=False))
+        pq.write_table(rows, output)
 
 
 def _measured(path: Path) -> Measured:
@@ -155,23 +136,3 @@ def _measured(path: Path) -> Measured:
     if not len(runs.error):
         raise SpecError(f"{path}: no run could be simulated (sweep validate {path} says why)")
     return Measured(steps={}, runs=runs)
-
-
-def _write_rows(rows: pa.Table, form: Form, output: Path | None) -> None:
-    """Rows as csv, json or parquet, with all digits."""
-    if form is Form.parquet:
-        if output is None:
-            raise SpecError("--format parquet needs --output FILE")
-        pq.write_table(rows, output)
-    elif output is None:
-        sys.stdout.write(rows_text(rows, form.value) + "\n")
-    else:
-        output.write_text(rows_text(rows, form.value) + "\n", encoding="utf-8")
-
-
-def _compare(folder: Folder, top: int | None, where: str | None, form: Form, output: Path | None) -> None:
-    found = compare_fidelity(folder, top=top or 20, where=where)
-    if form is Form.table:
-        _on_screen(lambda console: print_disagreement(found, console), output)
-    else:
-        _write_rows(found.rows, form, output)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from sim_core import read_traces, replay
-from sweep.commands.shared import FactSets, Step, print_warnings
-from sweep.one_plan import facts_of
+from sim_core import replay
+from sweep.commands.shared import AsJson, FactSets, Step, print_warnings, traces_at, write_json
 from sweep.show.terminal import own_console
 from sweep.show.traces import print_replay, replay_values
 
@@ -26,14 +23,14 @@ def command(
     ] = None,
     step: Step = None,
     sets: FactSets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rebuild the recorded step with the event engine, and print the error."""
     console = own_console()
-    job = read_traces(trace, facts_of(trace, [*(sets or []), *([f"step={step}"] if step else [])]))
+    job = traces_at(trace, sets, step)
     print_warnings(job.warnings, Console(stderr=True, markup=False) if as_json else console)
-    found = replay(job, of_ranks=job.whole if ranks is None else ranks)
+    replayed = replay(job, of_ranks=job.whole if ranks is None else ranks)
     if as_json:
-        sys.stdout.write(json.dumps(replay_values(found), indent=1) + "\n")
+        write_json(replay_values(replayed))
     else:
-        print_replay(trace, found, console)
+        print_replay(trace, replayed, console)

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from sim_core import short
-from sweep.commands.shared import RESULTS
-from sweep.folder import folder_at
+from sweep.commands.shared import result_at
 from sweep.report.content import content_of
 from sweep.report.page import report_page
 from sweep.show.terminal import own_console
-from sweep.store import newest
 
 
 def command(
@@ -24,8 +22,8 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
-    folder = folder_at(directory) if directory is not None else newest(RESULTS)
+    folder = result_at(directory)
     content = content_of(folder)
     output.write_text(report_page(content), encoding="utf-8")
     size = short(output.stat().st_size, "B")
-    own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {size}", soft_wrap=True)
+    own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {size}")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -18,17 +16,20 @@ from sweep.commands.shared import (
     Executing,
     Fresh,
     Out,
+    Quiet,
     SliceLimit,
+    SpecFile,
     SpecSets,
     Workers,
+    interruptible,
     introduce,
     make_ready,
     prepared_spec,
     results_folder,
     say_if_compiling,
+    write_json,
 )
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
-from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.executors.inline import InlineExecutor
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
@@ -38,8 +39,8 @@ from sweep.ranking import outcome, rank
 from sweep.show.progress import clock, progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.results import print_reasons
-from sweep.show.tables import rows_text
-from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.show.tables import plural, rows_text
+from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
 from sweep.spec import load_spec
 from sweep.store import Store
@@ -49,7 +50,7 @@ SHORT_S: Final = 2.0
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
+    spec: SpecFile,
     out: Out = None,
     executor: Executing = Kind.local,
     workers: Workers = None,
@@ -58,11 +59,11 @@ def command(
     only_plan: Annotated[bool, typer.Option("--dry-run", help="Print what a run would do; store nothing.")] = False,
     fresh: Fresh = False,
     top: Annotated[int | None, typer.Option(min=0, help="Rows of the final table (per group); 0: no table.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the ranked rows, as JSON.")] = False,
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
-    console = Console(quiet=True) if quiet or as_json else own_console(of_a_run=True)
+    console = own_console(of_a_run=True, quiet=quiet or as_json)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     introduce(loaded, prepared, console)
@@ -72,18 +73,16 @@ def command(
         return
     check_persistent(out)
     Store(directory=folder).check(prepared.provenance, fresh=fresh)
-    try:
-        begun = time.monotonic()
-        with sigterm_raises(), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
-            if executor is Kind.ray:
-                console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
-            make_ready(prepared, console)
-            if _by_default(executor, workers) and cpu_seconds(prepared.sweep, prepared.sweep.space.count) < SHORT_S:
-                running = InlineExecutor()
-            progress = _run(prepared, Store(directory=folder), running, fresh, console)
-    except (KeyboardInterrupt, Terminated) as stop:
-        console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
-        raise typer.Exit(exit_code(stop)) from None
+    stopped = f"Interrupted. Finished slices are in {folder}; run the same command to resume."
+    begun = time.monotonic()
+    with interruptible(console, stopped), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
+        if executor is Kind.ray:
+            console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
+        make_ready(prepared, console)
+        if _by_default(executor, workers) and cpu_seconds(prepared.sweep, prepared.sweep.space.count) < SHORT_S:
+            running = InlineExecutor()
+        with progress_display(console) as watch:
+            progress = run_sweep(prepared, Store(directory=folder), running, fresh=fresh, watch=watch, log=console.print)
     if as_json and top != 0:
         sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
     count = 0 if isinstance(running, InlineExecutor) else running.workers
@@ -91,34 +90,30 @@ def command(
 
 
 def _dry_run(
-    prepared: Prepared, folder: Folder, executor: Kind, given: int | None, fresh: bool, console: Console, *, as_json: bool
+    prepared: Prepared, folder: Folder, executor: Kind, workers: int | None, fresh: bool, console: Console, *, as_json: bool
 ) -> None:
     store, count = Store(directory=folder), prepared.sweep.space.count
     store.check_held(prepared.provenance, fresh=fresh)
     left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
     say_if_compiling(console)
-    found = dry_run(prepared)
-    short_run = _by_default(executor, given) and count * found.seconds_per_plan < SHORT_S
-    workers = 0 if short_run else _at_once(executor, given)
-    print_reasons(found.reasons, console, f"Of {found.probed:,} plans spread over the space")
+    sample = dry_run(prepared)
+    short_run = _by_default(executor, workers) and count * sample.seconds_per_plan < SHORT_S
+    at_once = 0 if short_run else _at_once(executor, workers)
+    print_reasons(sample.reasons, console, f"Of {sample.probed:,} plans spread over the space")
     if left < count:
-        console.print(
-            f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.", soft_wrap=True, highlight=False
-        )
-    seconds, size = (found.seconds(left, workers), found.size(left, workers)) if left else (0.0, 0.0)
+        console.print(f"{folder} holds {count - left:,} of {count:,} plans; {left:,} are left.")
+    seconds, size = (sample.seconds(left, at_once), sample.size(left, at_once)) if left else (0.0, 0.0)
     if as_json:
-        data = {"plans": count, "left": left, "probed": found.probed, "reasons": found.reasons, "workers": workers}
-        sys.stdout.write(json.dumps(data | {"seconds": seconds, "bytes": size}, indent=1) + "\n")
-    simulated = left * found.seconds_per_plan / max(workers, 1)
+        data = {"plans": count, "left": left, "probed": sample.probed, "reasons": sample.reasons, "workers": at_once}
+        write_json(data | {"seconds": seconds, "bytes": size})
+    simulated = left * sample.seconds_per_plan / max(at_once, 1)
     console.print(
-        f"About {1 / found.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about {clock(seconds)} (h:min:s) "
-        f"{_with(workers)} on free CPUs, {clock(simulated)} of it to simulate, and "
-        f"{short(size, 'B')} of results{_free(folder)}. Nothing was stored.",
-        highlight=False,
-        soft_wrap=True,
+        f"About {1 / sample.seconds_per_plan:,.0f} plans/s per worker: {left:,} plans take about {clock(seconds)} (h:min:s) "
+        f"{_with(at_once)} on free CPUs, {clock(simulated)} of it to simulate, and "
+        f"{short(size, 'B')} of results{_free(folder)}. Nothing was stored."
     )
-    if "" not in found.reasons:
-        console.print("No plan can run." if found.probed == count else "None of these plans can run.")
+    if "" not in sample.reasons:
+        console.print("No plan can run." if sample.probed == count else "None of these plans can run.")
         raise typer.Exit(EXIT_NO_PLAN)
 
 
@@ -127,7 +122,7 @@ def _by_default(executor: Kind, workers: int | None) -> bool:
 
 
 def _with(workers: int) -> str:
-    return f"with {workers} worker{'s' * (workers != 1)}" if workers else "in this process"
+    return f"with {plural(workers, 'worker')}" if workers else "in this process"
 
 
 def _at_once(executor: Kind, workers: int | None) -> int:
@@ -146,26 +141,19 @@ def _free(folder: Folder) -> str:
     return f" ({short(shutil.disk_usage(place).free, 'B')} are free)"
 
 
-def _run(prepared: Prepared, store: Store, executor: Executor, fresh: bool, console: Console) -> Progress:
-    with progress_display(console) as watch:
-        return run_sweep(
-            prepared, store, executor, fresh=fresh, watch=watch, log=lambda text: console.print(text, soft_wrap=True)
-        )
-
-
 def _conclude(progress: Progress, folder: Folder, workers: int, top: int | None, console: Console) -> None:
     resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
     if progress.done:
         took = f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s"
-        console.print(f"{took} {_with(workers)}{resumed}", highlight=False)
+        console.print(f"{took} {_with(workers)}{resumed}")
     else:
         console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
     if top != 0:
         print_ranking(rank(folder, top=top), console)
-    console.print(f"Results: {folder}  (more: sweep rank --help)", soft_wrap=True)
+    console.print(f"Results: {folder}  (more: sweep rank --help)")
     ok, failed = outcome(folder)
     if failed:
-        console.print(f"{failed:,} plan{'s' * (failed != 1)} failed (see the column reason); --fresh runs all plans again.")
+        console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")
         raise typer.Exit(EXIT_FAILED_PLANS)
     if not ok:
         console.print("No plan can run.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,9 +14,12 @@ from sweep.commands.shared import (
     Executing,
     Fresh,
     Out,
+    Quiet,
     SliceLimit,
+    SpecFile,
     SpecSets,
     Workers,
+    interruptible,
     introduce,
     make_ready,
     prepared_spec,
@@ -32,14 +34,14 @@ from sweep.search.search import Answer, as_search, run_search
 from sweep.show.progress import progress_display
 from sweep.show.ranked import print_ranking
 from sweep.show.tables import rows_text
-from sweep.show.terminal import Terminated, exit_code, own_console, sigterm_raises
+from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
 from sweep.spec import load_spec
 from sweep.store import Store
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="The sweep, a YAML file.")],
+    spec: SpecFile,
     out: Out = None,
     best: Annotated[int, typer.Option(min=1, help="How many plans, of each group if the spec has `per`.")] = 1,
     within: Annotated[float, typer.Option(min=0, max=1, help="Also all plans this part worse than the best: 0.03.")] = 0.0,
@@ -48,11 +50,11 @@ def command(
     slice_limit: SliceLimit = LIMIT_S,
     sets: SpecSets = None,
     fresh: Fresh = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the best plans, as JSON.")] = False,
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
-    console = Console(quiet=True) if quiet or as_json else own_console(of_a_run=True)
+    console = own_console(of_a_run=True, quiet=quiet or as_json)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
@@ -63,22 +65,19 @@ def command(
     folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
-    try:
-        with sigterm_raises(), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
-            make_ready(prepared, console, BOUNDS)
-            begun = time.monotonic()
-            with progress_display(console) as watch:
-                answer = run_search(prepared, objective, store, running, fresh=fresh, watch=watch)
-    except (KeyboardInterrupt, Terminated) as stop:
-        console.print(f"Interrupted. Finished slices are in {folder}; run the same command to resume.")
-        raise typer.Exit(exit_code(stop)) from None
+    stopped = f"Interrupted. Finished slices are in {folder}; run the same command to resume."
+    with interruptible(console, stopped), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
+        make_ready(prepared, console, BOUNDS)
+        begun = time.monotonic()
+        with progress_display(console) as watch:
+            answer = run_search(prepared, objective, store, running, fresh=fresh, watch=watch)
     print_answer(answer, time.monotonic() - begun, console)
     ranked = rank(folder, top=best if within == 0 else None)
     if as_json:
         sys.stdout.write(rows_text(ranked.rows, "json") + "\n")
     if not quiet and not as_json:
         print_ranking(ranked, console)
-    console.print(f"Results: {folder}  (more: sweep rank --help)", soft_wrap=True)
+    console.print(f"Results: {folder}  (more: sweep rank --help)")
     if not answer.rows:
         console.print("No plan can run.")
         raise typer.Exit(EXIT_NO_PLAN)
@@ -90,7 +89,5 @@ def print_answer(answer: Answer, seconds: float, console: Console) -> None:
     console.print(
         f"{answer.plans:,} plans searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
         f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
-        "the bounds of the others prove that they are worse.",
-        highlight=False,
-        soft_wrap=True,
+        "the bounds of the others prove that they are worse."
     )

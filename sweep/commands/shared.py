@@ -1,26 +1,35 @@
-"""What several commands share: exit codes, the default folder of results, an option, preparing a spec."""
+"""What several commands share: options, the folder of results, specs made ready, what is written where."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, STEP, SpecError, cache_dir, is_compiled, short, shown
+from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, read_traces, short, shown
 from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at
+from sweep.one_plan import facts_of
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
-from sweep.show.terminal import signals_end_at_once
+from sweep.show.tables import plural
+from sweep.show.terminal import Terminated, exit_code, signals_end_at_once, sigterm_raises
 from sweep.spec import SweepSpec
+from sweep.store import newest
+from sweep.validation.table import Row
 from sweep.warming import warm_up
 
 RESULTS: Final = Path("results")
 
+Directory = Annotated[str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
+SpecFile = Annotated[Path, typer.Argument(help="The sweep, a YAML file.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 FactSets = Annotated[list[str] | None, typer.Option("--set", help="A fact that the file does not state: pp=4, ep=2, layers=8.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Step = Annotated[
@@ -35,8 +44,6 @@ Records = Annotated[
         "--record", help="A value in place of the file's: embedding_layer='0.05 ms', layernorm='0 B', NAME=keep, NAME=model."
     ),
 ]
-
-
 Out = Annotated[str | None, typer.Option(help="Folder for the results, a path or URI. Default: results/NAME-HASH.")]
 Executing = Annotated[
     Kind, typer.Option(help="Processes on this machine, or Ray: the cluster in RAY_ADDRESS, else one started here.")
@@ -54,6 +61,11 @@ SpecSets = Annotated[list[str] | None, typer.Option("--set", help="Override a ke
 Fresh = Annotated[bool, typer.Option(help="Delete what the folder holds, instead of resuming.")]
 
 
+def result_at(directory: str | None) -> Folder:
+    """The folder of a result: that given, else the newest under results/. Raises SpecError."""
+    return folder_at(directory) if directory is not None else newest(RESULTS)
+
+
 def results_folder(out: str | None, default: str) -> Folder:
     """The folder of `--out`, or one under results/. Raises SpecError."""
     if out is not None and not out.strip():
@@ -61,12 +73,55 @@ def results_folder(out: str | None, default: str) -> Folder:
     return folder_at(out or RESULTS / default)
 
 
+def names_in(options: Sequence[str] | None) -> list[str] | None:
+    """Columns of an option that may be given several times, each with names after commas; None if it is not given."""
+    return None if options is None else [name for option in options for name in option.split(",") if name]
+
+
 def record_sets(records: Sequence[str] | None) -> list[str]:
     """`--record NAME=VALUE` as assignments to `workload.records`. Raises SpecError."""
-    for given in records or ():
-        if "=" not in given:
-            raise SpecError(f"--record {given}: expected NAME=VALUE, such as embedding_layer='0.05 ms'")
-    return [f"records.{given}" for given in records or ()]
+    for record in records or ():
+        if "=" not in record:
+            raise SpecError(f"--record {record}: expected NAME=VALUE, such as embedding_layer='0.05 ms'")
+    return [f"records.{record}" for record in records or ()]
+
+
+def rows_of_set(rows: list[Row], name: str | None) -> list[Row]:
+    """The measured runs of the set that `--set` names; all without it. Raises SpecError."""
+    chosen = [row for row in rows if name is None or row.text("set") == name]
+    if not chosen and name is not None:
+        raise SpecError(f"--set {name}: found none, valid: {', '.join(sorted({row.text('set') for row in rows}))}")
+    return chosen
+
+
+def traces_at(source: str, sets: Sequence[str] | None, step: int | None) -> Job:
+    """The rank traces of a job, with facts given by `--set` and `--step`. Raises SimError, OSError."""
+    return read_traces(source, facts_of(source, [*(sets or []), *([f"step={step}"] if step else [])]))
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Write to the file `output`, or to standard output; the text ends with one line break."""
+    text = text.rstrip("\n") + "\n"
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def write_json(data: object) -> None:
+    """Print JSON."""
+    sys.stdout.write(json.dumps(data, indent=1) + "\n")
+
+
+@contextmanager
+def interruptible(console: Console, text: str) -> Iterator[None]:
+    """End a command that Ctrl-C or SIGTERM stops inside the block with `text` and its exit code."""
+    try:
+        with sigterm_raises():
+            yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        console.print(text)
+        raise typer.Exit(exit_code(stop)) from None
 
 
 def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
@@ -80,7 +135,7 @@ def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
 def print_warnings(warnings: Sequence[str], console: Console) -> None:
     """Print each warning on a line of its own."""
     for warning in warnings:
-        console.print(f"warning: {warning}", soft_wrap=True)
+        console.print(f"warning: {warning}")
 
 
 def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
@@ -88,19 +143,19 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
     space = prepared.sweep.space
     print_warnings(prepared.warnings, console)
     axes = " x ".join(f"{key} {len(values)}" for key, values in spec.axes.items())
-    plans = f"{space.size:,} plan{'s' * (space.size != 1)}" + (f" ({axes})" if axes else "")
+    plans = plural(space.size) + (f" ({axes})" if axes else "")
     sampled = f", of which {space.count:,} are drawn" if space.sample else ""
-    console.print(f"{spec.name}: {plans}{sampled}", soft_wrap=True)
-    console.print(f"  held: {'; '.join(space.defaults)}", soft_wrap=True)
+    console.print(f"{spec.name}: {plans}{sampled}")
+    console.print(f"  held: {'; '.join(space.defaults)}")
     for note in prepared.notes:
-        console.print(f"  note: {note}", soft_wrap=True)
+        console.print(f"  note: {note}")
     print_checks(prepared.sweep.workload.checks, console)
 
 
 def say_if_compiling(console: Console, what: str = STEP) -> None:
     """Print that the engine will be compiled, if it will be."""
     if not is_compiled(what):
-        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}", soft_wrap=True)
+        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}")
 
 
 def make_ready(prepared: Prepared, console: Console, what: str = STEP) -> None:

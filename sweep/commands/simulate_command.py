@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets
+from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, write_json
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
 from sweep.show.checks import print_checks, print_plausibility
@@ -52,11 +50,11 @@ def command(
     if model is not None:
         workload["model"] = model
     workload["micro_batch"] = micro_batch
-    given = [*(sets or []), *(f"workload.{each}" for each in record_sets(records))]
-    prepared = prepare_plan(workload, hardware, fidelity.value, given)
+    changes = [*(sets or []), *(f"workload.{each}" for each in record_sets(records))]
+    prepared = prepare_plan(workload, hardware, fidelity.value, changes)
     if as_json:
         row = row_of(prepared)
-        sys.stdout.write(json.dumps({"result": row, "notes": [*prepared.warnings, *prepared.notes]}, indent=1) + "\n")
+        write_json({"result": row, "notes": [*prepared.warnings, *prepared.notes]})
         raise typer.Exit(0 if row["status"] == "ok" else EXIT_FAILED_PLANS)
     print_warnings(prepared.warnings, console)
     print_checks(prepared.sweep.workload.checks, console)
@@ -65,9 +63,9 @@ def command(
         print_simai_parts(simai_parts(prepared), console)
     print_plan(row, prepared.sweep.space.named, prepared.notes, console, parts=fidelity is Fidelity.event)
     facts = prepared.provenance["plausibility"]
-    share = row["measured_share"]
-    found = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
+    utilisation = [] if row["mfu"] is None else [(row["tflops_per_gpu"], row["mfu"])]
     hfu = [] if row["hfu"] in (None, row["mfu"]) else [row["hfu"]]
-    print_plausibility(facts, found, hfu, [] if share is None else [share], console)
+    measured = [] if row["measured_share"] is None else [row["measured_share"]]
+    print_plausibility(facts, utilisation, hfu, measured, console)
     if row["status"] != "ok":
         raise typer.Exit(EXIT_FAILED_PLANS)

@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
-from typing import Annotated
-
-import typer
 
 from sim_core import short
-from sweep.commands.shared import RESULTS, AsJson
-from sweep.folder import folder_at
+from sweep.commands.shared import AsJson, Directory, result_at, write_json
 from sweep.show.progress import clock
 from sweep.show.results import print_reasons
 from sweep.show.tables import cell
 from sweep.show.terminal import own_console
 from sweep.standing import standing
-from sweep.store import newest
 
 
 def command(
-    directory: Annotated[
-        str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")
-    ] = None,
+    directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan."""
-    folder = folder_at(directory) if directory is not None else newest(RESULTS)
-    found = standing(folder)
+    result = standing(result_at(directory))
     if as_json:
-        sys.stdout.write(json.dumps(asdict(found), indent=1) + "\n")
+        write_json(asdict(result))
         return
-    console = own_console()
-    left = f", about {clock(found.left_s)} (h:min:s) left" if found.left_s is not None else ""
-    part = found.done / found.total if found.total else 1.0
+    left = f", about {clock(result.left_s)} (h:min:s) left" if result.left_s is not None else ""
+    part = result.done / result.total if result.total else 1.0
     lines = [
-        f"{found.folder}: {found.name}, {found.state}",
-        f"  {found.done:,} of {found.total:,} plans ({part:.0%}){left}",
-        f"  {short(found.bytes, 'B')} in {found.files:,} files, the last written {clock(found.written_s)} ago",
+        f"{result.folder}: {result.name}, {result.state}",
+        f"  {result.done:,} of {result.total:,} plans ({part:.0%}){left}",
+        f"  {short(result.bytes, 'B')} in {result.files:,} files, the last written {clock(result.written_s)} ago",
     ]
-    if found.plan is not None:
-        lines.append(
-            f"  best{' so far' * (found.state != 'complete')}: plan {found.plan}, {found.by} {cell(found.by, found.best)}"
-        )
-    elif found.done:
+    if result.plan is not None:
+        so_far = " so far" * (result.state != "complete")
+        lines.append(f"  best{so_far}: plan {result.plan}, {result.by} {cell(result.by, result.best)}")
+    elif result.done:
         lines.append("  none of them can run")
-    if found.state == "incomplete":
+    if result.state == "incomplete":
         lines.append("  the same `sweep run` adds what is missing")
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
-    if found.done:
-        print_reasons({"": found.ok} | found.reasons, console, "Plans by reason")
+    console = own_console()
+    console.print("\n".join(lines))
+    if result.done:
+        print_reasons({"": result.ok} | result.reasons, console, "Plans by reason")

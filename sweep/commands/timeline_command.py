@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from sim_core import PARTS, SpecError, blocks_of, read_traces, recorded_step, replay, short, timeline
-from sweep.commands.shared import FactSets, Step, print_warnings
+from sim_core import PARTS, SpecError, blocks_of, recorded_step, replay, short, timeline
+from sweep.commands.shared import FactSets, Step, print_warnings, traces_at
 from sweep.folder import Folder, folder_at
-from sweep.one_plan import facts_of, plans_of
+from sweep.one_plan import plans_of
 from sweep.reopening import plan_number, reopened
 from sweep.show.perfetto import chrome_trace, write_plan
 from sweep.show.terminal import own_console
@@ -41,16 +41,14 @@ def command(
         return
     if plan is not None or stages is not None:
         raise SpecError(f"{source}: found no result of a sweep there; a plan and --stages need one")
-    job = read_traces(source, facts_of(source, [*(sets or []), *([f"step={step}"] if step else [])]))
+    job = traces_at(source, sets, step)
     print_warnings(job.warnings, console)
-    found = replay(job, of_ranks=job.whole)
-    output.write_text(chrome_trace(recorded_step(job), found), encoding="utf-8")
-    console.print(
-        f"{output}: recorded {short(found.recorded_s, 's')}, replayed {short(found.step_s, 's')}; open it in ui.perfetto.dev",
-        soft_wrap=True,
-    )
-    for note in found.notes:
-        console.print(f"  note: {note}", soft_wrap=True)
+    replayed = replay(job, of_ranks=job.whole)
+    output.write_text(chrome_trace(recorded_step(job), replayed), encoding="utf-8")
+    times = f"recorded {short(replayed.recorded_s, 's')}, replayed {short(replayed.step_s, 's')}"
+    console.print(f"{output}: {times}; open it in ui.perfetto.dev")
+    for note in replayed.notes:
+        console.print(f"  note: {note}")
 
 
 def _result_at(source: str) -> Folder | None:
@@ -72,32 +70,30 @@ def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | Non
     if blocks > MOST_BLOCKS:
         size = short(blocks * _BLOCK_BYTES, "B")
         raise SpecError(f"plan {number}: {blocks:,} blocks, about {size}; --stages draws some of its {plans.pp[0]} stages")
-    found = timeline(sweep.workload, sweep.hardware, plans)
-    facts = {"plan": number, "result": str(folder), **found.result()}
+    spans = timeline(sweep.workload, sweep.hardware, plans)
+    result, totals = spans.result(), spans.totals()
     with output.open("w", encoding="utf-8") as out:
-        written = write_plan(found, facts, drawn, out)
-    result, totals = found.result(), found.totals()
+        written = write_plan(spans, {"plan": number, "result": str(folder), **result}, drawn, out)
     off = max(abs(totals[name] - result[name]) for name in PARTS)
     console.print(
         f"{output}: plan {number}, step {short(result['step_time_s'], 's')}, {written:,} spans of {len(drawn)} stages, "
-        f"{short(output.stat().st_size, 'B')}; open it in ui.perfetto.dev",
-        soft_wrap=True,
+        f"{short(output.stat().st_size, 'B')}; open it in ui.perfetto.dev"
     )
     if off > 1e-9 * result["step_time_s"]:
         console.print(f"warning: its parts are off by {short(off, 's')} from those of the result: please report this plan")
     for note in opened.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        console.print(f"note: {note}")
 
 
-def _stages(given: str | None, stages: int) -> list[int]:
+def _stages(text: str | None, stages: int) -> list[int]:
     """The stages to draw. Raises SpecError."""
-    if given is None:
+    if text is None:
         return list(range(stages))
     chosen: list[int] = []
-    for part in given.split(","):
+    for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         ends = [first, last if dash else first]
         if not all(each.isascii() and each.isdecimal() and int(each) < stages for each in ends) or int(ends[0]) > int(ends[1]):
-            raise SpecError(f"--stages {given}: found {part!r}, expected stages from 0 to {stages - 1}, such as 0,{stages - 1}")
+            raise SpecError(f"--stages {text}: found {part!r}, expected stages from 0 to {stages - 1}, such as 0,{stages - 1}")
         chosen += range(int(ends[0]), int(ends[1]) + 1)
     return sorted(set(chosen))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sim_core import SpecError
-from sweep.commands.shared import AsJson
+from sweep.commands.shared import AsJson, rows_of_set
 from sweep.uncertainty.evidence import record as record_evidence
 from sweep.validation.ablations import errors_without
 from sweep.validation.collectives import as_json as collectives_json
@@ -22,7 +22,7 @@ from sweep.validation.figures import Figures, figures, figures_of
 from sweep.validation.margins import more_simulated, record, worse
 from sweep.validation.report import ablation_table, as_json, as_markdown, as_networks, as_rows
 from sweep.validation.simulation import Run, run_rows
-from sweep.validation.table import COMMITTED, Row, read_table
+from sweep.validation.table import COMMITTED, read_table
 
 EXIT_WORSE = 5
 
@@ -63,14 +63,12 @@ def command(
         raise SpecError("--record is for the whole table of published runs")
     if form is Form.json and (rows or ablate):
         raise SpecError("--rows and --ablate print tables: leave --format json out")
-    given = read_table(table or COMMITTED)
-    given = _chosen(given, only)
-    runs = run_rows(given)
-    found = figures(runs)
+    runs = run_rows(rows_of_set(read_table(table or COMMITTED), only))
+    by_set = figures(runs)
     if form is Form.json:
-        sys.stdout.write(as_json(found) + "\n")
+        sys.stdout.write(as_json(by_set) + "\n")
     else:
-        sys.stdout.write(as_markdown(found, figures_of("all", "", runs)) + "\n")
+        sys.stdout.write(as_markdown(by_set, figures_of("all", "", runs)) + "\n")
     if form is Form.md and (table is not None or rows) and any(not run.reason for run in runs):
         sys.stdout.write(f"\nNetworks:\n\n{as_networks(runs)}\n")
     if rows:
@@ -78,30 +76,21 @@ def command(
     if ablate:
         sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.timed])) + "\n")
     if table is None and only is None:
-        _hold(runs, found, form, record_them)
+        _hold(runs, by_set, form, record_them)
 
 
-def _hold(runs: list[Run], found: list[Figures], form: Form, record_them: bool) -> None:
+def _hold(runs: list[Run], by_set: list[Figures], form: Form, record_them: bool) -> None:
     """Record figures and error bars of the published runs, or hold them to those recorded."""
     evidence = evidence_of(runs)
     if form is Form.md:
         sys.stdout.write(f"\nError bars:\n\n{error_bars_markdown(evidence)}\n")
     if record_them:
-        record(found)
+        record(by_set)
         record_evidence(evidence)
     else:
-        lines = worse(found) + out_of_bounds(evidence)
+        lines = worse(by_set) + out_of_bounds(evidence)
         sys.stderr.write("".join(f"worse than recorded: {line}\n" for line in lines))
-        if not lines and more_simulated(found):
+        if not lines and more_simulated(by_set):
             sys.stderr.write("more runs are simulated than when the figures were recorded: sweep validate --record\n")
         if lines:
             raise typer.Exit(EXIT_WORSE)
-
-
-def _chosen(given: list[Row], only: str | None) -> list[Row]:
-    if only is None:
-        return given
-    chosen = [row for row in given if row.text("set") == only]
-    if not chosen:
-        raise SpecError(f"--set {only}: found none, valid: {', '.join(sorted({row.text('set') for row in given}))}")
-    return chosen

@@ -151,10 +151,7 @@ def _champions(
     )
     return {
         tuple(row[name] for name in per): Champion(
-            plan=row["plan"],
-            values={name: row[name] for name in pairs.varying},
-            value=row[by],
-            step_time_s=row["step_time_s"],
+            plan=row["plan"], values={name: row[name] for name in pairs.varying}, value=row[by], step_time_s=row["step_time_s"]
         )
         for row in rows
     }

@@ -1,46 +1,36 @@
-"""A comparison as sections of sentences and tables, and sections as terminal text or Markdown."""
+"""A comparison as sections: sentences, tables, and the figures of its page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
-from sweep.compare.result import Comparison, Group, Moved, Shift, Steps
-from sweep.show.tables import SHORT_COLUMN, SHORT_PART, TABLE_WIDTH, cell
+from sweep.compare.result import Comparison, Group, Moved, Point, Shift, Steps
+from sweep.show.sections import Section
+from sweep.show.tables import SHORT_PART, cell, heading, plural, values_text
 
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"
 _FOLLOWS: Final = {"dp": "all_gpus", "global_batch": "ga"}
 """Plan columns that need not be printed if the other one is."""
+_UP: Final = "#c4622d"
+_DOWN: Final = "#3465a4"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A heading, sentences, and a table of text, its headings in the first row (empty for no table)."""
-
-    heading: str
-    lines: tuple[str, ...] = ()
-    table: tuple[tuple[str, ...], ...] = ()
-
-
-def sections(found: Comparison) -> list[Section]:
+def sections(both: Comparison) -> list[Section]:
     """The whole comparison. Empty sections are left out, except for the inputs and the step times."""
     return [
-        _head(found),
-        _inputs(found),
-        _groups(found),
-        *_steps(found.steps),
-        *_largest(found),
-        *_moved("Became infeasible", found.became_infeasible, "by new reason"),
-        *_moved("Now failing", found.became_failed, "by new reason"),
-        *_moved("Became feasible", found.became_feasible, "by old reason"),
-        *_moved("New plans", found.new_plans, "by status or reason"),
-        *_moved("Vanished plans", found.vanished_plans, "by old status or reason"),
+        _head(both),
+        _inputs(both),
+        _groups(both),
+        *_steps(both.steps),
+        *_largest(both),
+        *_moved("Became infeasible", both.became_infeasible, "by new reason"),
+        *_moved("Now failing", both.became_failed, "by new reason"),
+        *_moved("Became feasible", both.became_feasible, "by old reason"),
+        *_moved("New plans", both.new_plans, "by status or reason"),
+        *_moved("Vanished plans", both.vanished_plans, "by old status or reason"),
     ]
 
 
@@ -51,42 +41,37 @@ def percent(change: float) -> str:
 
 def plan_text(values: Mapping[str, Any], without: Sequence[str] = ()) -> str:
     """A plan in short form: `tp 2, pp 1, ckpt none`, leaving out `without` and columns that follow from others."""
-    known = {*values, *without}
-    hidden = {*without, "plan", "step_time_s", *(name for name, other in _FOLLOWS.items() if other in known)}
-    parts = [f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}" for name, value in values.items() if name not in hidden]
-    return ", ".join(parts) or "the only plan"
+    hidden = {*without, "plan", "step_time_s"}
+    hidden |= {name for name, other in _FOLLOWS.items() if other in {*values, *without}}
+    return values_text({name: value for name, value in values.items() if name not in hidden}) or "the only plan"
 
 
 def group_text(group: Mapping[str, Any]) -> str:
     """A group in short form; `all plans` if there is only one group."""
-    return ", ".join(f"{SHORT_COLUMN.get(name, name)} {cell(name, value)}" for name, value in group.items()) or "all plans"
+    return values_text(group) or "all plans"
 
 
-def _plural(count: int, word: str = "plan") -> str:
-    return f"{count:,} {word}{'s' * (count != 1)}"
-
-
-def _head(found: Comparison) -> Section:
+def _head(both: Comparison) -> Section:
     lines = [
-        f"Old: {found.old}, {_plural(found.old_rows)}, of which {found.old_feasible:,} can run",
-        f"New: {found.new}, {_plural(found.new_rows)}, of which {found.new_feasible:,} can run",
-        f"{_plural(found.matched)} matched by value",
-        *(f"Incomplete: {text}" for text in found.incomplete),
+        f"Old: {both.old}, {plural(both.old_rows)}, of which {both.old_feasible:,} can run",
+        f"New: {both.new}, {plural(both.new_rows)}, of which {both.new_feasible:,} can run",
+        f"{plural(both.matched)} matched by value",
+        *(f"Incomplete: {text}" for text in both.incomplete),
     ]
-    if found.old_failed or found.new_failed:
-        lines.append(f"Failed plans: {found.old_failed:,} old, {found.new_failed:,} new")
-    if found.matched_without:
-        lines.append(f"{', '.join(found.matched_without)}: differs for all plans, so plans are matched without it")
-    return Section(heading=f"{found.name}: what changed", lines=tuple(lines))
+    if both.old_failed or both.new_failed:
+        lines.append(f"Failed plans: {both.old_failed:,} old, {both.new_failed:,} new")
+    if both.matched_without:
+        lines.append(f"{', '.join(both.matched_without)}: differs for all plans, so plans are matched without it")
+    return Section(heading=f"{both.name}: what changed", lines=tuple(lines))
 
 
-def _inputs(found: Comparison) -> Section:
-    lines = [change.text + ("" if change.moves_results else " (changes no result)") for change in found.inputs]
+def _inputs(both: Comparison) -> Section:
+    lines = [change.text + ("" if change.moves_results else " (changes no result)") for change in both.inputs]
     return Section(heading="Inputs", lines=tuple(lines) or ("No input changed.",))
 
 
-def _groups(found: Comparison) -> Section:
-    by = SHORT_COLUMN.get(found.by, found.by)
+def _groups(both: Comparison) -> Section:
+    by = heading(both.by)
     heads = (
         "group",
         f"old {by}",
@@ -98,45 +83,45 @@ def _groups(found: Comparison) -> Section:
         "old best plan",
         "its new rank",
     )
-    rows = [_group_row(group, found) for group in found.groups[:MAX_GROUPS]]
-    left = len(found.groups) - MAX_GROUPS
-    lines = [f"{'highest' if found.descending else 'lowest'} {found.by}" + (f", per {', '.join(found.per)}" * bool(found.per))]
+    rows = [_group_row(group, both) for group in both.groups[:MAX_GROUPS]]
+    left = len(both.groups) - MAX_GROUPS
+    lines = [f"{'highest' if both.descending else 'lowest'} {both.by}" + (f", per {', '.join(both.per)}" * bool(both.per))]
     if left > 0:
-        lines.append(f"and {_plural(left, 'more group')} (all in the JSON form)")
+        lines.append(f"and {plural(left, 'more group')} (all in the JSON form)")
     if not rows:
         return Section(heading=BEST_PLAN, lines=(*lines, "No plan can run on either side."))
     return Section(heading=BEST_PLAN, lines=tuple(lines), table=(heads, *rows))
 
 
-def _group_row(group: Group, found: Comparison) -> tuple[str, ...]:
+def _group_row(group: Group, both: Comparison) -> tuple[str, ...]:
     old, new = group.old, group.new
     change = "-" if old is None or new is None or not old.value else percent(new.value / old.value - 1)
-    same = old is not None and new is not None and _plan(old.values, found) == _plan(new.values, found)
+    same = old is not None and new is not None and _plan(old.values, both) == _plan(new.values, both)
     return (
         group_text(group.group),
-        cell(found.by, old.value) if old else "-",
-        cell(found.by, new.value) if new else "-",
+        cell(both.by, old.value) if old else "-",
+        cell(both.by, new.value) if new else "-",
         change,
         cell("step_time_s", old.step_time_s) if old else "-",
         cell("step_time_s", new.step_time_s) if new else "-",
-        plan_text(new.values, found.per) if new else "no plan can run",
-        "the same" if same else plan_text(old.values, found.per) if old else "no plan could run",
+        plan_text(new.values, both.per) if new else "no plan can run",
+        "the same" if same else plan_text(old.values, both.per) if old else "no plan could run",
         f"{group.old_plan_rank:,}" if group.old_plan_rank else group.old_plan_status or "-",
     )
 
 
-def _plan(values: Mapping[str, Any], found: Comparison) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in found.matched_without}
+def _plan(values: Mapping[str, Any], both: Comparison) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in both.matched_without}
 
 
 def _steps(steps: Steps) -> list[Section]:
     if not steps.plans:
         return [Section(heading="Step times", lines=("No plan can run on both sides.",))]
     if steps.same == steps.plans:
-        return [Section(heading="Step times", lines=(f"{_plural(steps.plans)} on both sides, none changed.",))]
+        return [Section(heading="Step times", lines=(f"{plural(steps.plans)} on both sides, none changed.",))]
     at = dict(steps.quantiles)
     lines = [
-        f"{_plural(steps.plans)} on both sides: {steps.slower:,} slower, {steps.faster:,} faster, {steps.same:,} the same",
+        f"{plural(steps.plans)} on both sides: {steps.slower:,} slower, {steps.faster:,} faster, {steps.same:,} the same",
         f"median {percent(at[0.5])}, 5 to 95 % {percent(at[0.05])} to {percent(at[0.95])}, "
         f"from {percent(at[0.0])} to {percent(at[1.0])}",
     ]
@@ -145,7 +130,7 @@ def _steps(steps: Steps) -> list[Section]:
             f"mean {cell('step_time_s', steps.mean.old_s)} -> {cell('step_time_s', steps.mean.new_s)}: {parts_text(steps.mean)}"
         )
     if steps.causes:
-        lines.append("mostly due to " + ", ".join(f"{name} ({_plural(count)})" for name, count in steps.causes))
+        lines.append("mostly due to " + ", ".join(f"{name} ({plural(count)})" for name, count in steps.causes))
     return [Section(heading="Step times", lines=tuple(lines))]
 
 
@@ -154,8 +139,8 @@ def parts_text(shift: Shift) -> str:
     return ", ".join(f"{SHORT_PART[name]} {'+' * (delta > 0)}{cell(name, delta)}" for name, delta in shift.parts) or "no part"
 
 
-def _largest(found: Comparison) -> list[Section]:
-    if not found.largest:
+def _largest(both: Comparison) -> list[Section]:
+    if not both.largest:
         return []
     heads = ("plan", "its values", "old step", "new step", "change", "cause", "parts, new - old")
     rows = [
@@ -168,55 +153,102 @@ def _largest(found: Comparison) -> list[Section]:
             shift.cause or "-",
             parts_text(shift),
         )
-        for shift in found.largest
+        for shift in both.largest
     ]
     return [Section(heading="Largest changes", table=(heads, *rows))]
 
 
-def _moved(heading: str, moved: Moved, by: str) -> list[Section]:
+def _moved(title: str, moved: Moved, by: str) -> list[Section]:
     if not moved.plans:
         return []
-    lines = (f"{_plural(moved.plans)}, {by}: " + ", ".join(f"{why} {count:,}" for why, count in moved.reasons),)
+    lines = (f"{plural(moved.plans)}, {by}: " + ", ".join(f"{why} {count:,}" for why, count in moved.reasons),)
     rows = [(str(row["plan"]), plan_text(row), cell("step_time_s", row["step_time_s"])) for row in moved.best]
-    return [Section(heading=heading, lines=lines, table=(("plan", "fastest of them", "step"), *rows) if rows else ())]
+    return [Section(heading=title, lines=lines, table=(("plan", "fastest of them", "step"), *rows) if rows else ())]
 
 
-def print_sections(parts: Sequence[Section], console: Console) -> None:
-    """Print sections; tables are not truncated, however narrow the terminal."""
-    wide = Console(
-        file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True, soft_wrap=True
-    )
-    for part in parts:
-        console.print(f"{part.heading}", highlight=False)
-        for line in part.lines:
-            console.print(f"  {line}", soft_wrap=True, highlight=False)
-        if part.table:
-            table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-            for head in part.table[0]:
-                table.add_column(head, no_wrap=True)
-            for row in part.table[1:]:
-                table.add_row(*row)
-            wide.print(table)
+def paged(parts: Sequence[Section], both: Comparison | None, history: Sequence[Point]) -> Section:
+    """The sections of one sweep as one section of a page, with figures of its comparison and of the nights, if any."""
+    figures: list[tuple[str, dict[str, Any]]] = []
+    if history:
+        ranks = [rank for point in history for rank in point.champion_rank.values() if rank]
+        rank_axis = _rank_axis(max(ranks, default=1))
+        figures += [
+            ("Step time of the best plan, s", _lines(history, "best_step_s", _step_axis(history))),
+            ("New rank of the best plan of the night before", _lines(history, "champion_rank", rank_axis)),
+            ("Plans that can run", _feasible(history)),
+        ]
+    if both is not None and both.steps.histogram and both.steps.same < both.steps.plans:
+        figures.append(("Plans by change of their step time", _histogram(both.steps)))
+    if both is not None and both.steps.mean is not None and both.steps.mean.parts:
+        figures.append(("Parts of the mean step, new - old, s", _parts(both.steps.mean)))
+    return replace(parts[0], figures=tuple(figures), below=tuple(parts[1:]))
 
 
-def markdown(parts: Sequence[Section], level: int = 2) -> str:
-    """Sections as Markdown."""
-    text: list[str] = []
-    for part in parts:
-        text += [f"{'#' * level} {_escaped(part.heading)}", ""]
-        text += [f"- {_escaped(line)}" for line in part.lines] + [""] * bool(part.lines)
-        if part.table:
-            head, *rows = part.table
-            text += [_row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
-    return "\n".join(text)
+def _step_axis(history: Sequence[Point]) -> dict[str, Any]:
+    """Logarithmic if the groups are far apart."""
+    steps = [step for point in history for step in point.best_step_s.values() if step]
+    if not steps:
+        return {"domain": [0, 1], "unit": "s"}
+    low, high = min(steps), max(steps)
+    if high > 5 * low:
+        return {"domain": [low / 1.2, high * 1.2], "log": True, "unit": "s"}
+    margin = 0.1 * (high - low)
+    return {"domain": [low - margin, high + margin], "unit": "s"}
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_escaped(text) for text in cells) + " |"
+def _rank_axis(worst: int) -> dict[str, Any]:
+    """Logarithmic, with rank 1 on top."""
+    ticks = [step * 10**k for k in range(len(str(worst))) for step in (1, 2, 5) if step * 10**k <= max(worst, 10)]
+    return {"domain": [max(worst, 10) * 1.3, 0.7], "log": True, "ticks": ticks}
 
 
-def _escaped(text: str) -> str:
-    """`text` with the special characters of Markdown and HTML escaped."""
-    for mark in "\\`*_|<>[]":
-        text = text.replace(mark, f"\\{mark}")
-    return text
+def _lines(history: Sequence[Point], field: str, axis: dict[str, Any]) -> dict[str, Any]:
+    """One line per group over the nights, with gaps for missing values."""
+    names = dict.fromkeys(name for point in history for name in getattr(point, field))
+    series = [{"name": name, "values": [getattr(point, field).get(name) for point in history]} for name in names]
+    return {"kind": "lines", "x": {"names": [point.label for point in history]}, "y": axis, "series": series}
+
+
+def _feasible(history: Sequence[Point]) -> dict[str, Any]:
+    values = [point.feasible for point in history]
+    axis = {"domain": [0, max([*values, 1]) * 1.05]}
+    return {"kind": "bars", "x": {"names": [point.label for point in history]}, "y": axis, "values": values}
+
+
+def _histogram(steps: Steps) -> dict[str, Any]:
+    """Plans by the middle of their bin, in per cent."""
+    middles = [50 * (low + high) for low, high, _ in steps.histogram]
+    values = [count for *_, count in steps.histogram]
+    return {
+        "kind": "bars",
+        "x": {"names": [f"{middle:+.3g} %" for middle in middles]},
+        "y": {"domain": [0.7, max(values) * 1.5], "log": True},
+        "values": values,
+        "colours": [_UP if middle > 0 else _DOWN for middle in middles],
+    }
+
+
+def _parts(mean: Shift) -> dict[str, Any]:
+    values = [delta for _, delta in mean.parts]
+    return {
+        "kind": "bars",
+        "x": {"names": [SHORT_PART[name] for name, _ in mean.parts]},
+        "y": {"domain": [min([*values, 0.0]) * 1.05, max([*values, 0.0]) * 1.05], "unit": "s"},
+        "values": values,
+        "colours": [_UP if delta > 0 else _DOWN for delta in values],
+    }
+
+
+def two_points(both: Comparison) -> tuple[Point, ...]:
+    """The history if there are only the two results: old and new."""
+
+    def point(label: str, feasible: int, new: bool) -> Point:
+        champions = {group_text(group.group): group.new if new else group.old for group in both.groups}
+        return Point(
+            label=label,
+            feasible=feasible,
+            best_step_s={name: champion.step_time_s if champion else None for name, champion in champions.items()},
+            champion_rank={group_text(group.group): group.old_plan_rank if new else None for group in both.groups},
+        )
+
+    return point("old", both.old_feasible, False), point("new", both.new_feasible, True)

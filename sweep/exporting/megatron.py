@@ -109,11 +109,7 @@ def _recompute(plan: Launched) -> Flags:
     method = {"full": "uniform", "every": "uniform", "block": "block"}.get(kind)
     if method is None:  # modules by Megatron's names
         return {"--recompute-granularity": ("selective",), "--recompute-modules": tuple(kind.split("+"))}
-    return {
-        "--recompute-granularity": ("full",),
-        "--recompute-method": (method,),
-        "--recompute-num-layers": (layers or "1",),
-    }
+    return {"--recompute-granularity": ("full",), "--recompute-method": (method,), "--recompute-num-layers": (layers or "1",)}
 
 
 def _data(plan: Launched) -> Flags:

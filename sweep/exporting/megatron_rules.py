@@ -91,10 +91,7 @@ _PIPELINE: tuple[Rule, ...] = (
         lambda r: not r.layout and r.vpp > 1 and r.layers // r.pp % r.vpp != 0,
         "virtual stages must divide the layers of a stage",
     ),
-    (
-        lambda r: r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp,
-        "virtual stages need at least pp micro-batches",
-    ),
+    (lambda r: r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"),
     (lambda r: bool(r.layout) and r.stages % r.pp != 0, "pp must divide the stages of --pipeline-model-parallel-layout"),
     (
         lambda r: bool(r.layout) and _expanded(r.layout).count("t") != r.layers,
@@ -121,18 +118,12 @@ _CONTEXT: tuple[Rule, ...] = (
 _EXPERTS: tuple[Rule, ...] = (
     (lambda r: r.ep > 1 and not r.experts, "--expert-model-parallel-size needs --num-experts"),
     (lambda r: bool(r.experts) and r.experts % r.ep != 0, "ep must divide --num-experts"),
-    (
-        lambda r: bool(r.experts) and r.tp > 1 and not r.sequence_parallel,
-        "experts with tp > 1 need --sequence-parallel",
-    ),
+    (lambda r: bool(r.experts) and r.tp > 1 and not r.sequence_parallel, "experts with tp > 1 need --sequence-parallel"),
     (
         lambda r: r.has("--moe-pad-expert-input-to-capacity") and not r.has("--moe-expert-capacity-factor"),
         "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor",
     ),
-    (
-        lambda r: bool(r.experts) and r.world % (r.etp * r.ep * r.pp) != 0,
-        "etp x ep x pp must divide the GPUs",
-    ),
+    (lambda r: bool(r.experts) and r.world % (r.etp * r.ep * r.pp) != 0, "etp x ep x pp must divide the GPUs"),
     (
         lambda r: r.has("--moe-shared-expert-overlap") and r.word("--moe-token-dispatcher-type", "allgather") == "allgather",
         "--moe-shared-expert-overlap needs the dispatcher alltoall or flex",
@@ -145,10 +136,7 @@ _EXPERTS: tuple[Rule, ...] = (
         lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.pp > 1 and r.vpp == 1,
         "--overlap-moe-expert-parallel-comm with pp > 1 needs virtual stages",
     ),
-    (
-        lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.ep == 1,
-        "--overlap-moe-expert-parallel-comm needs ep > 1",
-    ),
+    (lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.ep == 1, "--overlap-moe-expert-parallel-comm needs ep > 1"),
     (
         lambda r: r.has("--overlap-moe-expert-parallel-comm") and _recompute(r, "full"),
         "--overlap-moe-expert-parallel-comm does not go with full recompute",
@@ -201,10 +189,7 @@ _MEMORY: tuple[Rule, ...] = (
         ),
         "--recompute-modules moe_act and layernorm do not go with --fp8-recipe delayed",
     ),
-    (
-        lambda r: r.has("--overlap-param-gather") and not r.sharded,
-        "--overlap-param-gather needs --use-distributed-optimizer",
-    ),
+    (lambda r: r.has("--overlap-param-gather") and not r.sharded, "--overlap-param-gather needs --use-distributed-optimizer"),
     (
         lambda r: r.has("--overlap-param-gather") and not r.has("--overlap-grad-reduce"),
         "--overlap-param-gather needs --overlap-grad-reduce",

@@ -15,20 +15,20 @@ from typing import Final
 
 from sim_core import SimError, SpecError
 from sweep.compare.comparison import compare
-from sweep.compare.report import group_text
+from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
 from sweep.executors.inline import InlineExecutor
 from sweep.folder import Folder, folder_at
-from sweep.nightly.baseline import baseline_of, make_whole
+from sweep.nightly.judging import baseline_of, make_whole, regressions
 from sweep.nightly.lock import locked
-from sweep.nightly.nights import Night, Nights, SweepRecord, expired, in_order
+from sweep.nightly.nights import Night, Nights, SweepRecord, expired, history_of, in_order
 from sweep.nightly.notify import OUTCOMES, body_of, deliver_all, wanted
-from sweep.nightly.report import write_reports
 from sweep.nightly.spec import PREVIOUS, NightlySpec, SweepEntry
-from sweep.nightly.verdict import regressions
 from sweep.preparation import Prepared, prepare
+from sweep.show.sections import Section, markdown, page
+from sweep.show.tables import plural
 from sweep.spec import load_spec
 from sweep.store import Store
 from sweep.warming import warm_up
@@ -100,7 +100,7 @@ def run_night(spec: NightlySpec, base: Path, runtime: Runtime) -> Outcome:
             if latest is not None and latest.finished is None:
                 runtime.log(f"Night {latest.night} was interrupted and its inputs have changed since: it stays as it is.")
             night = nights.begin(spec.name, inputs, runtime.now(), past)
-            runtime.log(f"Night {night.night}: {len(sweeps)} sweep{'s' * (len(sweeps) != 1)}.")
+            runtime.log(f"Night {night.night}: {plural(len(sweeps), 'sweep')}.")
         night.sweeps = [sweep.record for sweep in sweeps]
         nights.write(night)
         for sweep in sweeps:
@@ -150,9 +150,9 @@ def _one_line(error: BaseException) -> str:
 
 def _inputs(spec: NightlySpec, sweeps: Sequence[_NightlySweep]) -> str:
     """Hash of everything that tonight's outcome depends on, except for past nights."""
-    found = [[sweep.record.name, sweep.record.identity or sweep.record.error, _ranking(sweep)] for sweep in sweeps]
+    ranked = [[sweep.record.name, sweep.record.identity or sweep.record.error, _ranking(sweep)] for sweep in sweeps]
     judged = [spec.thresholds.model_dump(), spec.baseline]
-    return hashlib.sha256(json.dumps([found, judged]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([ranked, judged]).encode()).hexdigest()
 
 
 def _ranking(sweep: _NightlySweep) -> object:
@@ -214,20 +214,20 @@ def _judge(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequen
         if why:
             runtime.log(f"{record.name}: the baseline, night {base.night}, was computed again: {why}")
     new = nights.results(record.results)
-    found = compare(nights.results(base.results) if base else new, new)
-    sweep.comparison = found
+    both = compare(nights.results(base.results) if base else new, new)
+    sweep.comparison = both
     record.baseline = base.night if base else None
     record.error = "" if base else _why_uncompared(spec, past, record.name)
-    record.feasible, record.failed = found.new_feasible, found.new_failed
-    record.regressions = regressions(found, spec.thresholds)
-    record.changes = [change.text for change in found.inputs if change.moves_results]
-    record.best_step_s = {group_text(group.group): group.new.step_time_s if group.new else None for group in found.groups}
-    record.champion_rank = {group_text(group.group): group.old_plan_rank for group in found.groups if base}
-    broken = found.became_failed.plans if base else found.new_failed
+    record.feasible, record.failed = both.new_feasible, both.new_failed
+    record.regressions = regressions(both, spec.thresholds)
+    record.changes = [change.text for change in both.inputs if change.moves_results]
+    record.best_step_s = {group_text(group.group): group.new.step_time_s if group.new else None for group in both.groups}
+    record.champion_rank = {group_text(group.group): group.old_plan_rank for group in both.groups if base}
+    broken = both.became_failed.plans if base else both.new_failed
     if broken:
-        reasons = ", ".join(f"{why} {count:,}" for why, count in found.became_failed.reasons)
+        reasons = ", ".join(f"{why} {count:,}" for why, count in both.became_failed.reasons)
         again = f"; delete {new} to simulate them again"
-        raise SpecError(f"{broken:,} plan{'s' * (broken != 1)} failed{f' ({reasons})' if reasons else ''}{again}")
+        raise SpecError(f"{plural(broken)} failed{f' ({reasons})' if reasons else ''}{again}")
 
 
 def _why_uncompared(spec: NightlySpec, past: Sequence[Night], name: str) -> str:
@@ -247,7 +247,7 @@ def _conclude(night: Night, runtime: Runtime) -> None:
     parts = []
     for word, texts in (("failure", failures), ("regression", worse)):
         if texts:
-            parts.append(f"{len(texts)} {word}{'s' * (len(texts) != 1)}: {_some(texts)}")
+            parts.append(f"{plural(len(texts), word)}: {_some(texts)}")
     if not parts:
         parts.append("Nothing beyond the thresholds")
     if changes:
@@ -259,6 +259,39 @@ def _conclude(night: Night, runtime: Runtime) -> None:
     night.code = EXIT_FAILURES if failures else EXIT_REGRESSIONS if worse else 0
     night.summary = "; ".join(parts)
     night.finished = runtime.now()
+
+
+def write_reports(
+    nights: Nights, night: Night, known: Sequence[Night], comparisons: Sequence[Comparison | None], history: int
+) -> None:
+    """Write the reports of `night` beside its record: Markdown, JSON, and a page with the last nights of each sweep."""
+    folder = nights.folder(night.night)
+    parts = [_sections(sweep, both) for sweep, both in zip(night.sweeps, comparisons, strict=True)]
+    lead = [night.summary, f"Night {night.night}, started {night.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"]
+    title = f"Nightly sweeps: {night.nightly}"
+    text = "\n".join([f"# {title}", "", *(f"{line}\n" for line in lead), *map(markdown, parts)])
+    folder.write_bytes("report.md", text.encode())
+    data = night.model_dump(mode="json") | {"comparisons": [both and both.as_data() for both in comparisons]}
+    folder.write_bytes("report.json", json.dumps(data, indent=1).encode())
+    on_page = [
+        paged(part, both, history_of(known, sweep.name)[-history:])
+        for sweep, part, both in zip(night.sweeps, parts, comparisons, strict=True)
+    ]
+    text = page(f"{title}, {night.started.astimezone(UTC):%Y-%m-%d}", on_page, lead=lead)
+    folder.write_bytes("report.html", text.encode())
+
+
+def _sections(sweep: SweepRecord, both: Comparison | None) -> list[Section]:
+    if sweep.status == "failed":
+        failure = [Section(heading=f"{sweep.name}: failed", lines=(sweep.error,))]
+        return failure + (sections(both) if both is not None else [])
+    verdict = tuple(f"regression: {text}" for text in sweep.regressions) or ("nothing beyond the thresholds",)
+    first = sweep.error or "the first night: nothing to compare with"
+    against = (f"compared with night {sweep.baseline}" if sweep.baseline else first,)
+    head, *rest = sections(both) if both is not None else [Section(heading=sweep.name)]
+    if not sweep.baseline:  # compared with itself: only the best plans are of interest
+        return [Section(heading=sweep.name, lines=against), *(part for part in rest if part.heading == BEST_PLAN)]
+    return [Section(heading=sweep.name, lines=(*verdict, *against, *head.lines)), *rest]
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -182,12 +182,7 @@ def history_of(nights: Sequence[Night], name: str) -> list[Point]:
         if night.finished is not None and (sweep := night.sweep(name)) is not None and sweep.status == "done"
     ]
     return [
-        Point(
-            label=label,
-            feasible=sweep.feasible,
-            best_step_s=sweep.best_step_s,
-            champion_rank=sweep.champion_rank,
-        )
+        Point(label=label, feasible=sweep.feasible, best_step_s=sweep.best_step_s, champion_rank=sweep.champion_rank)
         for label, (_, sweep) in zip(_labels([night for night, _ in done]), done, strict=True)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from importlib.metadata import version
 from typing import Any, Final
@@ -13,15 +14,17 @@ from sim_core import EXPLANATIONS, PARTS
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.ranking import rank
-from sweep.report.charts import density, heat_maps, reasons_by_axis, sensitivity, values_of
-from sweep.report.table import Columns, read_columns
+from sweep.report.table import Columns, Floats, Ints, read_columns
 from sweep.selection import quoted
-from sweep.show.error_bars import error_lines
+from sweep.show.ranked import error_lines
 from sweep.store import Store
 from sweep.validation.margins import RECORDED
 
 ROWS: Final = 3000
 """Plans that the page holds in full; of the others it has counts, densities, fronts and best values."""
+BINS: Final = 56
+MOST_AXES: Final = 16
+"""Axes that the heat map offers; each pair has a table of its own."""
 _DIGITS: Final = 6
 
 
@@ -45,12 +48,12 @@ def content_of(directory: Location) -> dict[str, Any]:
         "rows_total": len(columns.plan),
         "rows_missing": max(int(provenance.get("rows", 0)) - len(columns.plan), 0),
         "ran": len(columns.order),
-        "axes": [{"name": axis.name, "values": values_of(axis)} for axis in columns.axes],
+        "axes": [{"name": axis.name, "values": [_shown(value) for value in axis.values]} for axis in columns.axes],
         "rows": rows,
         "parts": [name for name in PARTS if name in rows],
         "sensitivity": sensitivity(columns),
         "heat": heat_maps(columns),
-        "density": [found for x, y in trade_offs if (found := density(columns, x, y))],
+        "density": [cells for x, y in trade_offs if (cells := density(columns, x, y))],
         "reasons": [{"reason": reason or "ok", "n": n, "why": EXPLANATIONS.get(reason, "")} for reason, n in counted],
         "reason_names": [reason or "ok" for reason in columns.reason.values],
         "reasons_by_axis": reasons_by_axis(columns),
@@ -78,18 +81,18 @@ def _chosen(columns: Columns, provenance: dict[str, Any]) -> list[int]:
 def _rows(connection: duckdb.DuckDBPyConnection, columns: Columns, chosen: list[int]) -> dict[str, list[Any]]:
     """The chosen rows, column by column: axes as codes, measures and parts as numbers."""
     plans = columns.plan[chosen]
-    held = columns_of(connection)  # results of earlier versions have fewer columns
-    names = [name for name in (*PARTS, "device_memory_bytes", "dp") if name in held]
+    known = columns_of(connection)  # results of earlier versions have fewer columns
+    names = [name for name in (*PARTS, "device_memory_bytes", "dp") if name in known]
     wanted = ", ".join(map(quoted, names))
     numbers = ", ".join(str(int(plan)) for plan in plans) or "-1"
-    found = connection.sql(f"SELECT plan, {wanted} FROM results WHERE plan IN ({numbers})").to_arrow_table()
-    place = {plan: k for k, plan in enumerate(found["plan"].to_pylist())}
+    stored = connection.sql(f"SELECT plan, {wanted} FROM results WHERE plan IN ({numbers})").to_arrow_table()
+    place = {plan: k for k, plan in enumerate(stored["plan"].to_pylist())}
     order = [place[int(plan)] for plan in plans]
     rows: dict[str, list[Any]] = {"plan": plans.tolist()}
     rows |= {axis.name: axis.code[chosen].tolist() for axis in columns.axes}
     rows |= {name: _digits(values[chosen].tolist()) for name, values in columns.measures.items()}
     for name in names:
-        values = found[name].to_pylist()
+        values = stored[name].to_pylist()
         rows[name] = _digits([values[k] for k in order])
     return rows
 
@@ -98,33 +101,134 @@ def _digits(values: list[Any]) -> list[Any]:
     return [None if value is None or value != value else float(f"{value:.{_DIGITS}g}") for value in values]
 
 
-def _provenance(held: dict[str, Any]) -> dict[str, Any]:
+def _provenance(provenance: dict[str, Any]) -> dict[str, Any]:
     """Where the numbers come from: the spec, the hardware, the files, the notes."""
-    files = held.get("inputs", {}).get("files", {})
+    files = provenance.get("inputs", {}).get("files", {})
     return {
-        "sweep": held.get("sweep", ""),
-        "simulator": held.get("model", ""),
+        "sweep": provenance.get("sweep", ""),
+        "simulator": provenance.get("model", ""),
         "version": version("training-plan-sweep"),
-        "spec": json.dumps(held.get("spec", {}), indent=1),
-        "notes": list(held.get("notes", ())),
-        "held": list(held.get("held", ())),
-        "checks": list(held.get("checks", ())),
+        "spec": json.dumps(provenance.get("spec", {}), indent=1),
+        "notes": list(provenance.get("notes", ())),
+        "held": list(provenance.get("held", ())),
+        "checks": list(provenance.get("checks", ())),
         "files": [{"role": role, **file} for role, file in files.items()],
-        "hardware": list(dict.fromkeys(one.get("name", "") for one in held.get("hardware", ()))),
-        "stated": held.get("plausibility", {}).get("stated", ""),
+        "hardware": list(dict.fromkeys(device.get("name", "") for device in provenance.get("hardware", ()))),
+        "stated": provenance.get("plausibility", {}).get("stated", ""),
     }
 
 
-def _validation(held: dict[str, Any]) -> dict[str, Any]:
+def _validation(provenance: dict[str, Any]) -> dict[str, Any]:
     """Recorded errors of measured runs on a device of this kind, else of all; of files nothing is recorded."""
-    model = (held.get("spec", {}).get("workload") or {}).get("model")
-    devices = {str(one.get("name", "")).split("-")[0] for one in held.get("hardware", ())}
-    known = [one for one in json.loads(RECORDED.read_text(encoding="utf-8")) if one["simulated"]]
-    same = [one for one in known if str(one["hw"]).split("-")[0].split(" ")[0] in devices]
+    model = (provenance.get("spec", {}).get("workload") or {}).get("model")
+    devices = {str(device.get("name", "")).split("-")[0] for device in provenance.get("hardware", ())}
+    known = [figures for figures in json.loads(RECORDED.read_text(encoding="utf-8")) if figures["simulated"]]
+    same = [figures for figures in known if str(figures["hw"]).split("-")[0].split(" ")[0] in devices]
     columns = ("set", "hw", "simulated", "mape", "mape_dense", "mape_experts", "worst")
     return {
         "of_model": model is not None,
         "devices": sorted(devices),
         "same": bool(same),
-        "rows": [{name: one[name] for name in columns} for one in (same or known)],
+        "rows": [{name: figures[name] for name in columns} for figures in (same or known)],
     }
+
+
+def sensitivity(columns: Columns) -> list[dict[str, Any]]:
+    """For each axis and value: the best objective, how many plans run, how many there are, and the best plan."""
+    axes = []
+    for axis in columns.axes:
+        best, plan = _best(columns, axis.code, len(axis.values))
+        axes.append(
+            {
+                "axis": axis.name,
+                "values": [_shown(value) for value in axis.values],
+                "best": [_number(value) for value in best],
+                "plan": [int(each) if each >= 0 else None for each in plan],
+                "ran": np.bincount(axis.code[columns.ran], minlength=len(axis.values)).tolist(),
+                "all": np.bincount(axis.code, minlength=len(axis.values)).tolist(),
+            }
+        )
+    return axes
+
+
+def heat_maps(columns: Columns) -> dict[str, list[float | None]]:
+    """The best objective of each pair of values, row by row, for each pair of axes `a|b`; None where no plan runs."""
+    maps = {}
+    for row, column in itertools.combinations(columns.axes[:MOST_AXES], 2):
+        width = len(column.values)
+        best, _ = _best(columns, row.code * width + column.code, len(row.values) * width)
+        maps[f"{row.name}|{column.name}"] = [_number(value) for value in best]
+    return maps
+
+
+def reasons_by_axis(columns: Columns) -> dict[str, list[list[int]]]:
+    """Rows by value of each axis and reason, [values][reasons]."""
+    number = len(columns.reason.values)
+    tables = {}
+    for axis in columns.axes:
+        counts = np.bincount(axis.code * number + columns.reason.code, minlength=len(axis.values) * number)
+        tables[axis.name] = counts.reshape(len(axis.values), number).tolist()
+    return tables
+
+
+def density(columns: Columns, x: str, y: str) -> dict[str, Any] | None:
+    """How many plans that run lie where, on logarithmic axes: cells as x, y, count; and the front that minimises both."""
+    if x not in columns.measures and x != "all_gpus":
+        return None
+    values = _of(columns, x)[columns.order]
+    others = columns.measures[y][columns.order]
+    known = (values > 0) & (others > 0)
+    if not known.any():
+        return None
+    a, b = np.log10(values[known]), np.log10(others[known])
+    counts, edges_x, edges_y = np.histogram2d(a, b, bins=BINS, range=[_around(a), _around(b)])
+    at = np.argwhere(counts > 0)
+    return {
+        "x": x,
+        "y": y,
+        "edges_x": [_number(10**edge) for edge in edges_x],
+        "edges_y": [_number(10**edge) for edge in edges_y],
+        "cells": [[int(i), int(j), int(counts[i, j])] for i, j in at],
+        "front": _front(columns.plan[columns.order][known], values[known], others[known]),
+    }
+
+
+def _around(values: Floats) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    margin = max(0.03 * (high - low), 0.02)
+    return low - margin, high + margin
+
+
+def _front(plan: Ints, x: Floats, y: Floats) -> list[list[float | int | None]]:
+    """Plans that no other beats in both, by x."""
+    order = np.lexsort((y, x))
+    least = np.minimum.accumulate(y[order])
+    first = np.concatenate(([True], y[order][1:] < least[:-1]))
+    return [[int(plan[k]), _number(x[k]), _number(y[k])] for k in order[first]]
+
+
+def _of(columns: Columns, name: str) -> Floats:
+    if name in columns.measures:
+        return columns.measures[name]
+    axis = next((each for each in columns.axes if each.name == name), None)
+    return np.zeros(len(columns.plan)) if axis is None else np.array(axis.values, np.float64)[axis.code]
+
+
+def _best(columns: Columns, code: Ints, cells: int) -> tuple[Floats, Ints]:
+    """The best objective, and its plan, of each cell; NaN and -1 where nothing runs."""
+    best, plan = np.full(cells, np.nan), np.full(cells, -1, np.int64)
+    row = np.full(cells, -1, np.int64)
+    worst_first = columns.order[::-1]
+    row[code[worst_first]] = worst_first  # the last one written stays
+    some = row >= 0
+    best[some], plan[some] = columns.measures[columns.by][row[some]], columns.plan[row[some]]
+    return best, plan
+
+
+def _number(value: float) -> float | None:
+    """A number with the digits that a chart needs."""
+    return float(f"{value:.5g}") if np.isfinite(value) else None
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, bool | int | str) or value is None else _number(value)

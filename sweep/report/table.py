@@ -46,11 +46,6 @@ class Columns:
     descending: bool
     order: Ints  # rows with a result and a value of `by`, the best first
 
-    @property
-    def cost(self) -> Floats:
-        """What is minimised: `by`, negated where more is better."""
-        return -self.measures[self.by] if self.descending else self.measures[self.by]
-
 
 def read_columns(connection: duckdb.DuckDBPyConnection, provenance: dict[str, Any]) -> Columns:
     """The columns of the results that a connection has. Raises SpecError."""
@@ -87,9 +82,9 @@ def _axis(table: pa.Table, name: str) -> Axis:
     """A column as codes of its sorted values."""
     column = table[name].combine_chunks()
     if pa.types.is_integer(column.type) and column.null_count == 0:
-        found = _of_integers(name, column.to_numpy())
-        if found is not None:
-            return found
+        axis = _of_integers(name, column.to_numpy())
+        if axis is not None:
+            return axis
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = coded.dictionary.to_pylist()
     order = sorted(range(len(values)), key=lambda k: (values[k] is None, values[k]))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from sim_core import HIGHEST_MFU, LOWEST_MFU, Check, ImpliedModel, Workload, implied_model, short
+from sweep.show.tables import plural, span
 
 LEAST_SHARE: Final = 0.01
 """Runs are warned of checks that concern at least this part of the file's compute, or an unknown part."""
@@ -21,35 +22,34 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
     if large:
         more = f" ({small} more of less than {LEAST_SHARE:.0%} each)" if small else ""
         console.print(
-            f"warning: {len(large)} doubtful record{'s' * (len(large) != 1)} of the file are used as they are{more}; "
-            "`sweep inspect` says why, workload.records (--record NAME=VALUE) changes them:",
-            soft_wrap=True,
+            f"warning: {plural(len(large), 'doubtful record')} of the file are used as they are{more}; "
+            "`sweep inspect` says why, workload.records (--record NAME=VALUE) changes them:"
         )
         for check in large:
-            console.print(f"  - {check.brief()}", soft_wrap=True)
+            console.print(f"  - {check.brief()}")
     for check in checks:
         if check.kept:
-            console.print(f"  note: kept as chosen: {check.brief()}", soft_wrap=True)
+            console.print(f"  note: kept as chosen: {check.brief()}")
 
 
 def print_all_checks(checks: Sequence[Check], console: Console) -> None:
     """Print every check with its reason and its cure."""
     console.print(f"  checks        {len(checks) or 'no'} doubtful record{'s' * (len(checks) != 1)}")
     for check in checks:
-        console.print(f"    {'kept: ' if check.kept else ''}{check.full()}", soft_wrap=True)
+        console.print(f"    {'kept: ' if check.kept else ''}{check.full()}")
 
 
-def print_model(workload: Workload, console: Console) -> None:
+def print_implied_model(workload: Workload, console: Console) -> None:
     """Print the model that a workload implies, how each number follows, and what is not known."""
     model = implied_model(workload)
-    console.print(f"  model         {_told(model)}", soft_wrap=True)
+    console.print(f"  model         {_model_text(model)}")
     for line in model.how:
-        console.print(f"    {line}", soft_wrap=True)
+        console.print(f"    {line}")
     for line in model.missing:
-        console.print(f"    unknown: {line}", soft_wrap=True)
+        console.print(f"    unknown: {line}")
 
 
-def _told(model: ImpliedModel) -> str:
+def _model_text(model: ImpliedModel) -> str:
     parts = [f"{model.layers} layers"]
     parts += [
         f"{name} {value:,}"
@@ -77,25 +77,23 @@ def print_plausibility(
     for recorded times. `facts`: those that the run stored (`sweep/preparation.py`).
     """
     for doubt in facts.get("doubts", ()):
-        console.print(f"warning: {doubt}", soft_wrap=True)
+        console.print(f"warning: {doubt}")
     if facts.get("missing"):
-        console.print(f"note: MFU is unknown, it needs {'; '.join(facts['missing'])}", soft_wrap=True)
+        console.print(f"note: MFU is unknown, it needs {'; '.join(facts['missing'])}")
     if not found:
         return
     flops, mfu = zip(*found, strict=True)
     bound = "about " if facts["approximate"] else ""
     console.print(
         f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "
-        f"{facts['dtype']}{', plans in fp8 and fp4 too' if facts.get('narrow') else ''}",
-        soft_wrap=True,
+        f"{facts['dtype']}{', plans in fp8 and fp4 too' if facts.get('narrow') else ''}"
     )
     if hfu:
-        console.print(f"HFU {bound}{_span(hfu, '.1%')} with the FLOPs that recompute runs again", soft_wrap=True)
+        console.print(f"HFU {bound}{_span(hfu, '.1%')} with the FLOPs that recompute runs again")
     if measured:
         console.print(
             f"measured: {_span(measured, '.0%')} of the compute is by kernels measured on this device; the rest by near ones, "
-            "peaks and bandwidth (measured_share)",
-            soft_wrap=True,
+            "peaks and bandwidth (measured_share)"
         )
     highest = 1.0 if facts.get("narrow") else HIGHEST_MFU  # FP8 may pass what 16 bits cannot
     low, high = sum(value < LOWEST_MFU for value in mfu), sum(value > highest for value in mfu)
@@ -103,17 +101,14 @@ def print_plausibility(
     if low:
         console.print(
             f"warning: {of.format(str(low), 'are' if low > 1 else 'is')} below {LOWEST_MFU:.0%} MFU: "
-            "well-run training reaches 30 to 55 %; look for records that are too slow (sweep inspect)",
-            soft_wrap=True,
+            "well-run training reaches 30 to 55 %; look for records that are too slow (sweep inspect)"
         )
     if high:
         console.print(
             f"warning: {of.format(str(high), 'are' if high > 1 else 'is')} above {highest:.0%} MFU: "
-            "no training reaches this; look for missing compute, or a device unlike the recorded one",
-            soft_wrap=True,
+            "no training reaches this; look for missing compute, or a device unlike the recorded one"
         )
 
 
 def _span(values: Sequence[float], form: str) -> str:
-    low, high = format(min(values), form), format(max(values), form)
-    return low if low == high else f"{low} to {high}"
+    return span(format(min(values), form), format(max(values), form))

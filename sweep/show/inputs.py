@@ -1,4 +1,4 @@
-"""Screens of inputs: what a workload file holds, the numbers of a hardware preset."""
+"""Screens of inputs: what a workload file holds, the numbers of hardware presets and models."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import asdict
 from typing import Final
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from sim_core import (
     GEMM_PHASES,
     HARDWARE_KEYS,
     SIMAI,
     Hardware,
+    Model,
     Summary,
     Surface,
     Workload,
@@ -23,14 +22,18 @@ from sim_core import (
     implied_model,
     load_kernels,
     measured_kernels,
+    model_document,
+    model_flops_per_token,
+    parameters,
     precisions,
     short,
     summarize,
 )
-from sweep.show.checks import print_all_checks, print_model
+from sweep.show.checks import print_all_checks, print_implied_model
 from sweep.show.tables import print_table
 
 MOST_PIECES: Final = 12
+UNNUMBERED: Final = ("name", "source")
 
 
 def print_workload(path: str, workload: Workload, console: Console) -> None:
@@ -40,36 +43,26 @@ def print_workload(path: str, workload: Workload, console: Console) -> None:
     console.print(f"{path}: {workload.kind} workload")
     console.print(
         f"  plan          tp {base.tp}, pp {base.pp}, vpp {base.vpp}, ep {base.ep}, dp {dp}, {base.all_gpus} GPUs, "
-        f"micro-batch {base.micro_batch}, ga {base.ga}",
+        f"micro-batch {base.micro_batch}, ga {base.ga}"
     )
     console.print(f"  layers        {workload.layers}, {summary.layers_per_stage:g} per stage")
-    for what, count in (
-        ("parameters", summary.parameters_per_rank),
-        ("expert par.", summary.expert_parameters_per_rank),
-    ):
+    for what, count in (("parameters", summary.parameters_per_rank), ("expert par.", summary.expert_parameters_per_rank)):
         if count:
             console.print(
-                f"  {what:13} {short(count, '')} per rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks",
+                f"  {what:13} {short(count, '')} per rank, {short(count * base.tp * base.pp, '')} in {base.tp * base.pp} ranks"
             )
-    print_model(workload, console)
+    print_implied_model(workload, console)
     _compute(summary, base.ga, console)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("group", "collective", "per", "number", "bytes"):
-        table.add_column(title, justify="right" if title in ("number", "bytes") else "left", no_wrap=True)
-    for row in summary.traffic:
-        table.add_row(
-            row.group,
-            row.collective,
-            "step" if row.per_step else "micro-batch",
-            f"{row.count:g}",
-            short(row.bytes, "B"),
-        )
-    if summary.traffic:
-        print_table(table, console)
+    rows = [
+        (row.group, row.collective, "step" if row.per_step else "micro-batch", f"{row.count:g}", short(row.bytes, "B"))
+        for row in summary.traffic
+    ]
+    if rows:
+        print_table(("group", "collective", "per", "number", "bytes"), rows, console, left=(0, 1, 2))
     if workload.kind == SIMAI:
         print_all_checks(workload.checks, console)
     for note in workload.notes:
-        console.print(f"  note: {note}", soft_wrap=True)
+        console.print(f"  note: {note}")
 
 
 def workload_values(path: str, workload: Workload, warnings: Sequence[str]) -> dict[str, object]:
@@ -94,7 +87,7 @@ def _compute(summary: Summary, ga: int, console: Console) -> None:
     total_s = summary.forward_s + summary.backward_s
     console.print(
         f"  compute       {short(total_s, 's')} per micro-batch (forward {short(summary.forward_s, 's')}, backward "
-        f"{short(summary.backward_s, 's')}), x {ga} + {short(summary.step_compute_s, 's')} once per step",
+        f"{short(summary.backward_s, 's')}), x {ga} + {short(summary.step_compute_s, 's')} once per step"
     )
     largest = sorted(summary.pieces, key=lambda piece: -(piece[2] + piece[3]))[:MOST_PIECES]
     for name, count, forward_s, backward_s in (piece for piece in summary.pieces if piece in largest):
@@ -102,34 +95,32 @@ def _compute(summary: Summary, ga: int, console: Console) -> None:
         console.print(f"    {name:20} x {count:<6g} {share:6.1%} of the compute")
 
 
-def print_hardware(one: Hardware, console: Console) -> None:
+def print_hardware(hardware: Hardware, console: Console) -> None:
     """Print the numbers of one hardware with their sources."""
-    console.print(f"{one.name}")
-    numbers = {key: getattr(getattr(one, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
+    console.print(hardware.name)
+    numbers = {key: getattr(getattr(hardware, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
     values = {key: short(number.value, HARDWARE_KEYS[key][1]) for key, number in numbers.items()}
     keys_width, values_width = max(map(len, values)), max(map(len, values.values()))
     for key, number in numbers.items():
-        console.print(f"  {key:{keys_width}}  {values[key]:{values_width}}  {number.source}", soft_wrap=True)
-    _kernels(one, console)
+        console.print(f"  {key:{keys_width}}  {values[key]:{values_width}}  {number.source}")
+    _kernels(hardware, console)
 
 
-def _kernels(one: Hardware, console: Console) -> None:
+def _kernels(hardware: Hardware, console: Console) -> None:
     """Print which kernels were measured: by the user, on this device, or on the one whose tables it borrows."""
-    if one.surface is not None:
-        console.print(f"your own kernels: {one.surface.source}", soft_wrap=True)
-        for line in _surface(one.surface):
-            console.print(f"  {line}", soft_wrap=True)
-    lines = measured_kernels(load_kernels(one))
+    if hardware.surface is not None:
+        console.print(f"your own kernels: {hardware.surface.source}")
+        for line in _surface(hardware.surface):
+            console.print(f"  {line}")
+    lines = measured_kernels(load_kernels(hardware))
     if not lines:
-        console.print("measured kernels: none; from the peaks, gemm_efficiency and attention_efficiency", soft_wrap=True)
-    elif one.kernels.borrowed:
-        console.print(
-            f"measured kernels: none; those of {one.kernels.tables} are taken ({one.kernels.borrowed})", soft_wrap=True
-        )
+        console.print("measured kernels: none; from the peaks, gemm_efficiency and attention_efficiency")
+    elif hardware.kernels.borrowed:
+        console.print(f"measured kernels: none; those of {hardware.kernels.tables} are taken ({hardware.kernels.borrowed})")
     else:
-        console.print("measured kernels", soft_wrap=True)
+        console.print("measured kernels")
     for line in lines:
-        console.print(f"  {line}", soft_wrap=True)
+        console.print(f"  {line}")
 
 
 def _surface(surface: Surface) -> list[str]:
@@ -138,47 +129,82 @@ def _surface(surface: Surface) -> list[str]:
     for gemm in surface.gemm:
         ranges = ", ".join(f"{name} {sizes[0]}-{sizes[-1]}" for name, sizes in zip("mnk", gemm.axes, strict=True))
         lines.append(f"GEMM {gemm.phase.replace('_', ' ')}: {gemm.dtype}; {ranges}")
-    for one in surface.attention:
-        heads, sequence = one.axes
-        lines.append(
-            f"attention {one.phase}: {one.dtype}; batch x heads {heads[0]}-{heads[-1]}, sequence {sequence[0]}-{sequence[-1]}, "
-            f"head size {one.head_dim}"
-        )
+    for attention in surface.attention:
+        heads, sequence = (f"{sizes[0]}-{sizes[-1]}" for sizes in attention.axes)
+        shape = f"batch x heads {heads}, sequence {sequence}, head size {attention.head_dim}"
+        lines.append(f"attention {attention.phase}: {attention.dtype}; {shape}")
     return lines
 
 
-def print_gemm(one: Hardware, shape: tuple[int, int, int], console: Console) -> None:
+def print_gemm(hardware: Hardware, shape: tuple[int, int, int], console: Console) -> None:
     """Print the seconds of a GEMM [m, k] x [k, n] in each precision of a device."""
-    kernels = load_kernels(one)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("precision", "forward", "input gradient", "weight gradient", "forward rate", "measured"):
-        table.add_column(title, justify="left" if title in ("precision", "measured") else "right", no_wrap=True)
+    kernels, rows = load_kernels(hardware), []
     m, n, k = (np.array([size], np.int64) for size in shape)
     for dtype in precisions(kernels):
-        forward, *gradients = (gemm_s(kernels, dtype, m, n, k, phase=phase) for phase in GEMM_PHASES)
-        seconds = [short(float(timed.seconds[0]), "s") for timed in (forward, *gradients)]
-        rate = short(2.0 * shape[0] * shape[1] * shape[2] / float(forward.seconds[0]), "FLOP/s")
-        table.add_row(dtype, *seconds, rate, "yes" if forward.measured[0] else "no")
-    print_table(table, console)
-    scale = one.value("gemm_scale")
-    console.print(f"gemm_scale for your machine: seconds that you measured / seconds above x {scale:g}", soft_wrap=True)
+        timings = [gemm_s(kernels, dtype, m, n, k, phase=phase) for phase in GEMM_PHASES]
+        seconds = [float(timed.seconds[0]) for timed in timings]
+        rate = short(2.0 * shape[0] * shape[1] * shape[2] / seconds[0], "FLOP/s")
+        rows.append([dtype, *(short(each, "s") for each in seconds), rate, "yes" if timings[0].measured[0] else "no"])
+    headings = ("precision", "forward", "input gradient", "weight gradient", "forward rate", "measured")
+    print_table(headings, rows, console, left=(0, 5))
+    scale = hardware.value("gemm_scale")
+    console.print(f"gemm_scale for your machine: seconds that you measured / seconds above x {scale:g}")
 
 
 def print_presets(presets: Sequence[Hardware], console: Console) -> None:
     """Print the main numbers of the presets in a table."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = (
-        "peak_flops_bf16",
-        "memory",
-        "memory_bandwidth",
-        "gpus_per_node",
-        "nvlink_bandwidth",
-        "nics_per_node",
-        "nic_bandwidth",
-    )
-    for title in ("preset", *columns):
-        table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
-    for preset in presets:
-        table.add_row(preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns))
-    print_table(table, console)
+    of_gpu, of_node = ("peak_flops_bf16", "memory", "memory_bandwidth"), ("gpus_per_node", "nvlink_bandwidth")
+    columns = (*of_gpu, *of_node, "nics_per_node", "nic_bandwidth")
+    rows = [[preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns)] for preset in presets]
+    print_table(("preset", *columns), rows, console, left=(0,))
     console.print("Bandwidths are per GPU or NIC and direction. `sweep hardware NAME` shows all numbers with their sources.")
+
+
+def print_models(models: Sequence[Model], console: Console) -> None:
+    """Print the main numbers of models in a table."""
+    headings = ("parameters", "active", "layers", "hidden", "heads", "kv", "ffn", "experts", "vocabulary", "sequence")
+    rows = []
+    for model in sorted(models, key=lambda model: parameters(model).total):
+        counts, experts = parameters(model), model.experts
+        sizes = (_billions(counts.total), _billions(counts.active) if experts else "", model.layers, model.hidden, model.heads)
+        kv, ffn = "mla" if model.mla else model.kv_heads, experts.ffn if experts else model.ffn
+        of_experts = f"{experts.topk} of {experts.count}" if experts else ""
+        sequence = "" if model.sequence is None else model.sequence
+        rows.append([str(value) for value in (model.name, *sizes, kv, ffn, of_experts, model.vocabulary, sequence)])
+    print_table(("model", *headings), rows, console, left=(0,))
+    console.print("`sweep model NAME` shows parameters, FLOPs and source; --yaml prints the numbers to edit and use.")
+
+
+def print_model(model: Model, console: Console) -> None:
+    """Print the numbers of one model."""
+    counts = parameters(model)
+    console.print(model.name)
+    console.print(f"  {'source':20} {model.source}")
+    for key, value in model_document(model).items():
+        if key not in UNNUMBERED:
+            text = ", ".join(f"{name} {_plain(x)}" for name, x in value.items()) if isinstance(value, dict) else _plain(value)
+            console.print(f"  {key:20} {text}")
+    rows = []
+    for unit in counts.units:
+        parts = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in unit.by_part.items())
+        rows.append((unit.name, str(unit.number), f"{unit.parameters:,}", parts))
+    print_table(("unit", "number", "parameters of one", "parts"), rows, console, left=(0, 3))
+    active = f", {counts.active:,} active per token" if model.experts else ""
+    console.print(f"  parameters           {counts.total:,}{active}")
+    if counts.mtp:
+        console.print(f"  mtp parameters       {counts.mtp:,}, not in the total")
+    if model.sequence is None:
+        console.print("  FLOPs per token      unknown: the sequence is not stated (--set sequence=4096)")
+    else:
+        flops = short(model_flops_per_token(model), "FLOP")
+        console.print(
+            f"  FLOPs per token      {flops} forward and backward, sequence {model.sequence}, whole square of attention"
+        )
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.2f} B" if count < 1e11 else f"{count / 1e9:.1f} B"
+
+
+def _plain(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

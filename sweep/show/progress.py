@@ -38,7 +38,7 @@ def progress_display(console: Console) -> Iterator[Callable[[Progress], None]]:
             if progress.done and progress.seconds - last >= LINE_EVERY_S:
                 last = progress.seconds
                 done = progress.resumed + progress.done
-                console.print(f"{done:,} of {progress.total:,} plans, {_speed(progress)}", highlight=False)
+                console.print(f"{done:,} of {progress.total:,} plans, {_speed(progress)}")
 
         yield line
         return

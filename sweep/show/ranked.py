@@ -1,28 +1,40 @@
-"""The screen of a ranking: a table as wide as the terminal, what its rows are, and what it leaves out."""
+"""Screens of `sweep rank`: the ranking with its ties and what it leaves out; --stable, --relax, --compare-fidelity."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
 from sim_core import PARTS, short
+from sweep.error_bars import ErrorBars, GroupBars
+from sweep.fidelity import Disagreement
 from sweep.ranking import Ranking
+from sweep.relaxing import DEVICE, WHERE, Relaxed
 from sweep.selection import ALIKE
 from sweep.show.checks import print_plausibility
-from sweep.show.error_bars import print_error_bars
 from sweep.show.results import print_reasons
-from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, plain_table
+from sweep.show.tables import SHORT_PART, cell, heading, plural, print_table, span, values_text
+from sweep.stability import DRAWS, Stability
+from sweep.uncertainty.evidence import LEVEL
+from sweep.uncertainty.measuring import MINUTES
 
 MOST_COLUMNS: Final = 30
 """A ranking of more columns is printed on its side."""
 MEMORY_ERROR: Final = 0.06
 """How far off the memory of measured runs is in the mean (docs/validation.md)."""
+NOTHING: Final = 5e-5
+"""A gain below this is none."""
+LEAST: Final = 16
+"""Characters of a constraint that are shown, however narrow the terminal."""
+WINS: Final = "wins"
 _ALWAYS: Final = ("rank", "plan")
 _TIE: Final = "tie"
 _SIZES: Final = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
+_STABLE: Final = ("nic_bandwidth", *_SIZES, "overlap_tp")
 
 
 def print_ranking(ranking: Ranking, console: Console) -> None:
@@ -38,29 +50,24 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
     told = f"{ranking.ranked:,} of {ranking.total:,} plans ranked, {direction} {ranking.by} first."
     if ranking.front:
         told = f"Pareto front of {', '.join(ranking.front)}: {rows.num_rows:,} of {ranking.ranked:,} plans."
-    console.print(told, soft_wrap=True)
+    console.print(told)
     if ranking.alike:
-        more = f"{ranking.alike:,} more plan{'s' * (ranking.alike != 1)}"
-        console.print(
-            f"alike: {more} with the same numbers, which differ in {', '.join(ranking.differing)} (--all shows them)",
-            soft_wrap=True,
-        )
+        more = plural(ranking.alike, "more plan")
+        console.print(f"alike: {more} with the same numbers, which differ in {', '.join(ranking.differing)} (--all shows them)")
     if out:
-        console.print(
-            f"Left out at {console.width} columns: {', '.join(out)} (--columns chooses)", soft_wrap=True, highlight=False
-        )
+        console.print(f"Left out at {console.width} columns: {', '.join(out)} (--columns chooses)")
     print_plausibility(ranking.plausibility, ranking.utilisation, ranking.hfu, ranking.measured, console)
     if ranking.mixed_batches:
         console.print(
-            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly",
-            soft_wrap=True,
+            "note: steps of different global batches are compared; --by gpu_s_per_sample or --per global_batch compares fairly"
         )
-    print_error_bars(ranking.error_bars, ranking.per, console)
+    for line in error_lines(ranking.error_bars, ranking.per):
+        console.print(line)
     _print_tight(ranking.rows, console)
     for note in ranking.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        console.print(f"note: {note}")
     if ranking.held and ranking.ranked:
-        console.print("All of them: " + ", ".join(f"{k} {cell(k, v)}" for k, v in ranking.held.items()), soft_wrap=True)
+        console.print("All of them: " + ", ".join(f"{name} {cell(name, value)}" for name, value in ranking.held.items()))
     _print_left_out(ranking, console)
 
 
@@ -68,21 +75,20 @@ def _print_rows(ranking: Ranking, rows: pa.Table, console: Console) -> list[str]
     """Print the table; returns the headings of columns for which the terminal is too narrow."""
     headings, columns = _cells(rows)
     if len(headings) > MOST_COLUMNS:  # a line for each column
-        names = list(headings.values())
-        lines = [[name, *column] for name, column in zip(names, columns.values(), strict=True)]
-        plain_table(lines[0], list(zip(*lines[1:], strict=True)), console, left=1)
+        lines = [[headings[name], *columns[name]] for name in headings]
+        print_table(lines[0], lines[1:], console, left=(0,), gap=2)
         return []
     widths = {name: max(map(len, (headings[name], *columns[name]))) for name in headings}
-    kept = _fitting(widths, _importance(ranking, rows), console.width) if console.is_terminal else list(headings)
-    plain_table([headings[name] for name in kept], [columns[name] for name in kept], console)
-    return [headings[name] for name in headings if name not in kept]
+    shown = _fitting(widths, _importance(ranking, rows), console.width) if console.is_terminal else list(headings)
+    print_table([headings[name] for name in shown], list(zip(*(columns[name] for name in shown), strict=True)), console, gap=2)
+    return [headings[name] for name in headings if name not in shown]
 
 
 def _cells(rows: pa.Table) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Heading and cells of each column; with the step time, its parts come last and in percent of it."""
     parts = [name for name in PARTS if name in rows.column_names]
     in_percent = len(parts) == len(PARTS) and "step_time_s" in rows.column_names
-    headings = {name: SHORT_COLUMN.get(name, name) for name in rows.column_names if not (in_percent and name in parts)}
+    headings = {name: heading(name) for name in rows.column_names if not (in_percent and name in parts)}
     columns = {name: [cell(name, value) for value in rows[name].to_pylist()] for name in headings}
     if in_percent:
         steps = rows["step_time_s"].to_pylist()
@@ -116,36 +122,155 @@ def _fitting(widths: dict[str, int], importance: Sequence[str], width: int) -> l
 
 def _print_tight(rows: pa.Table, console: Console) -> None:
     """Say which of the best plans may not fit, since they leave less of the device than their memory may be off by."""
-    if not {"rank", "plan", "peak_memory_bytes", "device_memory_bytes"} <= set(rows.column_names):
+    names = ["rank", "plan", "peak_memory_bytes", "device_memory_bytes"]
+    if not set(names) <= set(rows.column_names):
         return
-    best = [
-        row for row in rows.select(["rank", "plan", "peak_memory_bytes", "device_memory_bytes"]).to_pylist() if row["rank"] == 1
-    ]
+    best = [row for row in rows.select(names).to_pylist() if row["rank"] == 1]
     parts = {row["plan"]: (row["peak_memory_bytes"] or 0.0) / row["device_memory_bytes"] for row in best}
     tight = {plan: part for plan, part in parts.items() if part > 1 - MEMORY_ERROR}
     if tight:
-        one = len(tight) == 1
-        plans = f"plan {next(iter(tight))} needs" if one else f"plans {', '.join(map(str, tight))} need up to"
+        single = len(tight) == 1
+        plans = f"plan {next(iter(tight))} needs" if single else f"plans {', '.join(map(str, tight))} need up to"
         console.print(
             f"tight: {plans} {max(tight.values()):.0%} of the device's memory; memory of measured runs is off by"
-            f" {MEMORY_ERROR:.0%} in the mean: try {'it' if one else 'them'} first, or leave room with"
-            f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"',
-            soft_wrap=True,
-            highlight=False,
+            f" {MEMORY_ERROR:.0%} in the mean: try {'it' if single else 'them'} first, or leave room with"
+            f' --where "peak_memory_bytes < {1 - MEMORY_ERROR:g} * device_memory_bytes"'
         )
 
 
 def _print_left_out(ranking: Ranking, console: Console) -> None:
     left_out: dict[str, int] = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})
-    if not left_out:
-        return
-    more: dict[str, Any] = {}
+    more: dict[str, str] = {}
     if ranking.memory:
-        need, have = (_span(*ranking.memory[k : k + 2]) for k in (0, 2))
+        need, have = (span(*(short(end, "B") for end in ranking.memory[k : k + 2])) for k in (0, 2))
         more["memory_exceeds_device"] = f"; need {need}, have {have}"
-    print_reasons(left_out, console, "Not ranked", more)
+    if left_out:
+        print_reasons(left_out, console, "Not ranked", more)
 
 
-def _span(low: float, high: float) -> str:
-    a, b = short(low, "B"), short(high, "B")
-    return a if a == b else f"{a} to {b}"
+def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
+    """What error bars say: the interval of a step with what it rests on, then a line for each group that has ties."""
+    own = f", and {bars.own} of your own" if bars.own else ""
+    first = f"{bars.why}{own}"
+    if bars.groups:
+        best = bars.groups[0]
+        first = f"the step of plan {best.best} is {best.low:.2f} to {best.high:.2f} x the simulated one ({LEVEL:.0%}; {first})"
+    yield f"error bars: {first}"
+    for group in bars.groups:
+        if group.tied:
+            told = "".join(f"{values_text({name: value})}: " for name, value in zip(per, group.group, strict=True))
+            yield f"ties: {told}{ties_of(group)}"
+
+
+def ties_of(group: GroupBars) -> str:
+    """How many plans tie with the best of a group, and which runs would tell."""
+    plans = f"{plural(group.tied)} cannot be told from plan {group.best}"
+    if len(group.runs) < 2:
+        return plans
+    runs = f"{', '.join(map(str, group.runs[:-1]))} and {group.runs[-1]}"
+    return (
+        f"{plans}; run plans {runs} for {MINUTES} minutes each: the pick then loses {group.loss_after:.1%} to the fastest "
+        f"(expected), now {group.loss:.1%}"
+    )
+
+
+def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:
+    """The `top` plans of each group with the most wins: all columns of a ranking, and the part of the draws that they win."""
+    tables = []
+    for group in groups:
+        order = np.argsort(-group.wins, kind="stable")[:top]
+        tables.append(group.rows.take(order).append_column(WINS, pa.array(group.wins[order])))
+    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({WINS: pa.array([], pa.float64())})
+
+
+def print_stability(groups: Sequence[Stability], sigmas: Mapping[str, float], top: int, console: Console) -> None:
+    """Print the plans with the most wins of each group."""
+    moved = ", ".join(f"{name} {sigma:g}" for name, sigma in sigmas.items())
+    console.print(f"{DRAWS:,} draws, standard deviations of ln(time): {moved}")
+    for group in groups:
+        rows = stable_rows([group], top)
+        rows = rows.filter(pa.array(np.array(rows[WINS]) > 0))
+        varying = [name for name in _STABLE if name in rows.column_names and len(group.rows[name].unique()) > 1]
+        if group.group:
+            console.print(f"{values_text(group.group)}:")
+        names = ["rank", "plan", *varying, "step_time_s"]
+        cells = [[*(cell(name, row[name]) for name in names), f"{row[WINS]:.1%}"] for row in rows.to_pylist()]
+        print_table([*map(heading, names), WINS], cells, console, gap=2)
+        console.print(_beyond(group))
+
+
+def _beyond(group: Stability) -> str:
+    count = f"{len(group.rows):,} plans simulated, {int((group.wins > 0).sum()):,} win"
+    if not group.beyond:
+        return f"{count}; there are no more."
+    gained, behind = np.expm1(group.reach), np.expm1(group.behind)
+    verdict = "so the rest cannot win" if group.reach < group.behind else "so one of the rest may win: raise --candidates"
+    return f"{count}. The rest are {behind:.1%} and more behind; no plan gained more than {gained:.1%} on the first: {verdict}."
+
+
+def print_relaxed(constraints: Sequence[Relaxed], notes: Sequence[str], console: Console) -> None:
+    """Print each group: the best plan now, then the constraints, the dearest first."""
+    for group in dict.fromkeys(tuple(each.group.items()) for each in constraints):
+        _print_constraints([each for each in constraints if tuple(each.group.items()) == group], console)
+    if not constraints:
+        console.print("No constraint: the spec has no `where`, --where is not given, and every plan fits into its device.")
+    for note in notes:
+        console.print(f"note: {note}")
+
+
+def _print_constraints(constraints: Sequence[Relaxed], console: Console) -> None:
+    """Print the constraints of one group."""
+    by, group, now = constraints[0].by, constraints[0].group, constraints[0].now
+    told = "".join(f"{values_text({name: value})}: " for name, value in group.items())
+    best = "no plan can run now" if now is None else f"best now is plan {now['plan']}, {by} {cell(by, now[by])}"
+    console.print(f"{told}{best}")
+    headings = ["constraint", "costs", heading(by), "plan"]
+    rows = [[_constraint(each), _cost(each), "", ""] for each in constraints]
+    for each, row in zip(constraints, rows, strict=True):
+        if each.without is not None:
+            row[2:] = [cell(by, each.without[by]), str(each.without["plan"])]
+    if console.is_terminal:
+        others = sum(max(map(len, cells)) + 2 for cells in list(zip(headings, *rows, strict=True))[1:])
+        most = max(console.width - others - 2, LEAST)
+        for row in rows:
+            row[0] = row[0] if len(row[0]) <= most else f"{row[0][: most - 1]}\u2026"
+    print_table(headings, rows, console, left=(0,), gap=2)
+    for each in constraints:
+        if each.better > NOTHING or (each.now is None and each.without is not None):
+            console.print(f"{_constraint(each)}: {_told(each)}")
+
+
+def _constraint(relaxed: Relaxed) -> str:
+    return relaxed.constraint if relaxed.origin in (WHERE, DEVICE) else f"{relaxed.origin} {relaxed.constraint}"
+
+
+def _cost(relaxed: Relaxed) -> str:
+    """What the constraint costs, in percent of what is ranked by."""
+    if relaxed.without is None:
+        return "no plan"
+    if relaxed.now is None:
+        return "all"
+    return f"{relaxed.better:.1%}" if relaxed.better > NOTHING else "nothing"
+
+
+def _told(relaxed: Relaxed) -> str:
+    """The plan that wins without the constraint: what is other in it, and the memory that it needs."""
+    row = relaxed.without or {}
+    text = f"plan {row.get('plan')} has {values_text(relaxed.changes) or 'the same values'}"
+    need, have = row.get("peak_memory_bytes"), row.get("device_memory_bytes")
+    if relaxed.origin == DEVICE and need is not None and have is not None:
+        text += f"; needs {short(need, 'B')}, has {short(have, 'B')}"
+    return f"{text}; it alone keeps {plural(relaxed.excluded)} out"
+
+
+def print_disagreement(both: Disagreement, console: Console) -> None:
+    """Print how far the fidelities agree, and the plans they disagree on most."""
+    correlation = "undefined, all plans tie" if both.rank_correlation is None else f"{both.rank_correlation:.3f}"
+    console.print(
+        f"{both.pairs:,} plans in both fidelities. simai / event: median {both.median:.3f}, 5 to 95 % {both.low:.3f} to "
+        f"{both.high:.3f}. Rank correlation {correlation}; {both.best_in_common} plans are in the best {both.best} of both."
+    )
+    console.print("Largest differences; parts are simai - event:")
+    names = [name for name in both.rows.column_names if name not in PARTS or any(both.rows[name].to_pylist())]
+    rows = [[cell(name, row[name]) for name in names] for row in both.rows.to_pylist()]
+    print_table([SHORT_PART.get(name, heading(name)) for name in names], rows, console, gap=2)

@@ -1,19 +1,16 @@
-"""Screens of results: counts by reason, one plan, where two fidelities disagree."""
+"""Screens of results: counts by reason, and one plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
 from sweep.failures import GOODPUT
-from sweep.fidelity import Disagreement
 from sweep.search.candidates import BEATEN, WORSE
-from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
+from sweep.show.tables import cell
 from sweep.stragglers import TAIL
 
 _COUNTED: Final = {
@@ -30,7 +27,7 @@ def print_reasons(counts: Mapping[str, int], console: Console, title: str, more:
     for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         meaning = EXPLANATIONS.get(reason) or _COUNTED.get(reason, "")
         meaning += (more or {}).get(reason, "")
-        console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}", soft_wrap=True)
+        console.print(f"  {n:>{width},}  {reason or 'ok'}{f'  ({meaning})' if meaning else ''}")
 
 
 def print_simai_parts(parts: Mapping[str, float], console: Console) -> None:
@@ -60,38 +57,35 @@ _PLAN: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", 
 def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], console: Console, *, parts: bool) -> None:
     """Print one result row: the plan with the fields that are `given`, its status and, with `parts`, the parts of its step."""
     plan = {name: row[name] for name in row if name in _PLAN or name in given}
-    console.print("plan: " + ", ".join(f"{name} {cell(name, value)}" for name, value in plan.items()), soft_wrap=True)
+    console.print("plan: " + ", ".join(f"{name} {cell(name, value)}" for name, value in plan.items()))
     if row["status"] != "ok":
-        console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})", soft_wrap=True)
+        console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})")
         if row["reason"] == "memory_exceeds_device":
             need = short(row["peak_memory_bytes"] or row["state_bytes"], "B")
-            console.print(f"needs {need}, the device has {short(row['device_memory_bytes'], 'B')}", soft_wrap=True)
+            console.print(f"needs {need}, the device has {short(row['device_memory_bytes'], 'B')}")
     elif parts:
         console.print(f"step time {short(row['step_time_s'], 's')}, the mean over the stages of")
         for name in PARTS:
             hidden = f"of {short(row[total], 's')}" if (total := name.replace("exposed", "total")) != name else ""
             console.print(
-                f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}",
+                f"  {name.removesuffix('_s'):18} {short(row[name], 's'):>12} {row[name] / row['step_time_s']:>7.1%} {hidden}"
             )
     if row["peak_memory_bytes"] is not None:
         bytes_of = {name.removesuffix("_bytes"): short(row[name], "B") for name in MEMORY[:-1]}
         peak, have = (short(row[name], "B") for name in ("peak_memory_bytes", "device_memory_bytes"))
-        console.print(
-            f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}",
-            soft_wrap=True,
-        )
+        console.print(f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}")
     if row["step_time_p50_s"] is not None:
         half, most = (short(row[name], "s") for name in TAIL)
-        console.print(f"with stragglers half of the steps take up to {half}, 95 % up to {most}", soft_wrap=True)
+        console.print(f"with stragglers half of the steps take up to {half}, 95 % up to {most}")
     if row["goodput"] is not None:
         part, _, rate = (cell(name, row[name]) for name in GOODPUT)
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"
         told = f"goodput {part} with failures and a checkpoint every {every} of work: {rate} tokens/s"
-        console.print(told, soft_wrap=True)
+        console.print(told)
     if row["training_days"] is not None:
         print_costs(row, console)
     for note in notes:
-        console.print(f"  note: {note}", soft_wrap=True)
+        console.print(f"  note: {note}")
 
 
 def print_costs(row: Mapping[str, Any], console: Console) -> None:
@@ -100,22 +94,4 @@ def print_costs(row: Mapping[str, Any], console: Console) -> None:
     parts += [
         f"{cell(name, row[name])} {unit}" for name, unit in (("usd", "USD"), ("energy_mwh", "MWh")) if row[name] is not None
     ]
-    console.print(f"the budget's tokens take {', '.join(parts)}", soft_wrap=True)
-
-
-def print_disagreement(found: Disagreement, console: Console) -> None:
-    """Print how far the fidelities agree, and the plans they disagree on most."""
-    correlation = "undefined, all plans tie" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
-    console.print(
-        f"{found.pairs:,} plans in both fidelities. simai / event: median {found.median:.3f}, 5 to 95 % {found.low:.3f} to "
-        f"{found.high:.3f}. Rank correlation {correlation}; {found.best_in_common} plans are in the best {found.best} of both.",
-        soft_wrap=True,
-    )
-    console.print("Largest differences; parts are simai - event:")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    names = [name for name in found.rows.column_names if name not in PARTS or any(found.rows[name].to_pylist())]
-    for name in names:
-        table.add_column(SHORT_PART.get(name, SHORT_COLUMN.get(name, name)), justify="right", no_wrap=True)
-    for row in found.rows.to_pylist():
-        table.add_row(*(cell(name, row[name]) for name in names))
-    print_table(table, console)
+    console.print(f"the budget's tokens take {', '.join(parts)}")

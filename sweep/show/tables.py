@@ -1,16 +1,15 @@
-"""Building blocks of tables: cells with units, short column names, rows as CSV and JSON."""
+"""Building blocks of screens: tables, cells with units, short column names, rows as CSV and JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
 
 from sim_core import short
 from sweep.columns import SHORT_NAMES, SHORT_PARTS
@@ -18,25 +17,41 @@ from sweep.columns import SHORT_NAMES, SHORT_PARTS
 SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
 SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 ROUNDING_S: Final = 1e-12
-TABLE_WIDTH: Final = 250
+PERCENT: Final = ("mfu", "hfu", "goodput")
 
 
-def print_table(table: Table, console: Console) -> None:
-    """Print a table without truncation, however narrow the terminal: a wrapped row is readable, a cut-off cell is not."""
-    Console(file=console.file, width=max(console.width, TABLE_WIDTH), markup=False, highlight=False, no_color=True).print(table)
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, left: Collection[int] = (), gap: int = 3
+) -> None:
+    """Print rows of text, right-aligned but for the columns `left`, `gap` spaces apart; rows may be wider than the terminal.
 
-
-def plain_table(headings: Sequence[str], columns: Sequence[Sequence[str]], console: Console, *, left: int = 0) -> None:
-    """Print a table of cells by column, right-aligned but for the first `left` columns, and never cut off.
-
-    Much faster than rich's tables, which take a millisecond a row.
+    Much faster than rich's tables, which take a millisecond a row and cut off what does not fit.
     """
-    widths = [max(map(len, (heading, *cells))) for heading, cells in zip(headings, columns, strict=True)]
-    forms = [f"{{:{'<' if at < left else '>'}{width}}}" for at, width in enumerate(widths)]
-    line = " " + "  ".join(forms)
-    rule = " " + "─" * (sum(widths) + 2 * len(widths) - 2)
-    lines = [line.format(*headings), rule, *(line.format(*cells) for cells in zip(*columns, strict=True))]
+    widths = [max(map(len, cells)) for cells in zip(headings, *rows, strict=True)]
+    line = " " + (gap * " ").join(f"{{:{'<' if at in left else '>'}{width}}}" for at, width in enumerate(widths))
+    rule = " " + "─" * (sum(widths) + gap * (len(widths) - 1))
+    lines = [line.format(*headings), rule, *(line.format(*cells) for cells in rows)]
     console.file.write("\n" + "\n".join(text.rstrip() for text in lines) + "\n\n")
+
+
+def heading(name: str) -> str:
+    """The short name of a column."""
+    return SHORT_COLUMN.get(name, name)
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """Columns with their values on one line: `tp 2, mbs 1`."""
+    return ", ".join(f"{heading(name)} {cell(name, value)}" for name, value in values.items())
+
+
+def plural(count: int, word: str = "plan") -> str:
+    """A number of things: `1 plan`, `2,048 plans`."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def span(low: str, high: str) -> str:
+    """Two ends of a range as text, one where they are the same."""
+    return low if low == high else f"{low} to {high}"
 
 
 def cell(name: str, value: Any) -> str:
@@ -46,7 +61,7 @@ def cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        if name in ("mfu", "hfu", "goodput"):
+        if name in PERCENT:
             return f"{value:.1%}"
         if name.endswith("_s") and not name.endswith("per_s"):
             return short(value, "s") if abs(value) >= ROUNDING_S else "0"

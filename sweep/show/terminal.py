@@ -1,4 +1,4 @@
-"""The terminal that a command runs in: its width, its output format, and its signals: SIGTERM handled as Ctrl-C."""
+"""The terminal that a command runs in: its width, its output format, and its signals: SIGTERM is handled as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from rich.console import Console
 
@@ -17,6 +17,8 @@ from sim_core import SpecError
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 WIDE: Final = 250
+_PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""Lines are printed as they are: the terminal wraps them, and a copied path or command stays whole."""
 
 
 class Terminated(BaseException):
@@ -32,11 +34,21 @@ class _OfARun(Console):
         sys.stderr.write("note: nothing reads the output any more; the run goes on\n")
 
 
-def own_console(*, of_a_run: bool = False) -> Console:
+def own_console(*, of_a_run: bool = False, quiet: bool = False) -> Console:
     """A console as wide as the terminal; in a log or a pipe, wide enough that no row wraps."""
     kind = _OfARun if of_a_run else Console
-    console = kind(markup=False)
-    return console if console.is_terminal else kind(width=WIDE, no_color=True, markup=False)
+    console = kind(quiet=quiet, **_PLAIN)
+    return console if console.is_terminal or quiet else kind(width=WIDE, no_color=True, **_PLAIN)
+
+
+@contextmanager
+def screen(output: Path | None) -> Iterator[Console]:
+    """The terminal, or a console that writes to the file `output`."""
+    if output is None:
+        yield own_console()
+    else:
+        with output.open("w", encoding="utf-8") as file:
+            yield Console(file=file, width=WIDE, **_PLAIN)
 
 
 def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:

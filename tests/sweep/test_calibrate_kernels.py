@@ -244,7 +244,10 @@ def test_a_broken_line_is_named(line: str, message: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "error: calibrate kernels: say the file that measure_kernels.py wrote, or --script to get it\n"),
+        (
+            (),
+            "error: calibrate kernels: found no FILE, expected what measure_kernels.py has written; --script prints that script\n",
+        ),
         (("--script", "-o", "x.py"), "error: --script takes nothing else"),
         (("a.csv",), "error: a.csv:1: format: found 'None', expected 'sweep kernels 1'"),
         (("one.jsonl",), "error: one.jsonl: nothing to use: found no GEMM of two sizes or more on every axis\n"),

@@ -16,11 +16,12 @@ from sim_core import PARTS, SpecError, hardware_yaml, read_hardware
 from sweep.compare import pairs
 from sweep.compare.changes import input_changes
 from sweep.compare.comparison import QUANTILES, compare
-from sweep.compare.report import markdown, percent, plan_text, sections
+from sweep.compare.report import percent, plan_text, sections
 from sweep.compare.result import Comparison
 from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
 from sweep.preparation import prepare
+from sweep.show.sections import markdown
 from sweep.slice_file import sealed_text
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, OLD_MANIFEST, Store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from rich.console import Console
 
 from sim_core import FormatError, SpecError
 from sweep.error_bars import COLUMNS, ErrorBars, Measured, error_bars, taken_into_account
 from sweep.selection import CHOSEN
-from sweep.show.error_bars import print_error_bars
+from sweep.show.ranked import error_lines
 from sweep.uncertainty.evidence import Basis, Differences, Spread
 from sweep.uncertainty.judging import judge
 from sweep.uncertainty.own_runs import names_plans, read_steps
@@ -139,10 +137,8 @@ def test_no_ties_by_memory_and_nothing_without_evidence(connection: duckdb.DuckD
 
 
 def test_what_is_printed(connection: duckdb.DuckDBPyConnection) -> None:
-    console = Console(width=300, record=True, file=io.StringIO())
     _, bars = found(connection, per=["all_gpus"])
-    print_error_bars(bars, ("all_gpus",), console)
-    text = console.export_text()
+    text = "\n".join(error_lines(bars, ("all_gpus",)))
     assert "x the simulated one (90%; of a test)" in text
     assert "ties: gpus 64: " in text
     assert "for 5 minutes each: the pick then loses " in text

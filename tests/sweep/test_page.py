@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sweep.compare.page import Entry, html_page
-from sweep.compare.report import Section
+from sweep.compare.report import paged
 from sweep.compare.result import Point
+from sweep.show import sections
+from sweep.show.sections import Section
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NIGHTS = tuple(
@@ -31,7 +32,7 @@ NIGHTS = tuple(
 def page() -> str:
     table = (("name", "value"), ("</script><script>alert(1)</script>", "a & b"))
     parts = (Section(heading="first <i>", lines=("one </script>",), table=table), Section(heading="second"))
-    return html_page("title <x>", ("lead",), [Entry(name="a", sections=parts, history=NIGHTS), Entry(name="b", sections=parts)])
+    return sections.page("title <x>", [paged(parts, None, NIGHTS), paged(parts, None, ())], lead=["lead"])
 
 
 class Outline(HTMLParser):

@@ -15,7 +15,7 @@ from sweep.conditions import conjuncts
 from sweep.ranking import rank
 from sweep.relaxing import COLUMNS, MEMORY, Relaxed, relax
 from sweep.reopening import reopened
-from sweep.show.relaxed import print_relaxed
+from sweep.show.ranked import print_relaxed
 from tests.sweep.commands import sweep
 
 WHERE = ["tp * pp <= 8", "tp <= 4", "pp > 1 or micro_batch = 1"]
@@ -105,7 +105,7 @@ def test_a_long_constraint_is_shortened_to_the_terminal(folder: Path) -> None:
     found = relax(reopened(folder), where=f"step < 1000{' + 0' * 40} and tp > 0")
     for width in (80, 48):
         out = io.StringIO()
-        print_relaxed(found, (), Console(file=out, width=width, force_terminal=True, color_system=None))
+        print_relaxed(found, (), Console(file=out, width=width, force_terminal=True, color_system=None, soft_wrap=True))
         table = out.getvalue().split("\n\n")[1].splitlines()
         assert len(table) == len(WHERE) + 5
         assert all(len(line) <= width for line in table), table

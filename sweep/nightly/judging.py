@@ -1,0 +1,118 @@
+"""How a sweep is judged: the night that it is compared with, made whole again, and the regressions beyond the thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sim_core import SimError, SpecError
+from sweep.compare.report import group_text, percent
+from sweep.compare.result import Comparison, Group
+from sweep.nightly.nights import Night, Nights
+from sweep.nightly.spec import PREVIOUS, NightlySpec, Thresholds
+from sweep.preparation import Prepared, prepare
+from sweep.show.tables import cell, heading
+from sweep.spec import stored_spec
+from sweep.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """A night, and the name of the result that it has of the sweep."""
+
+    night: str
+    results: str
+
+
+def baseline_of(spec: NightlySpec, past: Sequence[Night], name: str) -> Baseline | None:
+    """What to compare the sweep `name` with: the fixed night, or the last in which it was done; None if there is none."""
+    for night in reversed(past):
+        sweep = night.sweep(name)
+        if sweep is not None and sweep.status == "done" and spec.baseline in (PREVIOUS, night.night):
+            return Baseline(night=night.night, results=sweep.results)
+    return None
+
+
+def make_whole(base: Baseline, nights: Nights, specs: Path, compute: Callable[[Prepared, Store], int]) -> str:
+    """Compute again what is missing or damaged in the baseline, from the spec that it holds and the files in `specs`.
+
+    Returns what was wrong, empty if nothing was. Raises SpecError if these inputs are not at hand any more: a comparison
+    with the rest could hide a regression.
+    """
+    store = Store(directory=nights.results(base.results))
+    provenance, why = _state(store)
+    if not why:
+        return ""
+    prepared = _inputs(provenance, specs)
+    if prepared is None:
+        raise SpecError(
+            f"the baseline, night {base.night}, cannot be trusted: {why}, and its inputs are no longer at hand; set `baseline` "
+            f"to another night, or delete {nights.folder(base.night)} to compare with the night before it"
+        )
+    compute(prepared, store)
+    return why
+
+
+def _state(store: Store) -> tuple[dict[str, Any] | None, str]:
+    """The provenance of a result, and what is wrong with it; empty if it is complete and undamaged."""
+    try:
+        provenance = store.provenance()
+    except SpecError as error:
+        return None, str(error).partition("; ")[0]
+    if provenance is None:
+        return None, f"{store.folder}: its results are gone"
+    damaged = store.damaged(provenance["sweep"])
+    missing = sum(part.rows for part in store.missing(int(provenance.get("rows", 0)), without=damaged))
+    if not damaged and not missing:
+        return provenance, ""
+    files = f"{len(damaged)} damaged file{'s' * (len(damaged) != 1)}, " if damaged else ""
+    return provenance, f"{store.folder}: {files}{missing:,} of {int(provenance.get('rows', 0)):,} plans are missing"
+
+
+def _inputs(provenance: dict[str, Any] | None, specs: Path) -> Prepared | None:
+    """The sweep of a provenance, if its inputs and the simulator are what they were; otherwise None."""
+    if provenance is None:
+        return None
+    try:
+        prepared = prepare(stored_spec(provenance["spec"]), specs)
+    except (SimError, ValidationError, OSError):
+        return None
+    return prepared if prepared.sweep.identity == provenance["sweep"] else None
+
+
+def regressions(both: Comparison, limits: Thresholds) -> list[str]:
+    """One line per regression, the most serious kind first."""
+    lines = [line for group in both.groups if (line := _of_group(group, both, limits))]
+    change = dict(both.steps.quantiles).get(0.5)
+    if limits.median_step is not None and change is not None and change > limits.median_step:
+        mean = both.steps.mean
+        cause = f", mostly {mean.cause}" if mean and mean.cause else ""
+        lines.append(f"median step time {percent(change)} (threshold {percent(limits.median_step)[1:]}){cause}")
+    lost = both.became_infeasible.plans + both.became_failed.plans
+    if limits.infeasible is not None and lost > limits.infeasible:
+        why = ", ".join(f"{reason} {count:,}" for reason, count in both.became_infeasible.reasons + both.became_failed.reasons)
+        lines.append(f"{lost:,} plans can no longer run ({why}; threshold {limits.infeasible:,})")
+    return lines
+
+
+def _of_group(group: Group, both: Comparison, limits: Thresholds) -> str | None:
+    where = f"{group_text(group.group)}: " if group.group else ""
+    if group.old is None:
+        return None
+    if group.new is None:
+        return f"{where}no plan can run any more" if limits.best is not None else None
+    if limits.best is not None and group.worse is not None and group.worse > limits.best:
+        values = f"{cell(both.by, group.old.value)} -> {cell(both.by, group.new.value)}"
+        change = percent(group.new.value / group.old.value - 1)
+        name = heading(both.by)
+        return f"{where}best {name} {values}, {change} (threshold {percent(limits.best)[1:]})"
+    if limits.champion_rank is not None:
+        rank = group.old_plan_rank
+        if rank is None or rank > limits.champion_rank:
+            now = f"now ranks {rank:,}" if rank else f"is now {group.old_plan_status}"
+            return f"{where}the best plan of the baseline {now} (threshold {limits.champion_rank})"
+    return None
