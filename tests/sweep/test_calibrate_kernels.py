@@ -246,7 +246,8 @@ def test_a_broken_line_is_named(line: str, message: str, tmp_path: Path) -> None
     [
         (
             (),
-            "error: calibrate kernels: found no FILE, expected what measure_kernels.py has written; --script prints that script\n",
+            "error: calibrate kernels: found no FILE, expected what measure_kernels.py has written; "
+            "--script prints that script\n",
         ),
         (("--script", "-o", "x.py"), "error: --script takes nothing else"),
         (("a.csv",), "error: a.csv:1: format: found 'None', expected 'sweep kernels 1'"),
