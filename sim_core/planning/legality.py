@@ -53,6 +53,9 @@ Bools = npt.NDArray[np.bool_]
 
 STATUSES: Final = ("ok", "infeasible", "failed")
 
+_NONE_IN_SIMAI: Final = [name for name, field in FIELDS.items() if field.in_simai is False]
+_SOME_IN_SIMAI: Final = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
+
 EXPLANATIONS: Final = {
     "excluded_by_where": "a `where` constraint of the spec is false",
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
@@ -95,8 +98,9 @@ EXPLANATIONS: Final = {
     "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
     "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
     " or does not place its stages in a loop",
-    "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, only gpipe and 1f1b, and no "
-    "layers, device_speed, straggler or gradient_precision",
+    "not_in_simai": "fidelity simai supports only SimAI texts, only "
+    + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
+    + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
     "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
