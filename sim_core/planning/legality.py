@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -56,7 +57,7 @@ STATUSES: Final = ("ok", "infeasible", "failed")
 _NONE_IN_SIMAI: Final = [name for name, field in FIELDS.items() if field.in_simai is False]
 _SOME_IN_SIMAI: Final = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
 
-EXPLANATIONS: Final = {
+EXPLANATIONS: Final[Mapping[str, str]] = {
     "excluded_by_where": "a `where` constraint of the spec is false",
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
     "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
@@ -140,7 +141,7 @@ EXPLANATIONS: Final = {
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 """What each reason code says. From `result_not_finite` on a plan has failed; before it, it cannot run."""
-REASONS: Final = ("", *EXPLANATIONS)
+REASONS: Final[tuple[str, ...]] = ("", *EXPLANATIONS)
 """Reason codes; the first one means that the plan has a result."""
 FIRST_FAILURE: Final = REASONS.index("result_not_finite")
 REASON: Final = {name: code for code, name in enumerate(REASONS)}

@@ -14,7 +14,7 @@ from sim_core.planning.split import Split, split_plans
 from sim_core.workloads.workload import Arrays, Ints
 from tests.conftest import make_plans
 
-MOST = {name: int(field.bounds[1]) for name, field in FIELDS.items()} | LARGEST
+MOST = {**{name: int(field.bounds[1]) for name, field in FIELDS.items()}, **LARGEST}
 PRODUCTS = (
     ("pp", "vpp", "ga"),
     ("pp", "vpp", "layers"),
