@@ -38,7 +38,8 @@ from sweep.spec import load_spec
 
 def told(*sets):
     try:
-        return {str(f.name): str(f.type) for f in result_schema(prepare(load_spec(Path("s.yaml"), sets), Path(".")).sweep.space)}
+        prepared = prepare(load_spec(Path("s.yaml"), sets), Path("."))
+        return {column.name: str(column.type) for column in result_schema(prepared.sweep.space)}
     except sim_core.SimError as error:
         return str(error)
 
