@@ -15,8 +15,8 @@ from sweep.document import apply_sets, first_error
 from sweep.evaluation import evaluate
 from sweep.faults import bare_size
 from sweep.preparation import Prepared, prepare
-from sweep.space import to_plans
-from sweep.spec import SweepSpec
+from sweep.space import Space, is_labelled, to_plans
+from sweep.spec import FIELDS, SweepSpec, Value
 from sweep.workloads import WorkloadSpec
 
 
@@ -63,6 +63,20 @@ def plans_of(prepared: Prepared, number: int = 0) -> Plans:
     if not 0 <= number < space.size:
         raise SpecError(f"--plan {number}: the space holds plans 0 to {space.size - 1}")
     return to_plans(space.decode(np.array([number], np.int64)), space)
+
+
+def fields_of(space: Space, number: int) -> dict[str, Value]:
+    """The values of every field of plan `number`, those of hardware axes included."""
+    fields: dict[str, Value] = {}
+    for name, column in space.decode(np.array([number], np.int64)).items():
+        code = int(column[0])
+        if is_labelled(name):
+            fields[name] = space.labels[name][code]
+        elif FIELDS[name].words:
+            fields[name] = FIELDS[name].words[code]
+        else:
+            fields[name] = bool(code) if FIELDS[name].kind == "switch" else code
+    return fields
 
 
 def simai_parts(prepared: Prepared) -> dict[str, float]:

@@ -13,10 +13,7 @@ from sweep.show.terminal import own_console
 from sweep.standing import standing
 
 
-def command(
-    directory: Directory = None,
-    as_json: AsJson = False,
-) -> None:
+def command(directory: Directory = None, as_json: AsJson = False) -> None:
     """Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan."""
     result = standing(result_at(directory))
     if as_json:

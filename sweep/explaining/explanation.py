@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, Group, Hardware, Shape, SpecError, shape_of, short
-from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, bottleneck, words
-from sweep.explaining.nearest import Nearest, nearest_running
+from sweep.explaining.among import Nearest, Within, nearest_running, within
+from sweep.explaining.bottleneck import GROUPS_OF, Bottleneck, Waiting, bottleneck, waiting, words
 from sweep.explaining.neighbours import Neighbour, neighbours
-from sweep.explaining.waiting import Waiting, waiting
-from sweep.explaining.within import Within, within
 from sweep.one_plan import plans_of, row_of
 from sweep.reopening import Reopened
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim_core import Model, SpecError, shape_of
-from sweep.explaining.plan import fields_of
-from sweep.one_plan import plans_of, row_of
+from sweep.one_plan import fields_of, plans_of, row_of
 from sweep.preparation import Prepared
 from sweep.spec import Value
 

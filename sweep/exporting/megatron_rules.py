@@ -6,8 +6,9 @@ fails later: layers that virtual stages do not divide, experts under tensor para
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 
 Flags = Mapping[str, tuple[str, ...]]
 """Flags with their values; without values for a switch."""
@@ -32,6 +33,7 @@ class _Read:
         self.micro = self.number("--micro-batch-size", 1)
         self.batch = self.number("--global-batch-size", self.micro * self.dp)
         self.sharded = self.has("--use-distributed-optimizer") or self.has("--use-megatron-fsdp")
+        self.recompute = self.word("--recompute-granularity", "")
         self.modules = self.flags.get("--recompute-modules", ())
         self.sequence_parallel = self.has("--sequence-parallel") and self.tp > 1
 
@@ -45,7 +47,8 @@ class _Read:
         return int(self.word(flag, str(default)))
 
 
-Rule = tuple[Callable[[_Read], bool], str]
+Rules = Iterator[tuple[bool, str]]
+"""Whether each rule is broken, and the rule."""
 
 
 def _expanded(layout: str) -> str:
@@ -56,168 +59,132 @@ def _expanded(layout: str) -> str:
     return re.sub(r"([Etml L|])\*(\d+)", lambda match: match[1] * int(match[2]), text)
 
 
-def _recompute(r: _Read, kind: str) -> bool:
-    return r.word("--recompute-granularity", "") == kind
-
-
-_SIZES: tuple[Rule, ...] = (
-    (lambda r: r.world % (r.tp * r.pp * r.cp) != 0, "tp x pp x cp must divide the GPUs"),
-    (lambda r: r.number("--num-attention-heads", r.tp) % r.tp != 0, "tp must divide --num-attention-heads"),
-    (
-        lambda r: r.has("--group-query-attention") and _unfit(r.number("--num-query-groups", 1), r.tp),
+def _sizes(r: _Read) -> Rules:
+    """Sizes of groups, heads, sequences and batches; formats that exclude each other."""
+    yield r.world % (r.tp * r.pp * r.cp) != 0, "tp x pp x cp must divide the GPUs"
+    yield r.number("--num-attention-heads", r.tp) % r.tp != 0, "tp must divide --num-attention-heads"
+    groups = r.number("--num-query-groups", 1)
+    yield (
+        r.has("--group-query-attention") and groups % r.tp != 0 and r.tp % groups != 0,
         "tp must divide --num-query-groups, or be a multiple of it",
-    ),
-    (lambda r: r.cp > 1 and r.number("--seq-length", 0) % (2 * r.cp) != 0, "2 x cp must divide --seq-length"),
-    (
-        lambda r: r.number("--seq-length", 0) > r.number("--max-position-embeddings", r.number("--seq-length", 0)),
+    )
+    yield r.cp > 1 and r.number("--seq-length", 0) % (2 * r.cp) != 0, "2 x cp must divide --seq-length"
+    yield (
+        r.number("--seq-length", 0) > r.number("--max-position-embeddings", r.number("--seq-length", 0)),
         "--max-position-embeddings must be at least --seq-length",
-    ),
-    (lambda r: r.batch % (r.micro * r.dp) != 0, "micro-batch x dp must divide --global-batch-size"),
-    (lambda r: r.has("--bf16") and r.has("--fp16"), "--bf16 and --fp16 exclude each other"),
-    (lambda r: r.has("--fp8-format") and r.has("--fp4-format"), "--fp8-format and --fp4-format exclude each other"),
-    (
-        lambda r: r.has("--multi-latent-attention") and r.has("--group-query-attention"),
+    )
+    yield r.batch % (r.micro * r.dp) != 0, "micro-batch x dp must divide --global-batch-size"
+    yield r.has("--bf16") and r.has("--fp16"), "--bf16 and --fp16 exclude each other"
+    yield r.has("--fp8-format") and r.has("--fp4-format"), "--fp8-format and --fp4-format exclude each other"
+    yield (
+        r.has("--multi-latent-attention") and r.has("--group-query-attention"),
         "--multi-latent-attention and --group-query-attention exclude each other",
-    ),
-)
-_PIPELINE: tuple[Rule, ...] = (
-    (lambda r: not r.layout and r.layers % r.pp != 0, "pp must divide --num-layers"),
-    (lambda r: r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"),
-    (
-        lambda r: r.vpp > 1 and r.pp == 2 and r.has("--no-overlap-p2p-communication"),
+    )
+
+
+def _pipeline(r: _Read) -> Rules:
+    """Stages and virtual stages."""
+    yield not r.layout and r.layers % r.pp != 0, "pp must divide --num-layers"
+    yield r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"
+    yield (
+        r.vpp > 1 and r.pp == 2 and r.has("--no-overlap-p2p-communication"),
         "virtual stages without --overlap-p2p-communication need pp > 2",
-    ),
-    (
-        lambda r: not r.layout and r.vpp > 1 and r.layers // r.pp % r.vpp != 0,
-        "virtual stages must divide the layers of a stage",
-    ),
-    (lambda r: r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"),
-    (lambda r: bool(r.layout) and r.stages % r.pp != 0, "pp must divide the stages of --pipeline-model-parallel-layout"),
-    (
-        lambda r: bool(r.layout) and _expanded(r.layout).count("t") != r.layers,
+    )
+    yield not r.layout and r.vpp > 1 and r.layers // r.pp % r.vpp != 0, "virtual stages must divide the layers of a stage"
+    yield r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"
+    yield bool(r.layout) and r.stages % r.pp != 0, "pp must divide the stages of --pipeline-model-parallel-layout"
+    yield (
+        bool(r.layout) and _expanded(r.layout).count("t") != r.layers,
         "--pipeline-model-parallel-layout must hold --num-layers layers",
-    ),
-    (
-        lambda r: bool(r.layout) and r.has("--num-virtual-stages-per-pipeline-rank"),
+    )
+    yield (
+        bool(r.layout) and r.has("--num-virtual-stages-per-pipeline-rank"),
         "--pipeline-model-parallel-layout and --num-virtual-stages-per-pipeline-rank exclude each other",
-    ),
-)
-_CONTEXT: tuple[Rule, ...] = (
-    (
-        lambda r: r.word("--cp-comm-type", "p2p") == "a2a+p2p" and not r.has("--hierarchical-context-parallel-sizes"),
+    )
+
+
+def _context(r: _Read) -> Rules:
+    """Context parallelism."""
+    sizes = r.flags.get("--hierarchical-context-parallel-sizes")
+    yield (
+        r.word("--cp-comm-type", "p2p") == "a2a+p2p" and sizes is None,
         "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes",
-    ),
-    (
-        lambda r: (
-            r.has("--hierarchical-context-parallel-sizes")
-            and _product(r.flags["--hierarchical-context-parallel-sizes"]) != r.cp
-        ),
+    )
+    yield (
+        sizes is not None and math.prod(map(int, sizes)) != r.cp,
         "--hierarchical-context-parallel-sizes must multiply to cp",
-    ),
-)
-_EXPERTS: tuple[Rule, ...] = (
-    (lambda r: r.ep > 1 and not r.experts, "--expert-model-parallel-size needs --num-experts"),
-    (lambda r: bool(r.experts) and r.experts % r.ep != 0, "ep must divide --num-experts"),
-    (lambda r: bool(r.experts) and r.tp > 1 and not r.sequence_parallel, "experts with tp > 1 need --sequence-parallel"),
-    (
-        lambda r: r.has("--moe-pad-expert-input-to-capacity") and not r.has("--moe-expert-capacity-factor"),
+    )
+
+
+def _experts(r: _Read) -> Rules:
+    """Experts and their dispatcher."""
+    overlapped, shared = r.has("--overlap-moe-expert-parallel-comm"), r.has("--moe-shared-expert-overlap")
+    gathers = r.word("--moe-token-dispatcher-type", "allgather") == "allgather"
+    yield r.ep > 1 and not r.experts, "--expert-model-parallel-size needs --num-experts"
+    yield bool(r.experts) and r.experts % r.ep != 0, "ep must divide --num-experts"
+    yield bool(r.experts) and r.tp > 1 and not r.sequence_parallel, "experts with tp > 1 need --sequence-parallel"
+    yield (
+        r.has("--moe-pad-expert-input-to-capacity") and not r.has("--moe-expert-capacity-factor"),
         "--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor",
-    ),
-    (lambda r: bool(r.experts) and r.world % (r.etp * r.ep * r.pp) != 0, "etp x ep x pp must divide the GPUs"),
-    (
-        lambda r: r.has("--moe-shared-expert-overlap") and r.word("--moe-token-dispatcher-type", "allgather") == "allgather",
-        "--moe-shared-expert-overlap needs the dispatcher alltoall or flex",
-    ),
-    (
-        lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.has("--moe-shared-expert-overlap"),
-        "--overlap-moe-expert-parallel-comm does not go with --moe-shared-expert-overlap",
-    ),
-    (
-        lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.pp > 1 and r.vpp == 1,
-        "--overlap-moe-expert-parallel-comm with pp > 1 needs virtual stages",
-    ),
-    (lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.ep == 1, "--overlap-moe-expert-parallel-comm needs ep > 1"),
-    (
-        lambda r: r.has("--overlap-moe-expert-parallel-comm") and _recompute(r, "full"),
-        "--overlap-moe-expert-parallel-comm does not go with full recompute",
-    ),
-    (
-        lambda r: (
-            r.has("--overlap-moe-expert-parallel-comm") and r.word("--moe-token-dispatcher-type", "allgather") == "allgather"
-        ),
-        "--overlap-moe-expert-parallel-comm needs the dispatcher alltoall or flex",
-    ),
-    (
-        lambda r: r.has("--overlap-moe-expert-parallel-comm") and r.number("--mtp-num-layers", 0) > 1,
-        "--overlap-moe-expert-parallel-comm allows one --mtp-num-layers",
-    ),
-)
-_MEMORY: tuple[Rule, ...] = (
-    (
-        lambda r: _recompute(r, "full") and not r.has("--recompute-method"),
-        "--recompute-granularity full needs --recompute-method",
-    ),
-    (
-        lambda r: _recompute(r, "full") and not 0 < r.number("--recompute-num-layers", 0) <= max(r.layers // r.pp, 1),
+    )
+    yield bool(r.experts) and r.world % (r.etp * r.ep * r.pp) != 0, "etp x ep x pp must divide the GPUs"
+    yield shared and gathers, "--moe-shared-expert-overlap needs the dispatcher alltoall or flex"
+    yield overlapped and shared, "--overlap-moe-expert-parallel-comm does not go with --moe-shared-expert-overlap"
+    yield overlapped and r.pp > 1 and r.vpp == 1, "--overlap-moe-expert-parallel-comm with pp > 1 needs virtual stages"
+    yield overlapped and r.ep == 1, "--overlap-moe-expert-parallel-comm needs ep > 1"
+    yield overlapped and r.recompute == "full", "--overlap-moe-expert-parallel-comm does not go with full recompute"
+    yield overlapped and gathers, "--overlap-moe-expert-parallel-comm needs the dispatcher alltoall or flex"
+    yield overlapped and r.number("--mtp-num-layers", 0) > 1, "--overlap-moe-expert-parallel-comm allows one --mtp-num-layers"
+
+
+def _memory(r: _Read) -> Rules:
+    """Recompute, sharding and what overlaps."""
+    yield r.recompute == "full" and not r.has("--recompute-method"), "--recompute-granularity full needs --recompute-method"
+    yield (
+        r.recompute == "full" and not 0 < r.number("--recompute-num-layers", 0) <= max(r.layers // r.pp, 1),
         "--recompute-num-layers must be from 1 to the layers of a stage",
-    ),
-    (
-        lambda r: _recompute(r, "selective") and (r.has("--recompute-method") or r.has("--recompute-num-layers")),
+    )
+    yield (
+        r.recompute == "selective" and (r.has("--recompute-method") or r.has("--recompute-num-layers")),
         "--recompute-granularity selective takes no --recompute-method",
-    ),
-    (
-        lambda r: "moe_act" in r.modules and not r.has("--moe-grouped-gemm"),
-        "--recompute-modules moe_act needs --moe-grouped-gemm",
-    ),
-    (
-        lambda r: "mla_up_proj" in r.modules and not r.has("--multi-latent-attention"),
+    )
+    yield "moe_act" in r.modules and not r.has("--moe-grouped-gemm"), "--recompute-modules moe_act needs --moe-grouped-gemm"
+    yield (
+        "mla_up_proj" in r.modules and not r.has("--multi-latent-attention"),
         "--recompute-modules mla_up_proj needs --multi-latent-attention",
-    ),
-    (
-        lambda r: "shared_experts" in r.modules and r.has("--moe-shared-expert-overlap"),
+    )
+    yield (
+        "shared_experts" in r.modules and r.has("--moe-shared-expert-overlap"),
         "--recompute-modules shared_experts does not go with --moe-shared-expert-overlap",
-    ),
-    (
-        lambda r: "moe" in r.modules and r.has("--overlap-moe-expert-parallel-comm"),
+    )
+    yield (
+        "moe" in r.modules and r.has("--overlap-moe-expert-parallel-comm"),
         "--recompute-modules moe does not go with --overlap-moe-expert-parallel-comm",
-    ),
-    (
-        lambda r: (
-            bool({"moe_act", "layernorm"} & {*r.modules})
-            and r.has("--fp8-format")
-            and r.word("--fp8-recipe", "delayed") == "delayed"
-        ),
+    )
+    yield (
+        bool({"moe_act", "layernorm"} & {*r.modules})
+        and r.has("--fp8-format")
+        and r.word("--fp8-recipe", "delayed") == "delayed",
         "--recompute-modules moe_act and layernorm do not go with --fp8-recipe delayed",
-    ),
-    (lambda r: r.has("--overlap-param-gather") and not r.sharded, "--overlap-param-gather needs --use-distributed-optimizer"),
-    (
-        lambda r: r.has("--overlap-param-gather") and not r.has("--overlap-grad-reduce"),
+    )
+    yield r.has("--overlap-param-gather") and not r.sharded, "--overlap-param-gather needs --use-distributed-optimizer"
+    yield (
+        r.has("--overlap-param-gather") and not r.has("--overlap-grad-reduce"),
         "--overlap-param-gather needs --overlap-grad-reduce",
-    ),
-    (lambda r: r.has("--tp-comm-overlap") and not r.sequence_parallel, "--tp-comm-overlap needs --sequence-parallel"),
-    (
-        lambda r: r.has("--use-megatron-fsdp") and r.word("--ckpt-format", "torch_dist") != "fsdp_dtensor",
+    )
+    yield r.has("--tp-comm-overlap") and not r.sequence_parallel, "--tp-comm-overlap needs --sequence-parallel"
+    yield (
+        r.has("--use-megatron-fsdp") and r.word("--ckpt-format", "torch_dist") != "fsdp_dtensor",
         "--use-megatron-fsdp needs --ckpt-format fsdp_dtensor",
-    ),
-    (
-        lambda r: r.dp * r.cp % r.number("--num-distributed-optimizer-instances", 1) != 0,
+    )
+    yield (
+        r.dp * r.cp % r.number("--num-distributed-optimizer-instances", 1) != 0,
         "--num-distributed-optimizer-instances must divide dp x cp",
-    ),
-)
-
-
-def _unfit(groups: int, tp: int) -> bool:
-    return groups % tp != 0 and tp % groups != 0
-
-
-def _product(sizes: tuple[str, ...]) -> int:
-    found = 1
-    for size in sizes:
-        found *= int(size)
-    return found
+    )
 
 
 def refused(flags: Flags, world: int) -> list[str]:
     """The rules that these flags break on `world` GPUs, one line each."""
     read = _Read(flags, world)
-    return [what for broken, what in (*_SIZES, *_PIPELINE, *_CONTEXT, *_EXPERTS, *_MEMORY) if broken(read)]
+    groups = (_sizes, _pipeline, _context, _experts, _memory)
+    return [rule for group in groups for broken, rule in group(read) if broken]

@@ -85,9 +85,7 @@ def _sections(content: Mapping[str, Any]) -> list[Section]:
             html=f'{_controls("trade")}<div id="trade-legend"></div>{_plot("trade-offs")}',
         ),
         Section(
-            heading="Parallel coordinates",
-            note="The best 300 plans that match, the best in blue.",
-            html=_plot("parallel"),
+            heading="Parallel coordinates", note="The best 300 plans that match, the best in blue.", html=_plot("parallel")
         ),
         Section(
             heading="Where the step goes",

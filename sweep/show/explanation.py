@@ -10,11 +10,10 @@ import numpy as np
 from rich.console import Console
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, Shape, short
-from sweep.explaining.bottleneck import gain
+from sweep.explaining.among import Within
+from sweep.explaining.bottleneck import Waiting, gain
 from sweep.explaining.explanation import NARROW, Difference, Explanation
 from sweep.explaining.neighbours import Neighbour
-from sweep.explaining.waiting import Waiting
-from sweep.explaining.within import Within
 from sweep.show.ranked import ties_of
 from sweep.show.tables import cell, plural, print_table, values_text
 from sweep.uncertainty.evidence import LEVEL

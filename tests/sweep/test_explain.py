@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from sim_core import MEMORY, SpecError, shape_of, trace
+from sweep.explaining.among import within
 from sweep.explaining.explanation import Explanation, difference, explain
-from sweep.explaining.within import within
 from sweep.one_plan import plans_of, prepare_plan, row_of
 from sweep.ranking import rank
 from sweep.reopening import Reopened, plan_number, reopened, stored_row

@@ -14,8 +14,7 @@ import yaml
 
 from sim_core import SpecError, model_names, read_model
 from sweep.exporting.launched import Launched, launched
-from sweep.exporting.megatron import ARRAY, megatron_flags, megatron_text
-from sweep.exporting.megatron_model import model_flags, without_flag
+from sweep.exporting.megatron import ARRAY, megatron_flags, megatron_text, model_flags, without_flag
 from sweep.exporting.megatron_rules import refused
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.preparation import prepare

@@ -22,7 +22,7 @@ from sim_core import (
 )
 from sweep.compare.comparison import compare
 from sweep.document import _model_in
-from sweep.explaining.plan import sweep_around
+from sweep.explaining.neighbours import sweep_around
 from sweep.failures import LLAMA_3, RESTART_S, TECTONIC
 from sweep.preparation import Prepared, prepare
 from sweep.reopening import plan_number, reopened, stored_row

@@ -1,21 +1,26 @@
-"""A plan within the errors of the simulation: its interval, whether it can be told from the best, which runs would tell."""
+"""A plan among those of its result: whether errors tell it from the best, and the nearest that runs if it cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from sweep.columns import LONGER, SHORTER
 from sweep.error_bars import GroupBars
+from sweep.folder import Location
+from sweep.query import columns_of, results
 from sweep.ranking import TOP, rank
 from sweep.reopening import Reopened
 from sweep.selection import quoted
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import judge
+
+FOLLOWING: Final = ("plan", "dp", "ga", "fidelity", "hardware")
+"""Columns that follow from others, or are no matter of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +71,28 @@ def _is(name: str, value: Any) -> str:
     """The condition that a column has this value."""
     text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
     return f"{quoted(name)} = {text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nearest:
+    """A plan with a result, and the values in which it differs."""
+
+    plan: int
+    changes: dict[str, Any]
+
+
+def nearest_running(directory: Location, row: Mapping[str, Any]) -> Nearest | None:
+    """The plan with a result that has the fewest other values than `row`, of these the fastest; None if none runs."""
+    with results(directory) as connection:
+        names = list(columns_of(connection))
+        compared = [name for name in names[: names.index("status")] if name not in FOLLOWING and name in row]
+        apart = " + ".join(f'("{name}" IS DISTINCT FROM ?)::INT' for name in compared) or "0"
+        nearest = connection.execute(
+            f"SELECT plan, {', '.join(compared)} FROM results WHERE status = 'ok' AND hardware = ? "
+            f"ORDER BY {apart}, gpu_s_per_sample, plan LIMIT 1",
+            [row["hardware"], *(row[name] for name in compared)],
+        ).fetchone()
+    if nearest is None:
+        return None
+    values = dict(zip(compared, nearest[1:], strict=True))
+    return Nearest(plan=int(nearest[0]), changes={name: value for name, value in values.items() if value != row[name]})
