@@ -101,15 +101,15 @@ def run(
     return Result(folder=folder)
 
 
-def _checked(given: SweepSpec | Mapping[str, Any]) -> SweepSpec:
+def _checked(source: SweepSpec | Mapping[str, Any]) -> SweepSpec:
     """A mapping as a spec. Raises SpecError."""
-    if isinstance(given, SweepSpec):
-        return given
+    if isinstance(source, SweepSpec):
+        return source
     try:
-        spec = SweepSpec.model_validate(dict(given))
+        spec = SweepSpec.model_validate(dict(source))
     except ValidationError as error:
         raise first_error(error, "spec", {}, SweepSpec) from None
-    problem = bare_size(given)
+    problem = bare_size(source)
     if problem:
         raise SpecError(f"spec: {problem}")
     return spec

@@ -46,11 +46,11 @@ class _OnDemand(TyperCommand):
     """A command whose module is imported when it runs: `sweep --help` need not load the simulator."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        one = import_module(f"sweep.commands.{self.name}_command").command
-        if not isinstance(one, typer.Typer):  # a Typer: a command of several
-            function, one = one, typer.Typer(add_completion=False, context_settings=HELP)
-            one.command(self.name)(function)
-        return typer.main.get_command(one).make_context(info_name, args, parent=parent, **extra)
+        loaded = import_module(f"sweep.commands.{self.name}_command").command
+        if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
+            function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
+            loaded.command(self.name)(function)
+        return typer.main.get_command(loaded).make_context(info_name, args, parent=parent, **extra)
 
 
 class _Commands(TyperGroup):

@@ -77,40 +77,40 @@ def relax(
     asked: dict[str, Any] = {"by": by, "per": per, "top": 1, "descending": descending, "every": True}
     ranking = rank(opened.folder, where=where, **asked)
     now = _by_group(ranking.rows.to_pylist(), ranking.per)
-    found: list[Relaxed] = []
+    constraints: list[Relaxed] = []
     for constraint, others in _one_out(conjuncts(where) if where else []):
         without = rank(opened.folder, where=" AND ".join(f"({each})" for each in others) or None, **asked)
         rows = _by_group(without.rows.to_pylist(), ranking.per)
-        found += _compared(constraint, ASKED, without.ranked - ranking.ranked, now, rows, ranking)
+        constraints += _compared(constraint, ASKED, without.ranked - ranking.ranked, now, rows, ranking)
     sweep = opened.prepared.sweep
     for constraint, others in _one_out(sweep.where):
         plans = _stored(opened, "excluded_by_where", where)
         plans = plans[_meets(sweep, plans, others)]
         rows = _best(replace(sweep, where=tuple(others)), plans, ranking, where)
-        found += _compared(constraint, WHERE, len(plans), now, rows, ranking)
+        constraints += _compared(constraint, WHERE, len(plans), now, rows, ranking)
     plans = _stored(opened, "memory_exceeds_device", where)
     if len(plans):
         rows = _best(replace(sweep, hardware=_without_limit(sweep.hardware, sweep)), plans, ranking, where)
         for row in rows.values():
             row["device_memory_bytes"] = _memory_of(sweep, row)
-        found += _compared(MEMORY, DEVICE, len(plans), now, rows, ranking)
-    return sorted(found, key=lambda one: -one.better)
+        constraints += _compared(MEMORY, DEVICE, len(plans), now, rows, ranking)
+    return sorted(constraints, key=lambda each: -each.better)
 
 
-def relaxed_rows(found: Sequence[Relaxed], schema: pa.Schema) -> pa.Table:
+def relaxed_rows(constraints: Sequence[Relaxed], schema: pa.Schema) -> pa.Table:
     """COLUMNS and, of the best plan without the constraint, the columns of a result."""
     told = [
         {
-            "constraint": one.constraint,
-            "origin": one.origin,
-            "excluded": one.excluded,
-            "plan_now": None if one.now is None else one.now["plan"],
-            "now": None if one.now is None else one.now[one.by],
-            "without": None if one.without is None else one.without[one.by],
-            "better": one.better,
-            **(one.without or one.group),
+            "constraint": each.constraint,
+            "origin": each.origin,
+            "excluded": each.excluded,
+            "plan_now": None if each.now is None else each.now["plan"],
+            "now": None if each.now is None else each.now[each.by],
+            "without": None if each.without is None else each.without[each.by],
+            "better": each.better,
+            **(each.without or each.group),
         }
-        for one in found
+        for each in constraints
     ]
     kinds = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.float64(), pa.float64())
     fields = [pa.field(name, kind) for name, kind in zip(COLUMNS, kinds, strict=True)]
@@ -156,10 +156,10 @@ def _is_better(one: float, other: float, descending: bool) -> bool:
 
 def _by_group(rows: Sequence[dict[str, Any]], per: Sequence[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The first row of each group."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    first: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in per), row)
-    return found
+        first.setdefault(tuple(row[name] for name in per), row)
+    return first
 
 
 def _stored(opened: Reopened, reason: str, where: str | None) -> Ints:

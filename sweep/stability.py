@@ -8,6 +8,7 @@ beside compute, and draws are interpolated between these.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -52,10 +53,10 @@ class Stability:
     reach: float  # the most by which a simulated plan gained on the best in a draw
 
 
-def sigmas_of(given: Sequence[str]) -> dict[str, float]:
+def sigmas_of(options: Sequence[str]) -> dict[str, float]:
     """SIGMAS with those given as `compute=0.05`; `network` stands for nvlink and nic. Raises SpecError."""
-    found = dict(SIGMAS)
-    for text in given:
+    sigmas = dict(SIGMAS)
+    for text in options:
         name, equals, value = (part.strip() for part in text.partition("="))
         names = ["nvlink", "nic"] if name == "network" else [name]
         if names[0] not in SIGMAS:
@@ -66,8 +67,8 @@ def sigmas_of(given: Sequence[str]) -> dict[str, float]:
             sigma = -1.0
         if not equals or not 0 <= sigma <= MOST:
             raise SpecError(f"--sigma {text}: found {value!r}, expected a standard deviation of ln(time) from 0 to {MOST:g}")
-        found |= dict.fromkeys(names, sigma)
-    return found
+        sigmas |= dict.fromkeys(names, sigma)
+    return sigmas
 
 
 def stability(
@@ -86,7 +87,7 @@ def stability(
         raise SpecError(
             f"--stable: found --by {ranking.by}, expected a column in proportion to time: {', '.join(LONGER + SHORTER)}"
         )
-    found = []
+    groups = []
     places = ranking.rows["rank"].to_numpy()
     starts = np.flatnonzero(places == 1)
     for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
@@ -95,7 +96,7 @@ def stability(
         moved = moves(opened, rows["plan"].to_numpy(), sigmas, draws, same_of(opened.provenance))
         drawn = np.log(cost[: len(rows)]) + moved
         best = drawn.argmin(1)
-        found.append(
+        groups.append(
             Stability(
                 group={name: rows[name][0].as_py() for name in ranking.per},
                 rows=rows,
@@ -105,7 +106,7 @@ def stability(
                 reach=float((moved[:, :1] - moved).max()),
             )
         )
-    return found
+    return groups
 
 
 def moves(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], draws: int, same: float) -> Floats:
@@ -123,15 +124,15 @@ def response(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], drawn
     """
     sweep = opened.prepared.sweep
     _, plans = describe_rows(sweep.space, numbers)
-    given = (sweep.workload, sweep.hardware, plans)
-    now = step_s(*given)
+    inputs_now = (sweep.workload, sweep.hardware, plans)
+    now = step_s(*inputs_now)
 
     def simulated(*inputs: tuple[str, int]) -> Floats:
-        moved = given
+        moved = inputs_now
         for name, sign in inputs:
             moved = with_slower(name, float(np.exp(sign * AT * sigmas[name])), *moved)
-        found: Floats = np.log(step_s(*moved) / now)
-        return found
+        logs: Floats = np.log(step_s(*moved) / now)
+        return logs
 
     total = np.zeros((len(drawn["compute"]), len(numbers)))
     moving = [name for name in SIGMAS if sigmas[name] > 0]
@@ -139,23 +140,23 @@ def response(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], drawn
     share = {(name, sign): np.maximum(sign * drawn[name], 0) / AT for name, sign in alone}
     for corner, change in alone.items():
         total += share[corner][:, None] * change
-    for one, other in PAIRS:
-        for corner in [(one, -1), (one, 1)] if one in moving and other in moving else []:
-            for second in ((other, -1), (other, 1)):
-                together = simulated(corner, second) - alone[corner] - alone[second]
-                total += (share[corner] * share[second])[:, None] * together
+    for first, second in PAIRS:
+        if first in moving and second in moving:
+            for corner, other in itertools.product(((first, -1), (first, 1)), ((second, -1), (second, 1))):
+                together = simulated(corner, other) - alone[corner] - alone[other]
+                total += (share[corner] * share[other])[:, None] * together
     return total
 
 
 def step_s(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
     """Simulated seconds of a step, [n]. Raises SpecError if a plan cannot run any more."""
-    found = simulate(workload, hardware, plans).named()
-    lost = [reason for reason in found["reason"] if reason]
+    columns = simulate(workload, hardware, plans).named()
+    lost = [reason for reason in columns["reason"] if reason]
     if lost:
         raise SpecError(
             f"--stable: a plan of the result cannot run in this version of the simulator ({lost[0]}); run the sweep again"
         )
-    return np.asarray(found["step_time_s"], np.float64)
+    return np.asarray(columns["step_time_s"], np.float64)
 
 
 def with_slower(

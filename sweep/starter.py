@@ -32,12 +32,12 @@ class _Line:
     why: str = ""
 
 
-def starter_name(given: str) -> str:
+def starter_name(source: str) -> str:
     """A name for the sweep of a model or file: letters, digits, dots and dashes. Raises SpecError."""
-    path = Path(given)
+    path = Path(source)
     if path.name == "config.json" or (path / "config.json").is_file():
-        stem = read_model(given).name
-    elif given in model_names() or path.is_dir():
+        stem = read_model(source).name
+    elif source in model_names() or path.is_dir():
         stem = path.name
     else:
         stem = path.stem.partition(".simai")[0]
@@ -45,24 +45,24 @@ def starter_name(given: str) -> str:
 
 
 def starter(
-    given: str, hardware: str, gpus: int, base: Path, *, sequence: int | None = None, micro_batch: int | None = None
+    source: str, hardware: str, gpus: int, base: Path, *, sequence: int | None = None, micro_batch: int | None = None
 ) -> str:
     """The text of a spec for a model (name or file) or a workload file, to be written into the folder `base`.
 
     Raises SimError, OSError.
     """
     device = read_hardware(hardware)
-    is_model = given in model_names() or Path(given).suffix in _MODEL_SUFFIXES or (Path(given) / "config.json").is_file()
+    is_model = source in model_names() or Path(source).suffix in _MODEL_SUFFIXES or (Path(source) / "config.json").is_file()
     if is_model:
-        model = read_model(given, {} if sequence is None else {"sequence": sequence})
-        top, lines = _of_model(given, model, device, gpus, base)
+        model = read_model(source, {} if sequence is None else {"sequence": sequence})
+        top, lines = _of_model(source, model, device, gpus, base)
     else:
-        if not Path(given).exists():
-            read_model(given)  # says which name is nearest
+        if not Path(source).exists():
+            read_model(source)  # says which name is nearest
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
-        workload, _ = read_workload(given, facts)
-        top, lines = _of_file(given, workload, facts, device, gpus, base)
-    name = starter_name(given)
+        workload, _ = read_workload(source, facts)
+        top, lines = _of_file(source, workload, facts, device, gpus, base)
+    name = starter_name(source)
     return "\n".join(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
@@ -91,9 +91,9 @@ def _objective(mfu_known: bool) -> _Line:
     return _Line(key="- minimize", value="step_time", why="all plans have the same GPUs and batch")
 
 
-def _of_model(given: str, model: Model, device: Hardware, gpus: int, base: Path) -> tuple[list[str], list[_Line]]:
+def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path) -> tuple[list[str], list[_Line]]:
     sequence = model.sequence or min(model.positions or 4096, 4096)
-    top = [_shown(_Line(key="model", value=_place(given, base), why=f"`sweep model {given}` shows its numbers"))]
+    top = [_shown(_Line(key="model", value=_place(source, base), why=f"`sweep model {source}` shows its numbers"))]
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
     top += ["workload:", _shown(_Line(key="sequence", value=sequence, why=why), 2)]
     top += [_shown(_Line(key="stack", value="megatron-core", why="the framework whose behaviour is simulated"), 2)]
@@ -124,10 +124,10 @@ def _of_model(given: str, model: Model, device: Hardware, gpus: int, base: Path)
 
 
 def _of_file(
-    given: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path
+    source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path
 ) -> tuple[list[str], list[_Line]]:
     own, node = workload.base, int(device.value("gpus_per_node"))
-    top = ["workload:", _shown(_Line(key="path", value=_place(given, base), why="`sweep inspect` shows what it holds"), 2)]
+    top = ["workload:", _shown(_Line(key="path", value=_place(source, base), why="`sweep inspect` shows what it holds"), 2)]
     if facts.micro_batch:
         top.append(_shown(_Line(key="micro_batch", value=facts.micro_batch, why="that the file was made with"), 2))
     if facts.sequence:
@@ -179,15 +179,15 @@ def _doubled(most: int) -> list[int]:
 
 
 def _values(lines: Sequence[_Line], key: str) -> list[int]:
-    found = next(line.value for line in lines if line.key == key)
-    return found if isinstance(found, list) else []
+    value = next(line.value for line in lines if line.key == key)
+    return value if isinstance(value, list) else []
 
 
-def _place(given: str, base: Path) -> str:
+def _place(source: str, base: Path) -> str:
     """A path as it is named from the folder of the spec; names stay."""
-    path = Path(given)
-    if not path.exists() or given in model_names():
-        return given
+    path = Path(source)
+    if not path.exists() or source in model_names():
+        return source
     try:
         return str(path.absolute().relative_to(base.absolute()))
     except ValueError:

@@ -90,7 +90,7 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
     champions = [_champions(pairs, side, order, per) for side in ("old", "new")]
     ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
     over = f"PARTITION BY {quoted(per)} " if per else ""
-    plans = ", ".join(str(found.plan) for found in champions[0].values()) or "NULL"
+    plans = ", ".join(str(champion.plan) for champion in champions[0].values()) or "NULL"
     pairs.connection.execute(f"CREATE TEMP TABLE champions AS FROM pairs WHERE old_plan IN ({plans})").fetchall()
     numbers = pairs.connection.execute("SELECT new_plan FROM champions WHERE new_plan IS NOT NULL").fetchall()
     same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM best."{name}"' for name in per)
@@ -104,14 +104,14 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
         "SELECT old_plan, new_status, value, rank FROM champions LEFT JOIN ranked ON plan = new_plan",
     )
     current = {row["old_plan"]: row for row in now}
-    found = []
+    groups = []
     for key in sorted({*champions[0], *champions[1]}, key=lambda key: tuple(map(_sortable, key))):
         old, new = champions[0].get(key), champions[1].get(key)
         at = current.get(old.plan, {}) if old else {}
         worse = None
         if old and new and old.value:
             worse = (new.value / old.value - 1) * (-1 if descending else 1)
-        found.append(
+        groups.append(
             Group(
                 group=dict(zip(per, key, strict=True)),
                 old=old,
@@ -122,7 +122,7 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
                 worse=worse,
             )
         )
-    return found
+    return groups
 
 
 def _sortable(value: Any) -> tuple[bool, float, str]:
@@ -164,7 +164,7 @@ def _steps(pairs: Pairs) -> Steps:
     ).fetchall()[0]
     if not plans:
         return Steps(plans=0, slower=0, faster=0, same=0, quantiles=(), histogram=(), mean=None, causes=())
-    found = pairs.connection.execute(f"SELECT quantile_cont(change, {list(QUANTILES)}) FROM pairs").fetchall()[0][0]
+    values = pairs.connection.execute(f"SELECT quantile_cont(change, {list(QUANTILES)}) FROM pairs").fetchall()[0][0]
     means = ", ".join(f"avg({name}) AS {name}" for name in ("old_s", "new_s", *PARTS))
     mean = _dicts(pairs, f"SELECT {means} FROM pairs WHERE change IS NOT NULL")[0]
     deltas = ", ".join(f"{part} * sign(change)" for part in PARTS)
@@ -177,8 +177,8 @@ def _steps(pairs: Pairs) -> Steps:
         slower=slower,
         faster=faster,
         same=plans - slower - faster,
-        quantiles=tuple(zip(QUANTILES, found, strict=True)),
-        histogram=_histogram(pairs, found[0], found[-1]),
+        quantiles=tuple(zip(QUANTILES, values, strict=True)),
+        histogram=_histogram(pairs, values[0], values[-1]),
         mean=_shift(mean, {}),
         causes=tuple((PARTS[part - 1], count) for part, count in causes if part),
     )

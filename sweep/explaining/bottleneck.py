@@ -52,17 +52,19 @@ def bottleneck(row: Mapping[str, Any], shape: Shape, around: Sequence[Neighbour]
         useful = sum(row[name] for name in USEFUL) / step_s
         rate = "" if row["mfu"] is None else f", at {row['mfu'] / useful:.0%} of the peak while it runs"
         text = f"compute {useful:.0%} of the step{rate}; the largest other part, {words(part)}, is {share:.1%}"
-        faster = [one for one in around if one.runs and one.of_plan and gain(one, row) > LEAST_GAIN]
+        faster = [change for change in around if change.runs and change.of_plan and gain(change, row) > LEAST_GAIN]
         return Bottleneck(part="compute", share=useful, text=text, cures=_first(faster, row))
     cures = [
-        one for one in around if one.runs and one.row[part] / one.row["step_time_s"] < share and gain(one, row) > LEAST_GAIN
+        change
+        for change in around
+        if change.runs and change.row[part] / change.row["step_time_s"] < share and gain(change, row) > LEAST_GAIN
     ]
     return Bottleneck(part=part, share=share, text=_text(part, share, row, shape, around), cures=_first(cures, row))
 
 
-def gain(one: Neighbour, row: Mapping[str, Any]) -> float:
+def gain(change: Neighbour, row: Mapping[str, Any]) -> float:
     """How much faster a neighbour is for each GPU, as a fraction."""
-    return float(row["gpu_s_per_sample"] / one.row["gpu_s_per_sample"] - 1)
+    return float(row["gpu_s_per_sample"] / change.row["gpu_s_per_sample"] - 1)
 
 
 def words(part: str) -> str:
@@ -75,7 +77,7 @@ def words(part: str) -> str:
 
 
 def _first(cures: Sequence[Neighbour], row: Mapping[str, Any]) -> tuple[Neighbour, ...]:
-    return tuple(sorted(cures, key=lambda one: -gain(one, row))[:MOST_CURES])
+    return tuple(sorted(cures, key=lambda change: -gain(change, row))[:MOST_CURES])
 
 
 def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around: Sequence[Neighbour]) -> str:
@@ -88,7 +90,9 @@ def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around:
         chunks = f" of {vpp} chunks" if vpp > 1 else ""
         return f"{head}: {ga} micro-batches on {pp} stages{chunks}{alone}"
     if part == "compute_recompute_s":
-        without = next((one for one in around if one.row["checkpointing"] == "none" and one.axis == "checkpointing"), None)
+        without = next(
+            (change for change in around if change.row["checkpointing"] == "none" and change.axis == "checkpointing"), None
+        )
         if without is None or without.runs:
             return f"{head}: checkpointing {row['checkpointing']}"
         need = without.row["peak_memory_bytes"]

@@ -138,27 +138,27 @@ def _layers(shape: Shape) -> str:
 
 def _to_measure(row: Mapping[str, Any]) -> list[str]:
     """What of the prediction rests least on measurements of this device, most seconds first."""
-    step_s, found = row["step_time_s"], []
+    step_s, doubts = row["step_time_s"], []
     share = row["measured_share"]
     compute_s = row["compute_forward_s"] + row["compute_backward_s"]
     if share is not None and (1 - share) * compute_s > _SMALL * step_s:
         text = f"kernels: {1 - share:.0%} of forward and backward, {(1 - share) * compute_s / step_s:.1%} of the step, are not"
-        found.append(((1 - share) * compute_s, f"{text} by kernels measured on this device"))
+        doubts.append(((1 - share) * compute_s, f"{text} by kernels measured on this device"))
     if row["launch_s"] > _SMALL * step_s:
         text = (
             f"launches: {row['launch_s'] / step_s:.1%} of the step rests on the stack's host time of a layer; a profile of one"
         )
-        found.append((row["launch_s"], text))
+        doubts.append((row["launch_s"], text))
     for part in (*GROUPS_OF, "pp_exposed_s"):
         if row[part] > _SMALL * step_s:
             name = "pipeline sends" if part.startswith("pp") else f"{part[:2].upper()} collectives"
             text = f"{name}: {row[part] / step_s:.1%} of the step is exposed; nccl-tests on your network (`sweep calibrate`)"
-            found.append((row[part], text))
+            doubts.append((row[part], text))
     peak, have = row["peak_memory_bytes"], row["device_memory_bytes"]
     if peak is not None and (have - peak) / have < TIGHT:
         text = f"memory: {short(have - peak, 'B')} of head-room; torch.cuda.max_memory_allocated after two steps"
-        found.append((step_s, text))
-    return [text for _, text in sorted(found, key=lambda each: -each[0])]
+        doubts.append((step_s, text))
+    return [text for _, text in sorted(doubts, key=lambda each: -each[0])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,33 +171,35 @@ class Difference:
     verdict: str
 
 
-def difference(one: Explanation, other: Explanation) -> Difference:
+def difference(first: Explanation, second: Explanation) -> Difference:
     """What tells two plans apart."""
-    names = list(one.row)
+    names = list(first.row)
     plan = [name for name in names[: names.index("status")] if name != "plan"]
-    fields = {name: (one.row[name], other.row[name]) for name in plan if one.row[name] != other.row[name]}
+    fields = {name: (first.row[name], second.row[name]) for name in plan if first.row[name] != second.row[name]}
     memory = {
-        name: other.row[name] - one.row[name] for name in MEMORY if one.row[name] is not None and other.row[name] is not None
+        name: second.row[name] - first.row[name]
+        for name in MEMORY
+        if first.row[name] is not None and second.row[name] is not None
     }
-    if not (one.runs and other.runs):
-        return Difference(fields=fields, parts={}, memory=memory, verdict=_which_runs(one, other))
-    parts = {name: other.row[name] - one.row[name] for name in ("step_time_s", *PARTS)}
-    return Difference(fields=fields, parts=parts, memory=memory, verdict=_verdict(one, other))
+    if not (first.runs and second.runs):
+        return Difference(fields=fields, parts={}, memory=memory, verdict=_which_runs(first, second))
+    parts = {name: second.row[name] - first.row[name] for name in ("step_time_s", *PARTS)}
+    return Difference(fields=fields, parts=parts, memory=memory, verdict=_verdict(first, second))
 
 
-def _which_runs(one: Explanation, other: Explanation) -> str:
-    if not one.runs and not other.runs:
+def _which_runs(first: Explanation, second: Explanation) -> str:
+    if not first.runs and not second.runs:
         return "neither of the two can run"
-    first, second = (one, other) if one.runs else (other, one)
-    return f"plan {first.plan} runs, plan {second.plan} does not: {second.reason}"
+    runs, fails = (first, second) if first.runs else (second, first)
+    return f"plan {runs.plan} runs, plan {fails.plan} does not: {fails.reason}"
 
 
-def _verdict(one: Explanation, other: Explanation) -> str:
+def _verdict(first: Explanation, second: Explanation) -> str:
     """Which plan costs fewer GPU-seconds a sample, and by which parts."""
-    cost = {each.plan: each.row["gpu_s_per_sample"] for each in (one, other)}
-    if cost[one.plan] == cost[other.plan]:
+    cost = {each.plan: each.row["gpu_s_per_sample"] for each in (first, second)}
+    if cost[first.plan] == cost[second.plan]:
         return "both cost the same"
-    best, worse = (one, other) if cost[one.plan] < cost[other.plan] else (other, one)
+    best, worse = (first, second) if cost[first.plan] < cost[second.plan] else (second, first)
     less = {
         name: worse.row[name] * worse.row["all_gpus"] / worse.row["global_batch"]
         - best.row[name] * best.row["all_gpus"] / best.row["global_batch"]

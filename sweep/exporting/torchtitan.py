@@ -89,13 +89,13 @@ def _refused(plan: Launched) -> list[str]:
     """The rules of torchtitan that a plan breaks."""
     tp, cp, pp = (plan.number_of(name) for name in ("tp", "cp", "pp"))
     counts = {count for stage in plan.layers for count in stage}
-    found = {
+    rules = {
         "tp x 2 cp must divide the sequence": bool(plan.sequence) and cp > 1 and (plan.sequence or 0) % (tp * 2 * cp) != 0,
         "stages of unequal layers have no key": pp > 1 and len(counts) > 1,
         "ep must divide dp_shard x cp x tp": plan.number_of("ep") > 1
         and (_data(plan)[1] * cp * tp) % plan.number_of("ep") != 0,
     }
-    return [what for what, broken in found.items() if broken]
+    return [what for what, broken in rules.items() if broken]
 
 
 def _not_said(plan: Launched) -> list[str]:
@@ -112,8 +112,8 @@ def _not_said(plan: Launched) -> list[str]:
         f"straggler_factor {fields['straggler_factor']}": fields["straggler_factor"] != 1.0,
         f"stack {plan.stack}: the step is simulated as that framework runs it": plan.stack not in ("", "torchtitan"),
     }
-    found = [what for what, there in told.items() if there]
-    return found + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
+    lines = [what for what, there in told.items() if there]
+    return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
 
 
 def torchtitan_text(plan: Launched) -> str:

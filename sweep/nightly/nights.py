@@ -106,8 +106,8 @@ class Nights:
     def read(self) -> list[Night]:
         """All nights, oldest first, by their number. Raises SpecError if a record is damaged, OSError."""
         names = [name for name in (self.root / "nights").subfolders() if _NAME.match(name)]
-        found = [night for name in names if (night := self._read(name)) is not None]
-        return sorted(found, key=lambda night: night.number)
+        nights = [night for name in names if (night := self._read(name)) is not None]
+        return sorted(nights, key=lambda night: night.number)
 
     def _read(self, name: str) -> Night | None:
         try:

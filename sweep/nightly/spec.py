@@ -24,29 +24,29 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _percent(given: object) -> object:
+def _percent(value: object) -> object:
     """`1 %` as 0.01. Whole numbers are rejected: 1 might be meant as 1 % or as 100 %."""
-    match = _PERCENT.match(given) if isinstance(given, str) else None
+    match = _PERCENT.match(value) if isinstance(value, str) else None
     if match:
         return float(match[1]) / 100
-    if given is None or (isinstance(given, float) and 0 <= given < 1):
-        return given
-    raise ValueError(f"found {shown(given)}, expected a fraction, such as '1 %' or 0.01")
+    if value is None or (isinstance(value, float) and 0 <= value < 1):
+        return value
+    raise ValueError(f"found {shown(value)}, expected a fraction, such as '1 %' or 0.01")
 
 
-def _seconds(given: object) -> object:
-    match = _SECONDS.match(given) if isinstance(given, str) else None
+def _seconds(value: object) -> object:
+    match = _SECONDS.match(value) if isinstance(value, str) else None
     if not match:
-        raise ValueError(f"found {shown(given)}, expected seconds with their unit, such as '10 s'")
+        raise ValueError(f"found {shown(value)}, expected seconds with their unit, such as '10 s'")
     return float(match[1])
 
 
-def _one_or_more(given: object) -> object:
-    return given if isinstance(given, list | tuple) else [given]
+def _one_or_more(value: object) -> object:
+    return value if isinstance(value, list | tuple) else [value]
 
 
-def _entry(given: object) -> object:
-    return {"spec": given} if isinstance(given, str) else given
+def _entry(value: object) -> object:
+    return {"spec": value} if isinstance(value, str) else value
 
 
 Fraction = Annotated[float | None, BeforeValidator(_percent)]

@@ -66,7 +66,7 @@ def _model_text(model: ImpliedModel) -> str:
 
 def print_plausibility(
     facts: Mapping[str, Any],
-    found: Sequence[tuple[float, float]],
+    utilisation: Sequence[tuple[float, float]],
     hfu: Sequence[float],
     measured: Sequence[float],
     console: Console,
@@ -80,9 +80,9 @@ def print_plausibility(
         console.print(f"warning: {doubt}")
     if facts.get("missing"):
         console.print(f"note: MFU is unknown, it needs {'; '.join(facts['missing'])}")
-    if not found:
+    if not utilisation:
         return
-    flops, mfu = zip(*found, strict=True)
+    flops, mfu = zip(*utilisation, strict=True)
     bound = "about " if facts["approximate"] else ""
     console.print(
         f"MFU {bound}{_span(mfu, '.1%')}, {_span(flops, '.0f')} TFLOP/s per GPU: {facts['stated']}, of the peak in "

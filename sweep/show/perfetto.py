@@ -96,11 +96,11 @@ def _lanes(stream: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _memory(timeline: Timeline, stage: int) -> Iterable[dict[str, Any]]:
     """The bytes on a rank of a stage, whenever they change."""
-    held = timeline.held
-    rows = np.flatnonzero(held.stage == stage)
-    changed = np.diff(held.bytes[rows], prepend=-1.0) != 0
+    memory = timeline.held
+    rows = np.flatnonzero(memory.stage == stage)
+    changed = np.diff(memory.bytes[rows], prepend=-1.0) != 0
     for row in rows[changed].tolist():
-        at = {"ts": _us(int(_ns(held.at_s[row]))), "args": {"bytes": round(float(held.bytes[row]))}}
+        at = {"ts": _us(int(_ns(memory.at_s[row]))), "args": {"bytes": round(float(memory.bytes[row]))}}
         yield {"ph": "C", "pid": stage, "name": "memory", **at}
 
 
@@ -149,8 +149,8 @@ def _ns(seconds: Floats) -> Ints:
 
 def _us(ns: int) -> float:
     """The microseconds of which Perfetto, which cuts off what is left behind its nanoseconds, makes `ns` again."""
-    found = ns / _IN_US
-    return found if int(found * _IN_US) == ns else math.nextafter(found, math.inf)
+    us = ns / _IN_US
+    return us if int(us * _IN_US) == ns else math.nextafter(us, math.inf)
 
 
 def _slice(process: int, thread: int, name: str, ns: tuple[int, int], args: dict[str, Any]) -> dict[str, Any]:

@@ -168,10 +168,8 @@ def ties_of(group: GroupBars) -> str:
     if len(group.runs) < 2:
         return plans
     runs = f"{', '.join(map(str, group.runs[:-1]))} and {group.runs[-1]}"
-    return (
-        f"{plans}; run plans {runs} for {MINUTES} minutes each: the pick then loses {group.loss_after:.1%} to the fastest "
-        f"(expected), now {group.loss:.1%}"
-    )
+    loss = f"the pick's expected loss to the fastest falls from {group.loss:.1%} to {group.loss_after:.1%}"
+    return f"{plans}; run plans {runs} for {MINUTES} minutes each: {loss}"
 
 
 def stable_rows(groups: Sequence[Stability], top: int) -> pa.Table:

@@ -54,9 +54,9 @@ def print_simai_parts(parts: Mapping[str, float], console: Console) -> None:
 _PLAN: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "schedule", "checkpointing", "hardware")
 
 
-def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], console: Console, *, parts: bool) -> None:
+def print_plan(row: Mapping[str, Any], named: Set[str], notes: Sequence[str], console: Console, *, parts: bool) -> None:
     """Print one result row: the plan with the fields that are `given`, its status and, with `parts`, the parts of its step."""
-    plan = {name: row[name] for name in row if name in _PLAN or name in given}
+    plan = {name: row[name] for name in row if name in _PLAN or name in named}
     console.print("plan: " + ", ".join(f"{name} {cell(name, value)}" for name, value in plan.items()))
     if row["status"] != "ok":
         console.print(f"{row['status']}: {row['reason']} ({EXPLANATIONS[row['reason']]})")

@@ -141,7 +141,7 @@ def test_what_is_printed(connection: duckdb.DuckDBPyConnection) -> None:
     text = "\n".join(error_lines(bars, ("all_gpus",)))
     assert "x the simulated one (90%; of a test)" in text
     assert "ties: gpus 64: " in text
-    assert "for 5 minutes each: the pick then loses " in text
+    assert "for 5 minutes each: the pick's expected loss to the fastest falls from " in text
 
 
 def test_a_file_of_own_runs(tmp_path: Path) -> None:
