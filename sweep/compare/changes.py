@@ -167,13 +167,9 @@ def _with_paths_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: renamed(inner) for key, inner in value.items()}
-        return (
-            [renamed(inner) for inner in value]
-            if isinstance(value, list)
-            else same.get(value, value)
-            if isinstance(value, str)
-            else value
-        )
+        if isinstance(value, list):
+            return [renamed(inner) for inner in value]
+        return same.get(value, value) if isinstance(value, str) else value
 
     spec = new.get("spec", {})
     return {key: renamed(value) if key in ("workload", "axes") else value for key, value in spec.items()}

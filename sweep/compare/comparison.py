@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import duckdb
-
 from sim_core import PARTS
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, paired, quoted
@@ -54,8 +52,7 @@ def compare(
                 for path, count, provenance in zip((old, new), counts, pairs.provenances, strict=True)
                 if count[0] < int(provenance.get("rows", 0))
             ),
-            matched=pairs.left_out
-            + _one(pairs.connection, "SELECT count(*) FROM pairs WHERE old_plan IS NOT NULL AND new_plan IS NOT NULL"),
+            matched=pairs.left_out + pairs.count("old_plan IS NOT NULL AND new_plan IS NOT NULL"),
             matched_without=pairs.without,
             inputs=input_changes(before, after),
             groups=tuple(_groups(pairs, order, groups)),
@@ -69,18 +66,10 @@ def compare(
         )
 
 
-def _one(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    return int(connection.execute(query).fetchall()[0][0])
-
-
-def _dicts(pairs: Pairs, query: str) -> list[dict[str, Any]]:
-    return list(pairs.connection.sql(query).to_arrow_table().to_pylist())
-
-
 def _counts(pairs: Pairs, side: str) -> tuple[int, int, int]:
     """Numbers of rows: all, those that can run, those that failed."""
     query = f"SELECT count(*), count(*) FILTER (status = 'ok'), count(*) FILTER (status = 'failed') FROM {side}_rows"
-    rows, ok, failed = pairs.connection.execute(query).fetchall()[0]
+    rows, ok, failed = pairs.rows(query)[0]
     return int(rows), int(ok), int(failed)
 
 
@@ -88,20 +77,18 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
     """The best plan of each group on both sides, and how the old one ranks in the new result."""
     by, descending = order[0]
     champions = [_champions(pairs, side, order, per) for side in ("old", "new")]
-    ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
-    over = f"PARTITION BY {quoted(per)} " if per else ""
     plans = ", ".join(str(champion.plan) for champion in champions[0].values()) or "NULL"
-    pairs.connection.execute(f"CREATE TEMP TABLE champions AS FROM pairs WHERE old_plan IN ({plans})").fetchall()
-    numbers = pairs.connection.execute("SELECT new_plan FROM champions WHERE new_plan IS NOT NULL").fetchall()
+    pairs.rows(f"CREATE TEMP TABLE champions AS FROM pairs WHERE old_plan IN ({plans})")
+    numbers = pairs.rows("SELECT new_plan FROM champions WHERE new_plan IS NOT NULL")
     same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM best."{name}"' for name in per)
-    now = _dicts(
-        pairs,  # only rows that are not behind the old best plan of their group have a say in its rank
+    now = pairs.dicts(
+        # only rows that are not behind the old best plan of their group have a say in its rank
         f"WITH best AS (SELECT * FROM new_rows WHERE plan IN ({', '.join(str(row[0]) for row in numbers) or 'NULL'})), "
         f"ahead AS (SELECT one.* FROM new_rows one SEMI JOIN best ON "
         f'one."{by}" {">=" if descending else "<="} best."{by}"{same} '
         f"WHERE one.status = 'ok'), "
-        f'ranked AS (SELECT plan, rank() OVER ({over}ORDER BY {ranking}) AS rank, "{by}" AS value FROM ahead) '
-        "SELECT old_plan, new_status, value, rank FROM champions LEFT JOIN ranked ON plan = new_plan",
+        f'ranked AS (SELECT plan, rank() OVER ({_window(order, per)}) AS rank, "{by}" AS value FROM ahead) '
+        "SELECT old_plan, new_status, value, rank FROM champions LEFT JOIN ranked ON plan = new_plan"
     )
     current = {row["old_plan"]: row for row in now}
     groups = []
@@ -125,6 +112,12 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
     return groups
 
 
+def _window(order: Sequence[tuple[str, bool]], per: Sequence[str]) -> str:
+    """SQL for the ranking within each group."""
+    ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
+    return f"{f'PARTITION BY {quoted(per)} ' if per else ''}ORDER BY {ranking}"
+
+
 def _sortable(value: Any) -> tuple[bool, float, str]:
     """Sort key: numbers by size, then words."""
     number = isinstance(value, int | float)
@@ -135,19 +128,16 @@ def _champions(
     pairs: Pairs, side: str, order: Sequence[tuple[str, bool]], per: Sequence[str]
 ) -> dict[tuple[Any, ...], Champion]:
     by = order[0][0]
-    ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
-    over = f"PARTITION BY {quoted(per)} " if per else ""
     ok = f"status = 'ok' AND \"{by}\" IS NOT NULL"
     groups, best = quoted(per), f'{"max" if order[0][1] else "min"}("{by}") AS best'
     least = f"SELECT {f'{groups}, ' if per else ''}{best} FROM {side}_rows "
     least += f"WHERE {ok} {f'GROUP BY {groups}' if per else ''}"
     same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM least."{name}"' for name in per)
     columns = list(dict.fromkeys(["plan", *per, *pairs.varying, by, "step_time_s"]))
-    rows = _dicts(
-        pairs,
+    rows = pairs.dicts(
         f"WITH least AS ({least}), first AS (SELECT one.* FROM {side}_rows one SEMI JOIN least "
         f'ON one."{by}" = least.best{same} '
-        f"WHERE {ok}) SELECT {quoted(columns)} FROM first QUALIFY row_number() OVER ({over}ORDER BY {ranking}, plan) = 1",
+        f"WHERE {ok}) SELECT {quoted(columns)} FROM first QUALIFY row_number() OVER ({_window(order, per)}, plan) = 1"
     )
     return {
         tuple(row[name] for name in per): Champion(
@@ -159,19 +149,19 @@ def _champions(
 
 def _steps(pairs: Pairs) -> Steps:
     """Changes of the step times of plans that can run on both sides."""
-    plans, slower, faster = pairs.connection.execute(
+    plans, slower, faster = pairs.rows(
         f"SELECT count(change), count(*) FILTER (change > {SAME}), count(*) FILTER (change < -{SAME}) FROM pairs"
-    ).fetchall()[0]
+    )[0]
     if not plans:
         return Steps(plans=0, slower=0, faster=0, same=0, quantiles=(), histogram=(), mean=None, causes=())
-    values = pairs.connection.execute(f"SELECT quantile_cont(change, {list(QUANTILES)}) FROM pairs").fetchall()[0][0]
+    values = pairs.rows(f"SELECT quantile_cont(change, {list(QUANTILES)}) FROM pairs")[0][0]
     means = ", ".join(f"avg({name}) AS {name}" for name in ("old_s", "new_s", *PARTS))
-    mean = _dicts(pairs, f"SELECT {means} FROM pairs WHERE change IS NOT NULL")[0]
+    mean = pairs.dicts(f"SELECT {means} FROM pairs WHERE change IS NOT NULL")[0]
     deltas = ", ".join(f"{part} * sign(change)" for part in PARTS)
-    causes = pairs.connection.execute(
+    causes = pairs.rows(
         f"WITH moved AS (SELECT [{deltas}] AS deltas FROM pairs WHERE abs(change) > {SAME}) "
         "SELECT list_position(deltas, list_max(deltas)) AS part, count(*) FROM moved GROUP BY part ORDER BY count(*) DESC, part"
-    ).fetchall()
+    )
     return Steps(
         plans=plans,
         slower=slower,
@@ -188,11 +178,11 @@ def _histogram(pairs: Pairs, low: float, high: float) -> tuple[tuple[float, floa
     """Number of plans by relative change, in bins of equal width; a single bin if all changes are equal."""
     width = (high - low) / BINS
     if width <= SAME / BINS:
-        return ((low, high, _one(pairs.connection, "SELECT count(change) FROM pairs")),)
-    rows = pairs.connection.execute(
+        return ((low, high, pairs.count("change IS NOT NULL")),)
+    rows = pairs.rows(
         f"SELECT least(floor((change - {low!r}) / {width!r}), {BINS - 1})::INTEGER AS bin, count(*) FROM pairs "
         "WHERE change IS NOT NULL GROUP BY bin ORDER BY bin"
-    ).fetchall()
+    )
     return tuple((low + width * k, low + width * (k + 1), count) for k, count in rows)
 
 
@@ -209,31 +199,27 @@ def _shift(row: dict[str, Any], values: dict[str, Any]) -> Shift:
 def _largest(pairs: Pairs, top: int) -> list[Shift]:
     """The plans whose step time changed most, by factor, in either direction."""
     columns = list(dict.fromkeys(["plan", *pairs.varying]))
-    rows = _dicts(
-        pairs,
+    rows = pairs.dicts(
         f"WITH widest AS (SELECT * FROM pairs WHERE abs(change) > {SAME} ORDER BY abs(ln(1 + change)) DESC, new_plan "
         f"LIMIT {int(top)}) SELECT {quoted(columns, 'n.')}, {quoted(['old_s', 'new_s', *PARTS], 'w.')} FROM widest w "
-        "JOIN new_rows n ON n.plan = w.new_plan ORDER BY abs(ln(1 + w.change)) DESC, w.new_plan",
+        "JOIN new_rows n ON n.plan = w.new_plan ORDER BY abs(ln(1 + w.change)) DESC, w.new_plan"
     )
     return [_shift(row, {name: row[name] for name in columns}) for row in rows]
 
 
 def _moved(pairs: Pairs, condition: str, top: int) -> Moved:
     """The plans of `pairs` that satisfy `condition`: how many, for which reasons, and the fastest of them."""
-    reasons = pairs.connection.execute(
-        f"SELECT why, count(*) FROM pairs WHERE {condition} GROUP BY why ORDER BY count(*) DESC, why"
-    ).fetchall()
+    reasons = pairs.rows(f"SELECT why, count(*) FROM pairs WHERE {condition} GROUP BY why ORDER BY count(*) DESC, why")
     columns = list(dict.fromkeys(["plan", *pairs.varying]))
     either = ", ".join(f'coalesce(n."{name}", o."{name}") AS "{name}"' for name in columns)
     best: list[dict[str, Any]] = []
     if reasons:
-        best = _dicts(
-            pairs,
+        best = pairs.dicts(
             f"WITH chosen AS (SELECT *, coalesce(new_s, old_s) AS step_time_s FROM pairs WHERE ({condition}) "
             f"AND coalesce(new_s, old_s) IS NOT NULL ORDER BY step_time_s, old_plan, new_plan LIMIT {int(top)}) "
             f"SELECT {either}, chosen.step_time_s "
             "FROM chosen LEFT JOIN old_rows o ON o.plan = chosen.old_plan LEFT JOIN new_rows n ON n.plan = chosen.new_plan "
-            "ORDER BY chosen.step_time_s, old_plan, new_plan",
+            "ORDER BY chosen.step_time_s, old_plan, new_plan"
         )
     return Moved(
         plans=sum(count for _, count in reasons),

@@ -53,6 +53,18 @@ class Pairs:
     without: tuple[str, ...]
     left_out: int  # pairs that are not in the table: neither side runs
 
+    def rows(self, query: str) -> list[Any]:
+        """What a query finds, as tuples."""
+        return self.connection.execute(query).fetchall()
+
+    def dicts(self, query: str) -> list[dict[str, Any]]:
+        """What a query finds, by column."""
+        return list(self.connection.sql(query).to_arrow_table().to_pylist())
+
+    def count(self, condition: str) -> int:
+        """How many pairs of the table meet a condition."""
+        return int(self.rows(f"SELECT count(*) FROM pairs WHERE {condition}")[0][0])
+
 
 @contextmanager
 def paired(old: Location, new: Location) -> Iterator[Pairs]:
