@@ -99,19 +99,12 @@ def relax(
 
 def relaxed_rows(constraints: Sequence[Relaxed], schema: pa.Schema) -> pa.Table:
     """COLUMNS and, of the best plan without the constraint, the columns of a result."""
-    told = [
-        {
-            "constraint": each.constraint,
-            "origin": each.origin,
-            "excluded": each.excluded,
-            "plan_now": None if each.now is None else each.now["plan"],
-            "now": None if each.now is None else each.now[each.by],
-            "without": None if each.without is None else each.without[each.by],
-            "better": each.better,
-            **(each.without or each.group),
-        }
-        for each in constraints
-    ]
+    told = []
+    for each in constraints:
+        plan_now, now = (None, None) if each.now is None else (each.now["plan"], each.now[each.by])
+        without = None if each.without is None else each.without[each.by]
+        first = (each.constraint, each.origin, each.excluded, plan_now, now, without, each.better)
+        told.append(dict(zip(COLUMNS, first, strict=True)) | (each.without or each.group))
     kinds = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.float64(), pa.float64())
     fields = [pa.field(name, kind) for name, kind in zip(COLUMNS, kinds, strict=True)]
     fields += [pa.field(field.name, pa.string() if pa.types.is_dictionary(field.type) else field.type) for field in schema]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,13 +14,12 @@ from sweep.compare.result import Comparison, Group
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import PREVIOUS, NightlySpec, Thresholds
 from sweep.preparation import Prepared, prepare
-from sweep.show.tables import cell, heading
+from sweep.show.tables import cell, heading, plural
 from sweep.spec import stored_spec
 from sweep.store import Store
 
 
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
+class Baseline(NamedTuple):
     """A night, and the name of the result that it has of the sweep."""
 
     night: str
@@ -33,7 +31,7 @@ def baseline_of(spec: NightlySpec, past: Sequence[Night], name: str) -> Baseline
     for night in reversed(past):
         sweep = night.sweep(name)
         if sweep is not None and sweep.status == "done" and spec.baseline in (PREVIOUS, night.night):
-            return Baseline(night=night.night, results=sweep.results)
+            return Baseline(night.night, sweep.results)
     return None
 
 
@@ -69,7 +67,7 @@ def _state(store: Store) -> tuple[dict[str, Any] | None, str]:
     missing = sum(part.rows for part in store.missing(int(provenance.get("rows", 0)), without=damaged))
     if not damaged and not missing:
         return provenance, ""
-    files = f"{len(damaged)} damaged file{'s' * (len(damaged) != 1)}, " if damaged else ""
+    files = f"{plural(len(damaged), 'damaged file')}, " if damaged else ""
     return provenance, f"{store.folder}: {files}{missing:,} of {int(provenance.get('rows', 0)):,} plans are missing"
 
 

@@ -169,7 +169,9 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
         runtime.log(f"{record.name}: failed: {record.error}")
         return
     try:
-        _simulate(sweep.prepared, record, nights, runtime)
+        for text in sweep.prepared.warnings:
+            runtime.log(f"{record.name}: warning: {text}")
+        record.computed = _computed(sweep.prepared, Store(directory=nights.results(record.results)), runtime)
         _judge(sweep, spec, nights, past, runtime)
     except (SimError, OSError) as error:
         record.status, record.error = "failed", _one_line(error)
@@ -185,12 +187,6 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, past: Sequ
         runtime.log(f"{record.name}: {record.rows:,} plans, {record.computed:,} of them simulated tonight; {against}")
         for text in record.regressions:
             runtime.log(f"  regression: {text}")
-
-
-def _simulate(prepared: Prepared, record: SweepRecord, nights: Nights, runtime: Runtime) -> None:
-    for text in prepared.warnings:
-        runtime.log(f"{record.name}: warning: {text}")
-    record.computed = _computed(prepared, Store(directory=nights.results(record.results)), runtime)
 
 
 def _computed(prepared: Prepared, store: Store, runtime: Runtime) -> int:
