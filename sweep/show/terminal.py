@@ -17,8 +17,8 @@ from sim_core import SpecError
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 WIDE: Final = 250
-_PLAIN: Final[dict[str, Any]] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""Lines are printed as they are: the terminal wraps them, and a copied path or command stays whole."""
+_PLAIN: Final[dict[str, Any]] = {"markup": False, "soft_wrap": True}
+"""Brackets in a line mean nothing; the terminal wraps lines, so that a copied path or command stays whole."""
 
 
 class Terminated(BaseException):
