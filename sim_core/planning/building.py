@@ -54,14 +54,14 @@ def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]
     per virtual stage), a switch, or a list of these. `dp` may replace `all_gpus`, and `global_batch` may replace `ga`.
     `hardware` is a row of the HardwareTable. Raises SpecError.
     """
-    known = [*(row.name for row in FIELDS.values() if row.is_set), "hardware"]
+    known = [name for name, field in FIELDS.items() if field.is_set or name in DEFAULTS]
     for name in given:
         if name not in known:
             raise SpecError(f"plans: unknown name {shown(name)}, {nearest(name, known)}")
     for one, other in ALTERNATIVES:
         if one in given and other in given:
             raise SpecError(f"plans: {one} and {other} are both given, but one follows from the other")
-    values: dict[str, Any] = {**DEFAULTS, "hardware": 0, **workload.base._asdict(), "layers": workload.layers}
+    values: dict[str, Any] = {**DEFAULTS, **workload.base._asdict(), "layers": workload.layers}
     values |= {name: value for name, value in workload.recorded_fields.items() if name in known} | given
     axes = {name: _values(name, value) for name, value in values.items()}
     ordered = [*(name for name in axes if name in given), *(name for name in axes if name not in given)]

@@ -40,7 +40,7 @@ class Field:
     default: Value | None = None
     """Its value where neither the user nor the workload's own plan sets it. None: the workload sets it, or it follows."""
     unset: str = ""
-    """The same in words, where there is no default."""
+    """The same in words, where there is no default, or none that a user may write."""
     least: float = 1
     most: float = 1
     """Bounds of what a user may set: of a number, ratio or factor."""
@@ -159,7 +159,7 @@ _ROWS: Final = (
     ),
     Field(
         "bucket_bytes", "number", "size of a gradient bucket", default=0, least=0, most=MOST_BYTES, unit="B",
-        more="With its unit, `100 MB`. 0: Megatron's default (DDP's, for an operator table).",
+        more="0: Megatron's default (DDP's, for an operator table).",
     ),
     Field(
         "schedule", "word", "order of forwards and backwards", default="1f1b", words=SCHEDULES, in_simai=("gpipe", "1f1b"),
@@ -216,8 +216,8 @@ _ROWS: Final = (
         for group in ("dp", "tp", "ep")
     ),
     Field(
-        "pp_overlap_ratio", "ratio", "what fidelity simai divides the waiting of stages by", default=1.0, least=1e-9,
-        only_simai=True,
+        "pp_overlap_ratio", "ratio", "part of PP communication that fidelity simai counts as hidden, and divides by",
+        default=1.0, least=1e-9, only_simai=True,
     ),
     Field(
         "cp", "number", "context parallelism: ranks that share a sequence; of models", default=1, most=LARGEST["cp"],
@@ -250,7 +250,7 @@ _ROWS: Final = (
         most=MOST_LAYERS, unusual=True,
     ),
     Field(
-        "precision", "word", "of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES, unusual=True,
+        "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES, unusual=True,
         in_simai=False, in_text=False, costs_layer=True,
     ),
     Field(
@@ -267,12 +267,12 @@ _ROWS: Final = (
         moves_split=True,
     ),
     Field(
-        "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, most=LARGEST["sequence"], unusual=True,
-        column=(0, LARGEST["sequence"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+        "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, unset="the workload's",
+        most=LARGEST["sequence"], unusual=True, column=(0, LARGEST["sequence"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
-        "experts", "number", "experts of a layer; 0: as in the workload", default=0, most=LARGEST["experts"], unusual=True,
-        column=(0, LARGEST["experts"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+        "experts", "number", "experts of a layer; 0: as in the workload", default=0, unset="the workload's",
+        most=LARGEST["experts"], unusual=True, column=(0, LARGEST["experts"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
         "microbatch_group_size", "number", "micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp",
@@ -283,7 +283,7 @@ _ROWS: Final = (
         default=False, unusual=True, sends_blocks=True,
     ),
     Field(
-        "gradient_precision", "word", "of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
+        "gradient_precision", "word", "precision of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
         in_simai=False, in_text=False,
     ),
     Field(
@@ -311,7 +311,7 @@ _ROWS: Final = (
 FIELDS: Final[Mapping[str, Field]] = {row.name: row for row in _ROWS}
 """All fields by name, in the order of the columns of a result."""
 
-DEFAULTS: Final[Mapping[str, Value]] = {row.name: row.default for row in _ROWS if row.default is not None and row.is_set}
+DEFAULTS: Final[Mapping[str, Value]] = {row.name: row.default for row in _ROWS if row.default is not None}
 """Values of names that neither the user nor the workload's own plan sets; overlap_pp: see sends_in_background."""
 
 ALTERNATIVES: Final = tuple(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sim_core import (
-    PRECISION_NAMES,
     REASONS,
     HardwareTable,
     Results,
@@ -30,6 +29,7 @@ from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER
 from tests.conftest import make_plans
 
