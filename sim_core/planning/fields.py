@@ -250,8 +250,8 @@ _ROWS: Final = (
         most=MOST_LAYERS, unusual=True,
     ),
     Field(
-        "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES, unusual=True,
-        in_simai=False, in_text=False, costs_layer=True,
+        "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,
+        unusual=True, in_simai=False, in_text=False, costs_layer=True,
     ),
     Field(
         "dispatcher", "word", "how tokens reach their experts; of models", default="alltoall", words=DISPATCHERS, unusual=True,
@@ -268,11 +268,13 @@ _ROWS: Final = (
     ),
     Field(
         "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, unset="the workload's",
-        most=LARGEST["sequence"], unusual=True, column=(0, LARGEST["sequence"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+        most=LARGEST["sequence"], unusual=True, column=(0, LARGEST["sequence"]), costs_layer=True,
+        more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
         "experts", "number", "experts of a layer; 0: as in the workload", default=0, unset="the workload's",
-        most=LARGEST["experts"], unusual=True, column=(0, LARGEST["experts"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+        most=LARGEST["experts"], unusual=True, column=(0, LARGEST["experts"]), costs_layer=True,
+        more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
         "microbatch_group_size", "number", "micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp",
