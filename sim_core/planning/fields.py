@@ -6,7 +6,7 @@ docs/axes.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from sim_core.engine.codes import SCHEDULES
 from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST_RANKS
 from sim_core.models.precision import PRECISION_NAMES
-from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS, SPLITS
-from sim_core.planning.labels import MOST_IMBALANCE, checkpointing_codes, imbalance_codes, split_codes, split_text
+from sim_core.planning.columns import CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS
+from sim_core.planning.labels import IMBALANCE, LAYER_SPLIT, RECOMPUTE, Label
 from sim_core.terms import SHARDINGS
 
 Value = int | float | str | bool
@@ -50,16 +50,8 @@ class Field:
     """In which a user gives it."""
     words: tuple[str, ...] = ()
     """Of a word: its values; the column holds their indices."""
-    forms: str = ""
-    """Of a label: its values, for the page of axes."""
-    codes: Callable[[Sequence[str]], tuple[npt.NDArray[Any], ...]] | None = None
-    """Of a label: texts to its column and those of `beside`. Raises SpecError."""
-    text: Callable[[object], str] = str
-    """Of a label: a user's value as text."""
-    beside: tuple[str, ...] = ()
-    """Of a label: further columns that its codes fill."""
-    real: bool = False
-    """Of a label: its column holds floating-point numbers. Ratios and factors do anyway."""
+    label: Label | None = None
+    """Of a label: what its texts say."""
     wide: bool = False
     """Its column is a table: several numbers a plan."""
     stands_for: str = ""
@@ -86,34 +78,35 @@ class Field:
     """It changes which block waits for which, by how they are sent, not their order on a stage."""
 
     @property
-    def is_column(self) -> bool:
-        """Whether `Plans` has a column of this name."""
-        return not self.stands_for
-
-    @property
-    def is_real(self) -> bool:
-        """Whether its column holds floating-point numbers."""
-        return self.real or self.kind in ("ratio", "factor")
-
-    @property
     def is_set(self) -> bool:
         """Whether a user may set it by its name."""
         return self.kind != "inner"
 
     @property
+    def is_real(self) -> bool:
+        """Whether its column holds floating-point numbers."""
+        return self.label.real if self.label else self.kind in ("ratio", "factor")
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The least and the largest value of its column."""
-        if self.column:
-            return self.column
-        return {"word": (0, len(self.words) - 1), "switch": (0, 1)}.get(self.kind, (self.least, self.most))
+        if self.label:
+            return self.label.bounds
+        if self.words:
+            return 0, len(self.words) - 1
+        return (0, 1) if self.kind == "switch" else self.column or (self.least, self.most)
+
+    def columns_of(self, values: Sequence[Value]) -> dict[str, npt.NDArray[Any]]:
+        """Its column for some values, [n], and those beside it, by name. Raises SpecError for a label."""
+        if self.label:
+            columns = self.label.codes([self.label.text(value) for value in values])
+            return dict(zip((self.name, *self.label.beside), columns, strict=True))
+        codes = [self.words.index(str(value)) for value in values] if self.words else values
+        return {self.name: np.array(codes, np.float64 if self.is_real else np.int64)}
 
     def codes_of(self, values: Sequence[Value]) -> npt.NDArray[Any]:
-        """The column of some values, [n]. Raises SpecError for a label."""
-        if self.codes:
-            return self.codes([self.text(value) for value in values])[0]
-        if self.words:
-            return np.array([self.words.index(str(value)) for value in values], np.int64)
-        return np.array(values, np.float64 if self.is_real else np.int64)
+        """Its column for some values, [n]. Raises SpecError for a label."""
+        return self.columns_of(values)[self.name]
 
 
 _FACTOR: Final = (1e-9, 1e9)
@@ -171,10 +164,8 @@ _ROWS: Final = (
         more="[fidelity.md](fidelity.md).",
     ),
     Field(
-        "layer_split", "label", "how layers are divided among stages", default="even", codes=split_codes, text=split_text,
-        beside=("virtual_layers",), column=(0, len(SPLITS) - 1), in_simai=("even", "balanced"), moves_split=True,
-        forms="`even`, `balanced`, `embedding_as_layer`, `loss_as_layer`, `embedding_and_loss_as_layer`, or a list of layers "
-        "per virtual stage, `[[8, 10, 10, 8]]` as an axis",
+        "layer_split", "label", "how layers are divided among stages", default="even", label=LAYER_SPLIT,
+        in_simai=("even", "balanced"), moves_split=True,
         more="`balanced`: stages differ by at most one layer. Embedding and loss count as layers with Megatron's account "
         "options. A stage may hold no layer, only embedding or loss, as Megatron allows.",
     ),
@@ -183,9 +174,8 @@ _ROWS: Final = (
         wide=True, moves_split=True,
     ),
     Field(
-        "checkpointing", "label", "what the backward computes again", default="file", codes=checkpointing_codes, heading="ckpt",
-        beside=("checkpoint_layers",), column=(0, len(CHECKPOINTING) - 1), costs_layer=True,
-        forms="`none`, `file`, `full`, `selective`, `every:K`, `block:K`, or modules, `layernorm+mla_up_proj+moe_act`",
+        "checkpointing", "label", "what the backward computes again", default="file", label=RECOMPUTE, heading="ckpt",
+        costs_layer=True,
         more="`file`: the checkpoints in the file. `every:K`: a checkpoint every K layers; all layers run again. `block:K`: "
         "the first K layers of each virtual stage run again. `selective`: core attention, if the workload has it as a record "
         "of its own. Modules, by Megatron's names: of models ([models.md](models.md)).",
@@ -289,9 +279,8 @@ _ROWS: Final = (
         in_simai=False, in_text=False,
     ),
     Field(
-        "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", codes=imbalance_codes,
-        real=True, column=(-MOST_IMBALANCE, MOST_IMBALANCE), unusual=True, in_simai=False, in_text=False, costs_layer=True,
-        forms="`recorded`, `balanced`, a factor (`1.5`), `zipf:S`",
+        "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", label=IMBALANCE,
+        unusual=True, in_simai=False, in_text=False, costs_layer=True,
         more="`recorded`: of a model, its `experts.imbalance`. `zipf:S`: popularity of the k-th expert in proportion to k^-S "
         "([traces.md](traces.md)).",
     ),
