@@ -149,7 +149,7 @@ def test_devices_have_precisions(preset: str, refused: set[str]) -> None:
 
 def test_plans_that_frameworks_refuse(gpt7b: Workload, h100: HardwareTable) -> None:
     def reason(work: Workload, **plan: Any) -> str:
-        return REASONS[run(work, **plan).reason[0]]
+        return REASONS[int(run(work, **plan).reason[0])]
 
     assert reason(workload(stack="megatron-2022"), precision="fp8_delayed") == "precision_not_in_stack"
     assert reason(workload(stack="megatron-2022"), precision="fp16") == ""
