@@ -11,7 +11,7 @@ from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.describing import Group, Shape, shape_of
 from sim_core.documents import key_path, located, parse_json, parse_yaml, read_document
-from sim_core.engine.codes import SCHEDULES
+from sim_core.engine.schedules import SCHEDULES, schedules_to_try
 from sim_core.errors import (
     FormatError,
     SimError,
@@ -270,6 +270,7 @@ __all__ = [
     "sends_in_background",
     "shown",
     "simai_breakdown",
+    "schedules_to_try",
     "sent_bytes",
     "simulate",
     "slice_plans",

@@ -7,18 +7,20 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import (
+from sim_core.engine.schedules import (
+    ANY_VPP,
+    BACKGROUND,
+    BOTH_WAYS,
     DEEPSPEED,
-    DUALPIPE,
-    INTERLEAVED_ZB,
+    IN_SIMAI,
     LOOP,
-    LOOPED_BFS,
-    ONE_F_ONE_B,
     PLACEMENT,
-    SCHEDULES,
-    V,
+    ROWS,
+    SENDS,
+    SENDS_OTHERWISE,
+    VPP,
 )
-from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
+from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
 from sim_core.models.keys import REFUSALS, refusals
 from sim_core.models.precision import FP8_DELAYED, WIDE
@@ -128,6 +130,15 @@ REASONS: Final = (
 FIRST_FAILURE: Final = REASONS.index("result_not_finite")
 REASON: Final = {name: code for code, name in enumerate(REASONS)}
 
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_ANY_VPP: Final = ", ".join(row.name for row in ROWS if row.vpp == ANY_VPP)
+_VPP_2: Final = _listed([row.name for row in ROWS if row.vpp == 2])
+_SIMAI: Final = _listed([row.name for row in ROWS if row.in_simai])
+
 EXPLANATIONS: Final = {
     "excluded_by_where": "a `where` constraint of the spec is false",
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
@@ -135,9 +146,8 @@ EXPLANATIONS: Final = {
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
     "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
-    "vpp_needs_1f1b": "vpp > 1, but this schedule gives a stage one run of layers (1f1b, looped-bfs, interleaved-zb and "
-    "those in a V give it more)",
-    "v_needs_vpp_2": "zb-v, v-half, v-min and dualpipev give each stage two runs of layers: they need vpp 2 and pp > 1",
+    "vpp_needs_1f1b": f"vpp > 1, but this schedule gives a stage one run of layers ({_ANY_VPP} and those in a V give it more)",
+    "v_needs_vpp_2": f"{_VPP_2} give each stage two runs of layers: they need vpp 2 and pp > 1",
     "dualpipe_needs_even_pp": "dualpipe needs an even pp: stages hold two runs of layers that mirror each other",
     "dualpipe_needs_more_microbatches": "dualpipe needs an even ga of at least 2 pp; dualpipev a ga of at least 2 pp",
     "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
@@ -148,7 +158,7 @@ EXPLANATIONS: Final = {
     "microbatch_group_does_not_fit": "microbatch_group_size is below pp or above ga, or leaves a last group of fewer than pp "
     "micro-batches, which Megatron refuses",
     "microbatches_not_in_rounds": "interleaved-zb runs micro-batches in max(1, ga div pp) rounds, which must divide ga",
-    "schedule_needs_overlap_pp": "a schedule with weight gradients apart sends in the background: it needs overlap_pp: true",
+    "schedule_needs_overlap_pp": "this schedule always sends in the background: it needs overlap_pp: true",
     "deepspeed_overlaps_nothing": "1f1b-deepspeed sends between blocks and reduces gradients at the end: it needs "
     "overlap_pp: false and overlap_grad: false",
     "weight_gradients_unknown": "a schedule with weight gradients apart, but the workload has no times of them",
@@ -170,7 +180,7 @@ EXPLANATIONS: Final = {
     "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
     "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
     " or does not place its stages in a loop",
-    "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, only gpipe and 1f1b, and no "
+    "not_in_simai": f"fidelity simai supports only SimAI texts, only layer_split even and balanced, only {_SIMAI}, and no "
     "layers, device_speed, straggler or gradient_precision",
     "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
@@ -211,8 +221,6 @@ EXPLANATIONS: Final = {
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
 
-_INTERLEAVES: Final = np.isin(np.arange(len(SCHEDULES)), (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB)) | (PLACEMENT == V)
-"""Schedules that run more than one virtual stage on a stage."""
 _EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
 EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
@@ -237,6 +245,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
     slots = layers + EXTRA_LAYERS[plans.layer_split]
     simai = ~event & _unknown_to_simai(workload, plans)
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
+    in_background = (SENDS[plans.schedule] == BACKGROUND) & ~SENDS_OTHERWISE[plans.schedule]
     batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
     conditions = {
         "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
@@ -253,9 +262,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
-        "vpp_needs_1f1b": event & (interleaved & ~_INTERLEAVES[plans.schedule]),
-        "v_needs_vpp_2": event & (PLACEMENT[plans.schedule] == V) & (plans.vpp != 2),
-        "dualpipe_needs_even_pp": event & (plans.schedule == DUALPIPE) & (plans.pp % 2 != 0),
+        "vpp_needs_1f1b": event & (interleaved & (VPP[plans.schedule] == 1)),
+        "v_needs_vpp_2": event & (VPP[plans.schedule] == 2) & (plans.vpp != 2),
+        "dualpipe_needs_even_pp": event & (PLACEMENT[plans.schedule] == BOTH_WAYS) & (plans.pp % 2 != 0),
         "dualpipe_needs_more_microbatches": unfit["dualpipe_needs_more_microbatches"],
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
@@ -265,7 +274,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "microbatch_group_does_not_fit": unfit["microbatch_group_does_not_fit"],
         "microbatches_not_in_rounds": unfit["microbatches_not_in_rounds"],
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
-        "schedule_needs_overlap_pp": event & (plans.pp > 1) & SPLITS_BACKWARD[plans.schedule] & (plans.overlap_pp == 0),
+        "schedule_needs_overlap_pp": event & (plans.pp > 1) & in_background & (plans.overlap_pp == 0),
         "deepspeed_overlaps_nothing": event & (plans.schedule == DEEPSPEED) & (plans.overlap_pp + plans.overlap_grad > 0),
         "weight_gradients_unknown": event & SPLITS_BACKWARD[plans.schedule] & (not workload.has_weight_gradients),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
@@ -392,7 +401,7 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
 def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
     """Plans that fidelity simai does not support."""
     changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
-    changed |= (plans.schedule > ONE_F_ONE_B) | (plans.expert_imbalance != 0)
+    changed |= ~IN_SIMAI[plans.schedule] | (plans.expert_imbalance != 0)
     changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
     unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
     return unknown

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import DUALPIPE, DUALPIPEV, INTERLEAVED_ZB, ONE_F_ONE_B
-from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
+from sim_core.engine.schedules import BOTH_WAYS, IN_GROUPS, IN_ROUNDS, MICRO_BATCHES, PLACEMENT, TWICE_PP
+from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.planning.columns import EVENT, Plans
 
 Ints = npt.NDArray[np.int64]
@@ -21,17 +21,19 @@ PIPELINE: Final = ("schedule", "pp", "vpp", "microbatch_group_size", "fidelity")
 
 def micro_batches_unfit(plans: Plans) -> dict[str, Bools]:
     """Plans whose number of micro-batches does not suit their schedule, by reason, [n] each."""
-    event = plans.fidelity == EVENT
-    megatron = event & (plans.vpp > 1) & (plans.schedule == ONE_F_ONE_B)
+    event, asks = plans.fidelity == EVENT, MICRO_BATCHES[plans.schedule]
+    megatron = event & (plans.vpp > 1) & (asks == IN_GROUPS)
     group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
     rounds = np.maximum(plans.ga // plans.pp, 1)
     blocks = np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * (plans.pp * plans.vpp) * plans.ga
+    too_few = (asks == TWICE_PP) & (plans.ga < 2 * plans.pp)
+    odd = (PLACEMENT[plans.schedule] == BOTH_WAYS) & (plans.ga % 2 != 0)  # two directions share them out
     return {
         "global_batch_not_divisible": plans.ga == 0,
-        "dualpipe_needs_more_microbatches": event & _too_few_for_dualpipe(plans),
+        "dualpipe_needs_more_microbatches": event & (too_few | odd),
         "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
         "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
-        "microbatches_not_in_rounds": event & (plans.schedule == INTERLEAVED_ZB) & (plans.ga % rounds != 0),
+        "microbatches_not_in_rounds": event & (asks == IN_ROUNDS) & (plans.ga % rounds != 0),
         "step_too_large": event & (blocks > MAX_BLOCKS),
     }
 
@@ -41,10 +43,3 @@ def _group_fits(plans: Plans, group: Ints) -> Bools:
     left = plans.ga % group
     fits: Bools = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
     return fits
-
-
-def _too_few_for_dualpipe(plans: Plans) -> Bools:
-    """Plans of DualPipe or DualPipeV with fewer micro-batches than it needs, or an odd number for two directions."""
-    dual, in_v = plans.schedule == DUALPIPE, plans.schedule == DUALPIPEV
-    few: Bools = ((dual | in_v) & (plans.ga < 2 * plans.pp)) | (dual & (plans.ga % 2 != 0))
-    return few

@@ -14,20 +14,10 @@ import pytest
 
 from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, trace, workload_from_model
 from sim_core.costing.in_flight import MOMENTS, count_in_flight
-from sim_core.engine.codes import (
-    BOTH_WAYS,
-    CHUNK_MASK,
-    CHUNK_SHIFT,
-    MICRO_BATCH_SHIFT,
-    PLACEMENT,
-    SPLITS,
-    chunks_of,
-    most_scratch,
-    rounds_of,
-    row_of,
-)
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, chunks_of, most_scratch, rounds_of, row_of
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, allocate, run
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.orders import fill_order
+from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.engine.slots import run_slots
 from sim_core.engine.split_events import run_split, set_links
 
