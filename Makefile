@@ -50,9 +50,10 @@ validation: $(READY)  ## record the figures anew and remake docs/validation.md
 	$(BIN)/sweep validate --record
 	$(BIN)/python benchmarks/validation_page.py
 
-reference: $(READY)  ## remake docs/commands.md and docs/rooms.md from the code
+reference: $(READY)  ## remake docs/commands.md, docs/rooms.md and tables of other pages from the code
 	$(BIN)/python benchmarks/commands_page.py
 	$(BIN)/python benchmarks/rooms_page.py
+	$(BIN)/python -m benchmarks.docs_tables
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench

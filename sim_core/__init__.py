@@ -45,6 +45,8 @@ from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone,
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
+    MEMORY_ROWS,
+    METRIC_ROWS,
     METRICS,
     PARTS,
 )
@@ -153,6 +155,8 @@ __all__ = [
     "LOWEST_MFU",
     "LARGEST",
     "MEMORY",
+    "MEMORY_ROWS",
+    "METRIC_ROWS",
     "METRICS",
     "PARTS",
     "PLAIN_PYTHON",

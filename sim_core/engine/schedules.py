@@ -86,7 +86,7 @@ ROWS: Final = (
         name="zb-h2", order=WEIGHTS_LATER, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
         vpp=1, micro_batches=ANY_NUMBER, bubble="(p - 1) * max(F + I - 2 * W, I - F, F)", holds_if="m >= 2 * p - 1",
         tried_with_vpp=(1,),
-        what="the same with twice as many micro-batches kept", source="arXiv 2401.10241, section 2.2",
+        what="zb-h1 with twice as many micro-batches kept", source="arXiv 2401.10241, section 2.2",
     ),
     Schedule(
         name="interleaved-zb", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND,
@@ -96,7 +96,8 @@ ROWS: Final = (
     ),
     Schedule(
         name="zb-v", order=ZERO_BUBBLE_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
-        vpp=2, micro_batches=ANY_NUMBER, bubble="(p - 1) / 2 * F", holds_if="F == I == W", tried_with_vpp=(2,),
+        vpp=2, micro_batches=ANY_NUMBER, bubble="(p - 1) / 2 * F", holds_if="F == I == W and m >= 2 * p - 1",
+        tried_with_vpp=(2,),
         what="layers in a V: down the stages and up again; weight gradients apart",
         source="arXiv 2401.10241, section 6; PyTorch, `ScheduleZBVZeroBubble`",
     ),
@@ -119,7 +120,7 @@ ROWS: Final = (
     Schedule(
         name="dualpipev", order=HALFWAY, placement=V, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
         vpp=2, micro_batches=TWICE_PP, bubble="", tried_with_vpp=(2,),
-        what="the same folded into a V, with one copy of the model", source="DeepSeek's DualPipe repository",
+        what="dualpipe folded into a V, with one copy of the model", source="DeepSeek's DualPipe repository",
     ),
 )  # fmt: skip
 """All schedules; a plan names one by its position."""
