@@ -81,7 +81,9 @@ objectives: [{{maximize: samples_per_gpu_hour}}]
 def test_a_rate_from_its_recipe(copy: Copy) -> None:
     """It is in the schema, ranks best first, is in the report and in the docs, and a search may look for it."""
     row, value = blocks("A rate")
-    copy.insert("sweep/columns.py", ')  # fmt: skip\n"""All measures', textwrap.indent(row, "    ") + "\n")
+    copy.insert(
+        "sweep/columns.py", ')  # fmt: skip\n"""All measures', textwrap.indent(row, "    ").replace("  # fmt: skip", ",\n")
+    )
     copy.insert("sweep/evaluation.py", '    flops = values["tokens_per_s_per_gpu"]', textwrap.indent(value, "    ") + "\n")
     (copy.folder / "spec.yaml").write_text(SPEC, encoding="utf-8")
     copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result")
@@ -92,7 +94,7 @@ def test_a_rate_from_its_recipe(copy: Copy) -> None:
     assert len(set(rates)) > 1
     assert rates == [pytest.approx(3600 / row["gpu_s_per_sample"]) for row in rows]
     copy.run("-c", f"from sweep.columns import SHORTER; assert {name!r} in SHORTER")  # so its plans may tie
-    copy.run("-m", "sweep", "report", "result", "--out", "report.html")
+    copy.run("-m", "sweep", "report", "result", "--output", "report.html")
     assert "samples/GPU-hour" in (copy.folder / "report.html").read_text(encoding="utf-8")
     copy.run("-m", "benchmarks.docs_tables")
     assert f"| `{name}` | 1/h | high | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
@@ -140,13 +142,13 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     row, order = blocks("A schedule")
     schedules, orders = "sim_core/engine/schedules.py", "sim_core/engine/orders.py"
     copy.replace(schedules, "HALFWAY = range(8)", "HALFWAY, EAGER = range(9)")
-    copy.insert(schedules, ')  # fmt: skip\n"""All schedules', textwrap.indent(row, "    ") + "\n")
+    copy.insert(schedules, ')  # fmt: skip\n"""All schedules', textwrap.indent(row, "    ").replace("  # fmt: skip", ",\n"))
     copy.insert(orders, "    if vpp == 1:\n        return min(pp", textwrap.indent(order, "    ") + "\n")
     copy.replace(orders, "kind in (ALTERNATING, FORWARDS_FIRST)", "kind in (ALTERNATING, FORWARDS_FIRST, EAGER)")
     copy.replace(orders, "    BOTH_WAYS,\n    FORWARDS", "    BOTH_WAYS,\n    EAGER,\n    FORWARDS")
-    for name in ("__init__.py", "conftest.py", "sim_core"):
-        path = ROOT / "tests" / name
-        (shutil.copytree if path.is_dir() else shutil.copy)(path, copy.folder / "tests" / name)
+    shutil.copytree(ROOT / "tests" / "sim_core", copy.folder / "tests" / "sim_core")
+    for name in ("__init__.py", "conftest.py"):
+        shutil.copy(ROOT / "tests" / name, copy.folder / "tests" / name)
     closed_form = "tests/sim_core/test_schedules.py::test_the_closed_form_of_every_row[1f1b-eager]"
     assert "1 passed" in copy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", closed_form)
     told = copy.run("-c", PIPELINE.format(path=str(GPT7B))).splitlines()

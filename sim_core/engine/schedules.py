@@ -144,7 +144,7 @@ SENDS: Final = np.array([row.sends for row in ROWS])
 SENDS_OTHERWISE: Final = np.array([row.sends_otherwise for row in ROWS])
 VPP: Final = np.array([row.vpp for row in ROWS])
 MICRO_BATCHES: Final = np.array([row.micro_batches for row in ROWS])
-IN_SIMAI: Final = np.array([row.in_simai for row in ROWS])
+IN_SIMAI: Final = tuple(row.name for row in ROWS if row.in_simai)
 
 
 def schedules_to_try(vpp: int) -> tuple[str, ...]:
