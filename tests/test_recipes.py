@@ -122,7 +122,7 @@ PIPELINE = """
 import numpy as np
 from sim_core import METRICS, REASONS, Facts, hardware_table, legality, plans, read_hardware, read_workload, simulate
 workload = read_workload({path!r}, Facts(micro_batch=1, sequence=2048))[0]
-hardware = hardware_table([read_hardware("H100-SXM")])
+hardware = hardware_table([read_hardware("H100-SXM")], None)
 asked = dict(tp=2, pp=4, all_gpus=64, ga=8, micro_batch=1)
 eager = plans(workload, schedule="1f1b-eager", **asked)
 assert eager.overlap_pp.tolist() == [1]  # in the background, as its row says
@@ -131,8 +131,7 @@ def seconds(of, name):
 def reason(**more):
     return REASONS[legality(workload, hardware, plans(workload, schedule="1f1b-eager", **asked | more))[0][0]]
 one_f_one_b = plans(workload, schedule="1f1b", overlap_pp=1, **asked)
-step_s = seconds(eager, "step_time_s")
-print(step_s / seconds(one_f_one_b, "step_time_s"), seconds(eager, "bubble_s") / step_s)
+print(*(seconds(eager, name) / seconds(one_f_one_b, name) for name in ("step_time_s", "bubble_s")))
 print(reason(vpp=3), reason(overlap_pp=0), reason(), sep=";")
 """
 
@@ -146,15 +145,13 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     copy.insert(orders, "    if vpp == 1:\n        return min(pp", textwrap.indent(order, "    ") + "\n")
     copy.replace(orders, "kind in (ALTERNATING, FORWARDS_FIRST)", "kind in (ALTERNATING, FORWARDS_FIRST, EAGER)")
     copy.replace(orders, "    BOTH_WAYS,\n    FORWARDS", "    BOTH_WAYS,\n    EAGER,\n    FORWARDS")
-    shutil.copytree(ROOT / "tests" / "sim_core", copy.folder / "tests" / "sim_core")
-    for name in ("__init__.py", "conftest.py"):
-        shutil.copy(ROOT / "tests" / name, copy.folder / "tests" / name)
-    closed_form = "tests/sim_core/test_schedules.py::test_the_closed_form_of_every_row[1f1b-eager]"
-    assert "1 passed" in copy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", closed_form)
+    shutil.copy(ROOT / "tests" / "sim_core" / "test_schedules.py", copy.folder)
+    closed_form = "test_schedules.py::test_the_closed_form_of_every_row[1f1b-eager]"
+    assert "1 passed" in copy.run("-m", "pytest", "-p", "no:cacheprovider", "--noconftest", closed_form)
     told = copy.run("-c", PIPELINE.format(path=str(GPT7B))).splitlines()
-    slower, bubble = map(float, told[0].split())
-    assert slower <= 1 + 1e-9  # messages hide where there are more micro-batches in flight
-    assert bubble == pytest.approx(3 / 11, abs=0.02)  # (p - 1) / (m + p - 1)
+    step, bubble = map(float, told[0].split())  # over those of 1F1B
+    assert step <= 1 + 1e-9  # messages hide where there are more micro-batches in flight
+    assert 0.95 < bubble <= 1 + 1e-9
     assert told[1] == "vpp_needs_1f1b;schedule_needs_overlap_pp;"
     copy.run("-m", "benchmarks.docs_tables")
     table = (copy.folder / "docs" / "schedules.md").read_text(encoding="utf-8")
