@@ -130,6 +130,10 @@ GPIPE: Final = SCHEDULES.index("gpipe")
 ONE_F_ONE_B: Final = SCHEDULES.index("1f1b")
 DEEPSPEED: Final = SCHEDULES.index("1f1b-deepspeed")
 LOOPED_BFS: Final = SCHEDULES.index("looped-bfs")
+ZB_H1: Final = SCHEDULES.index("zb-h1")
+INTERLEAVED_ZB: Final = SCHEDULES.index("interleaved-zb")
+DUALPIPE: Final = SCHEDULES.index("dualpipe")
+DUALPIPEV: Final = SCHEDULES.index("dualpipev")
 
 # Columns of the ledger, by the position of a schedule
 ORDER: Final = np.array([row.order for row in ROWS])
