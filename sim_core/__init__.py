@@ -11,7 +11,7 @@ from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.describing import Group, Shape, shape_of
 from sim_core.documents import key_path, located, parse_json, parse_yaml, read_document
-from sim_core.engine.codes import SCHEDULES
+from sim_core.engine.schedules import SCHEDULES, schedules_to_try
 from sim_core.errors import (
     FormatError,
     SimError,
@@ -45,6 +45,8 @@ from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone,
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
+    MEMORY_ROWS,
+    METRIC_ROWS,
     METRICS,
     PARTS,
 )
@@ -143,6 +145,8 @@ __all__ = [
     "LOWEST_MFU",
     "LARGEST",
     "MEMORY",
+    "MEMORY_ROWS",
+    "METRIC_ROWS",
     "METRICS",
     "PARTS",
     "PLAIN_PYTHON",
@@ -258,6 +262,7 @@ __all__ = [
     "sends_in_background",
     "shown",
     "simai_breakdown",
+    "schedules_to_try",
     "sent_bytes",
     "simulate",
     "slice_plans",

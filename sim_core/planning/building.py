@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
+from sim_core.engine.schedules import SENDS
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import gpus_of
 from sim_core.planning.columns import Plans
@@ -102,8 +102,8 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
 
 
 def sends_in_background(schedule: Ints, vpp: Ints) -> Ints:
-    """`overlap_pp` of plans that do not set it, as their frameworks do: 1 for interleaving and weight gradients apart, [n]."""
-    return ((vpp > 1) | SPLITS_BACKWARD[schedule]).astype(np.int64)
+    """`overlap_pp` of plans that do not set it, as their frameworks do: 1 for interleaving, else as the schedule says, [n]."""
+    return np.where(vpp > 1, 1, SENDS[schedule])
 
 
 def _checked(field: Field, value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import SCHEDULES
+from sim_core.engine.schedules import IN_SIMAI, SCHEDULES
 from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST_RANKS
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.planning.columns import CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS
@@ -155,7 +155,7 @@ _ROWS: Final = (
         more="0: Megatron's default (DDP's, for an operator table).",
     ),
     Field(
-        "schedule", "word", "order of forwards and backwards", default="1f1b", words=SCHEDULES, in_simai=("gpipe", "1f1b"),
+        "schedule", "word", "order of forwards and backwards", default="1f1b", words=SCHEDULES, in_simai=IN_SIMAI,
         costs_layer=True, moves_split=True, orders_blocks=True,
         more="`1f1b` interleaves where vpp > 1: [schedules.md](schedules.md).",
     ),
