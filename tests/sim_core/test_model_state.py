@@ -104,7 +104,8 @@ def test_wide_and_narrow_shards_do_not_change_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sharding", "width"), [("none", 4 + 12), ("optimizer", 2 + 4 + 12 / 32), ("gradients", 2 + 16 / 32), ("parameters", 16 / 32)]
+    ("sharding", "width"),
+    [("none", 4 + 12), ("optimizer", 2 + 4 + 12 / 32), ("gradients", 2 + 16 / 32), ("parameters", 16 / 32)],
 )
 def test_weights_that_fsdp_gathers_once_stay_in_16_bits(sharding: str, width: float) -> None:
     """FSDP keeps weights of 32 bits. Where optimizer or gradients are divided, a copy of 16 bits of all weights stays on each
