@@ -1,4 +1,4 @@
-"""What a rank holds of the model, counted parameter by parameter: ends of a V, experts in narrow shards, weights that FSDP gathers."""
+"""What a rank holds of the model, counted by hand: both ends of a V, experts in narrow shards, weights that FSDP gathers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYER, VOCABULARY, HIDDEN = 218_112_000, 128_256, 4096
 """Llama 3 8B: weights of one of its 32 layers; rows and width of its embedding and of its head, which are apart."""
 END = VOCABULARY * HIDDEN
 PER_WEIGHT = 2 + 4 + 12
-"""Bytes of weight, gradient and optimizer where nothing is sharded (Rajbhandari et al. 2019, section 3.1, gradients of 32 bits)."""
+"""Bytes of a weight, its gradient and its optimizer, not sharded (Rajbhandari et al. 2019, section 3.1; 32-bit gradients)."""
 
 
 def table() -> HardwareTable:
@@ -53,7 +53,7 @@ STAGES = {
     "dualpipev": 8 * LAYER + 2 * END + HIDDEN,
     "dualpipe": 2 * 8 * LAYER + 2 * END + HIDDEN,  # the first and the last stage of two copies that run towards each other
 }
-"""Weights on the fullest of four stages (Qi et al. 2024, arXiv 2405.15362, figure 2; DeepSeek-V3, arXiv 2412.19437, figure 5)."""
+"""Weights on the fullest of four stages (Qi et al. 2024, arXiv 2405.15362, figure 2; DeepSeek-V3, arXiv 2412.19437, fig. 5)."""
 
 
 @pytest.mark.parametrize("reason", ["", "straggler_beyond_pp"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_rows_that_cannot_be_ranked_are_counted_by_reason(results: MakeResults, 
 
 
 def test_a_condition_that_is_unknown_of_a_row_leaves_it_out(results: MakeResults) -> None:
-    """A row whose condition is neither true nor false is filtered; a refused one keeps its reason whatever the condition says."""
+    """A row whose condition is neither true nor false is filtered; a refused one keeps its reason whatever it says."""
     rows = [{"peak_memory_bytes": 5.0}, {"peak_memory_bytes": 9.0}, {"peak_memory_bytes": None}, refused("a")]
     found = rank(results(rows), by="step_time", per=[], where="peak_memory_bytes < 7")
     assert (found.ranked, found.filtered, found.reasons) == (1, 2, {"a": 1})
@@ -117,7 +118,7 @@ def test_what_is_missing_and_what_is_there_are_all_plans(tmp_path: Path, seed: i
     store = Store(directory=tmp_path / "r")
     store.folder.make()
     cuts = sorted({0, 1, count - 1, count, *rng.sample(range(count), 12)})
-    ranges = [Slice(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    ranges = [Slice(start, stop) for start, stop in pairwise(cuts)]
     there = [part for part in ranges[1:-1] if rng.random() < 0.7]
     for part in there:
         store.folder.write_bytes(part.file_name, b"")
