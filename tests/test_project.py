@@ -1,4 +1,4 @@
-"""What surrounds the code: issue forms, security page, lower bounds of dependencies, a release that refuses what is not ready."""
+"""What surrounds the code: issue forms, security page, lowest versions, a release that refuses what is not ready."""
 
 from __future__ import annotations
 

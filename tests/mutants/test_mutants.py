@@ -65,7 +65,7 @@ def test_the_files_are_found() -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    yield Copy.make(tmp_path_factory.mktemp("copies") / "0")
+    return Copy.make(tmp_path_factory.mktemp("copies") / "0")
 
 
 TEST = "import sim_core.units\n\ndef test_it():\n    assert sim_core.units.quantity('3 s', 's') == 3\n"

@@ -43,7 +43,7 @@ def test_the_list_of_commands_is_told_without_loading_them() -> None:
 
 
 def test_commands_that_read_results_do_without_the_compiler(tmp_path: Path) -> None:
-    """numba alone takes as long to import as a ranking. (pandas is pyarrow's affair: it loads it where it is installed.)"""
+    """numba alone takes as long to import as a ranking. pandas is pyarrow's affair: it loads it where it is installed."""
     spec, result = EXAMPLES / "gpt7b.yaml", tmp_path / "result"
     assert sweep("run", spec, "--out", result, "--set", "axes.tp=[1]", "-q").returncode == 0
     lines: list[list[object]] = [["ls", tmp_path], ["status", result], ["rank", result], ["compare", result, result]]
