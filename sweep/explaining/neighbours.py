@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import SCHEDULES, Workload, sends_in_background
+from sim_core import SCHEDULES, Workload, schedules_to_try, sends_in_background
 from sweep.evaluation import evaluate
 from sweep.one_plan import fields_of
 from sweep.preparation import Prepared, prepare
@@ -19,10 +19,6 @@ from sweep.spec import SweepSpec, Value
 Change = dict[str, Value]
 HARDWARE: Final = "hardware"
 NETWORK: Final = "hardware.nic_bandwidth"
-SCHEDULES_OF_ONE: Final = ("1f1b", "zb-h1", "zb-h2")
-SCHEDULES_OF_TWO: Final = ("1f1b", "interleaved-zb", "zb-v", "v-half", "dualpipev")
-SCHEDULES_OF_MORE: Final = ("1f1b", "looped-bfs", "interleaved-zb")
-"""Schedules that are worth a look, by the number of chunks of a stage."""
 ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
 """Changes of the job or its machine, not of the plan alone."""
 
@@ -114,8 +110,7 @@ def _of_layers(workload: Workload, row: Mapping[str, Any]) -> Iterator[tuple[str
     half = max(workload.layers // (pp * vpp) // 2, 1)
     yield from _others("checkpointing", ("none", "selective", "full", f"block:{half}"), row)
     if pp > 1:
-        known = SCHEDULES_OF_ONE if vpp == 1 else SCHEDULES_OF_TWO if vpp == 2 else SCHEDULES_OF_MORE
-        yield from _others("schedule", known, row)
+        yield from _others("schedule", schedules_to_try(vpp), row)
         yield from _others("layer_split", ("balanced", "embedding_and_loss_as_layer"), row)
 
 

@@ -8,30 +8,19 @@ from importlib.resources import files
 from typing import Any, Final
 
 from sim_core import short
-from sweep.report.table import MEASURES
+from sweep.columns import PERCENT, REPORTED
 from sweep.show.sections import Section, html_table, page, paragraphs
-from sweep.show.tables import PERCENT, SHORT_PART, cell
+from sweep.show.tables import SHORT_PART, cell
 from sweep.show.tables import heading as short_name
 
-LABELS: Final = {
-    "step_time_s": "step time",
-    "samples_per_s": "samples/s",
-    "gpu_s_per_sample": "GPU-s/sample",
-    "mfu": "MFU",
-    "peak_memory_bytes": "peak memory",
-    "usd": "USD",
-    "gpu_hours": "GPU-hours",
-    "all_gpus": "GPUs",
-    "micro_batch": "micro-batch",
-    "global_batch": "global batch",
-}
+LABELS: Final = {**REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch"}
 
 
 def report_page(content: Mapping[str, Any]) -> str:
     """The page of `content_of` a result."""
     names = [axis["name"] for axis in content["axes"]]
     rows = content["rows"]
-    shown = [name for name in dict.fromkeys((content["by"], *MEASURES)) if any(v is not None for v in rows.get(name, ()))]
+    shown = [name for name in dict.fromkeys((content["by"], *REPORTED)) if any(v is not None for v in rows.get(name, ()))]
     labels = {name: [_label(name), _unit(name)] for name in (*names, *rows, *content["parts"])}
     data = {key: value for key, value in content.items() if key not in ("provenance", "validation")}
     script = (files("sweep.report") / "report.js").read_text(encoding="utf-8")

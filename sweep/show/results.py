@@ -8,10 +8,9 @@ from typing import Any, Final
 from rich.console import Console
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
-from sweep.failures import GOODPUT
+from sweep.columns import measures_of
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.show.tables import cell
-from sweep.stragglers import TAIL
 
 _COUNTED: Final = {
     "where": "the condition given to `rank` is false",
@@ -75,10 +74,10 @@ def print_plan(row: Mapping[str, Any], named: Set[str], notes: Sequence[str], co
         peak, have = (short(row[name], "B") for name in ("peak_memory_bytes", "device_memory_bytes"))
         console.print(f"memory of the fullest stage {peak} of {have}: {', '.join(f'{a} {b}' for a, b in bytes_of.items())}")
     if row["step_time_p50_s"] is not None:
-        half, most = (short(row[name], "s") for name in TAIL)
+        half, most = (short(row[name], "s") for name in measures_of("tail"))
         console.print(f"with stragglers half of the steps take up to {half}, 95 % up to {most}")
     if row["goodput"] is not None:
-        part, _, rate = (cell(name, row[name]) for name in GOODPUT)
+        part, _, rate = (cell(name, row[name]) for name in measures_of("goodput"))
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"
         told = f"goodput {part} with failures and a checkpoint every {every} of work: {rate} tokens/s"
         console.print(told)

@@ -12,12 +12,11 @@ import pyarrow as pa
 from rich.console import Console
 
 from sim_core import short
-from sweep.columns import SHORT_NAMES, SHORT_PARTS
+from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
 
 SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
 SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
 ROUNDING_S: Final = 1e-12
-PERCENT: Final = ("mfu", "hfu", "goodput")
 
 
 def print_table(
