@@ -12,9 +12,8 @@ import numpy.typing as npt
 from sim_core import Hardware, SpecError
 from sweep.calibration.scalars import NAMES, Choice, Steps, choose, left_out, predicted
 from sweep.validation.devices import hardware_of
-from sweep.validation.reasons import NotSimulated
 from sweep.validation.simulation import seconds_on
-from sweep.validation.table import COUNTS, SWITCHES, Row
+from sweep.validation.table import COUNTS, SWITCHES, NotSimulated, Row
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from sim_core import Hardware, SpecError, hardware_yaml, preset_names, read_hard
 from sweep.calibration.kernel_file import Measured, read_kernels
 from sweep.calibration.kernels import KernelFit, fit_kernels
 from sweep.validation.devices import preset_of
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.table import NotSimulated
 
 SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "measure_kernels.py"
 WIDE: Final = 46

@@ -12,6 +12,11 @@ from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown, whole_number
 
+
+class NotSimulated(Exception):
+    """The row lacks something, or asks for something that the simulator does not have; the message says what."""
+
+
 COMMITTED: Final = Path(__file__).parent / "data" / "measured.csv"
 """The table that ships with the product; every row with its source and licence (README.md beside it)."""
 
