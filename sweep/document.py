@@ -1,14 +1,16 @@
-"""Documents of a user as checked data: every error names file, line, key and value; `--set key=value`."""
+"""Documents and tables of a user as checked data: every error names file, line, key and value; `--set key=value`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from sim_core import SpecError, key_path, parse_yaml, read_document
+from sim_core import FormatError, SpecError, key_path, parse_yaml, read_document
 from sweep.faults import meant, told
 
 Document = dict[str, Any]
@@ -27,6 +29,41 @@ def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Docum
         return read_document(path, keys)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number of the first line and the cells, stripped, of each row of a table; empty rows are passed over.
+
+    Raises FormatError (`path:line: what`).
+    """
+    name, raw = str(path), path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise FormatError(name, line, "not text", found="a null byte", expected="a CSV table")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    start = 1
+    while True:
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
+        if any(cells):
+            yield start, cells
+        start = reader.line_num + 1
+
+
+def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    """The cells of a row by the columns of the heading. Raises FormatError if there are more or fewer."""
+    if len(cells) != len(columns):
+        raise FormatError(str(path), line, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
+    return dict(zip(columns, cells, strict=True))
 
 
 def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from sweep.uncertainty.evidence import DENSE, EXPERTS, LEVEL, Evidence
-from sweep.uncertainty.fitting import fit
+from sweep.uncertainty.fitting import Residuals, fit
 from sweep.uncertainty.judging import OwnRuns
-from sweep.uncertainty.residuals import Residuals
 from sweep.validation.figures import ALIKE
 from sweep.validation.simulation import Run
 

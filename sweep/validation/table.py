@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown, whole_number
+from sweep.document import cells_by_column, read_csv
 
 
 class NotSimulated(Exception):
@@ -73,18 +72,7 @@ def read_table(path: Path) -> list[Row]:
 
     Raises FormatError (`path:line: column: found X, expected Y`).
     """
-    name = str(path)
-    raw = path.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
-    if "\0" in text:
-        raise FormatError(
-            name, text[: text.index("\0")].count("\n") + 1, "not text", found="a null byte", expected="a CSV table"
-        )
-    lines = _lines(name, text)
+    name, lines = str(path), read_csv(path)
     heading = next(lines, None)
     if heading is None:
         raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
@@ -92,9 +80,7 @@ def read_table(path: Path) -> list[Row]:
     published = {} if "set" in columns else {row.text("id"): row.values for row in read_table(COMMITTED)}
     rows = []
     for number, cells in lines:
-        if len(cells) != len(columns):
-            raise FormatError(name, number, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
-        values = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
+        values = cells_by_column(path, number, columns, cells)
         if published:
             values = _over(name, number, published, values)
         row = Row(f"{name}:{number}", values)
@@ -105,25 +91,8 @@ def read_table(path: Path) -> list[Row]:
     return rows
 
 
-def _lines(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Number of the first line and cells of each row; empty lines are passed over."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    start = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
-        if any(cell.strip() for cell in cells):
-            yield start, cells
-        start = reader.line_num + 1
-
-
-def _columns(name: str, heading: list[str]) -> list[str]:
-    """The names of the columns; those that we do not know are kept and have no effect."""
-    columns = [cell.strip() for cell in heading]
+def _columns(name: str, columns: list[str]) -> list[str]:
+    """The names of the columns, checked; those that we do not know are kept and have no effect."""
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise FormatError(name, 1, f"column {shown(twice[0])}", found="it twice", expected="each name once")
@@ -134,8 +103,8 @@ def _columns(name: str, heading: list[str]) -> list[str]:
     annotates = "id" in columns and not set(REQUIRED) & set(columns)
     for column in () if annotates else REQUIRED:
         if column not in columns:
-            found = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
-            raise FormatError(name, 1, f"column {column}", found=shown(found, 100), expected="it in the heading")
+            heading = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
+            raise FormatError(name, 1, f"column {column}", found=shown(heading, 100), expected="it in the heading")
     return columns
 
 
