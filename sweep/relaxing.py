@@ -19,8 +19,8 @@ from sweep.preparation import Sweep
 from sweep.query import NAMED, named, results
 from sweep.ranking import Ranking, rank
 from sweep.reopening import Reopened
+from sweep.search.ahead import Frontier
 from sweep.search.candidates import search_among
-from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
 from sweep.selection import quoted
 

@@ -237,6 +237,14 @@ class Store:
         """Whether undamaged slices of this sweep cover [0, count)."""
         return not self.missing(count) and not self.damaged(identity)
 
+    def joined(self, parts: Sequence[Slice]) -> tuple[pa.RecordBatch, dict[str, Any]]:
+        """The rows of some slices as one batch, and what their files count beside them (a search's; else empty)."""
+        files = [self.folder.read_bytes(part.file_name) for part in parts]
+        table = pa.concat_tables([pq.read_table(BytesIO(data)).replace_schema_metadata(None) for data in files])
+        counts = [counted for data in files if (counted := counted_in(pq.read_metadata(BytesIO(data))))]
+        batches = table.unify_dictionaries().combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema), added(counts) if counts else {}
+
     def counted(self) -> dict[str, Any]:
         """What the finished slices of a search count beside their rows; empty for other results."""
         if "search" not in (self.provenance() or {}):

@@ -18,7 +18,7 @@ from sweep.space import Axis, Space
 Ints = npt.NDArray[np.int64]
 
 GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
-"""Of ignored columns: the sign of what tends to be fast, so that the plan that stands for a block is a good one."""
+"""Ignored columns whose higher values tend to be faster, so that the plan that stands for a block is a good one."""
 MICRO_BATCHES: Final = {"ga", "global_batch"}
 """Columns that the number of micro-batches changes, besides those that follow from a step."""
 MANY: Final = 8
@@ -59,10 +59,10 @@ class Blocks:
 
     def block_of(self, plans: Ints) -> Ints:
         """The block of each plan."""
-        found = np.zeros_like(plans)
+        block = np.zeros_like(plans)
         for size, stride in self.outer:
-            found = found * size + plans // stride % size
-        return found
+            block = block * size + plans // stride % size
+        return block
 
     def standing_for(self, blocks: Ints) -> Ints:
         """Numbers of the plans that stand for blocks."""
@@ -110,7 +110,7 @@ def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
     names = {name: {name} for name in columns}
     for short, name in other_names(columns).items():
         names[name].add(short)
-    mentioned = {name for name, each in names.items() if any(one.lower() in text for one in each)}
+    mentioned = {name for name, each in names.items() if any(name.lower() in text for name in each)}
     return mentioned | {objective.column, *objective.per}
 
 

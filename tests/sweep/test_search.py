@@ -18,8 +18,7 @@ from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank
-from sweep.search.ahead import Ahead, promise_of
-from sweep.search.frontier import Frontier
+from sweep.search.ahead import Ahead, Frontier, promise_of
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.slices import Receipt, SliceQueue, SliceTask
