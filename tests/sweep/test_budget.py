@@ -11,7 +11,7 @@ import pytest
 from sim_core import SpecError, count, read_hardware
 from sweep.budget import COSTS, Budget, costs
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter

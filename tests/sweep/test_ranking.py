@@ -24,7 +24,7 @@ from sim_core import PARTS, SpecError
 from sweep.api import run
 from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import rank
 from sweep.show.ranked import print_ranking

@@ -14,7 +14,7 @@ import yaml
 
 from sim_core import SpecError
 from sweep.evaluation import evaluate
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank

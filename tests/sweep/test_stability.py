@@ -11,7 +11,7 @@ import pytest
 from sim_core import SpecError
 from sweep.columns import describe_rows
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import rank
 from sweep.reopening import Reopened, reopened
