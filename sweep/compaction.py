@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sim_core import SpecError
 from sweep.slice_file import Slice, encoded
 from sweep.store import Store
 
@@ -21,9 +20,7 @@ def compact(store: Store) -> tuple[int, int]:
     The rows stay as they are. A kill leaves slices twice at worst, which every reader and the next run count once. Raises
     SpecError if a run writes there, there is no result, or a file is damaged.
     """
-    provenance = store.provenance()
-    if provenance is None:
-        raise SpecError(f"{store.folder}: holds no results of a sweep")
+    provenance = store.made_from()
     with store.opened(provenance) as text:
         before = len(store.slices())
         store.refuse(store.damaged(provenance["sweep"]))

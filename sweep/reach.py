@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sweep.columns import LONGER, SHORTER
-from sweep.index import Bounds
 from sweep.query import NAMED, Rows
 from sweep.reading import File
 from sweep.selection import BOUNDS, CHOSEN, SLACK, Reach, quoted
+from sweep.slice_file import Bounds
 from sweep.uncertainty.evidence import Basis
 from sweep.uncertainty.judging import widest
 

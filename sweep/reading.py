@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sweep.folder import Location
-from sweep.index import Index, has_column
-from sweep.slice_file import Slice, footer_size, indexed, is_whole
+from sweep.slice_file import Index, Slice, footer_size, has_column, indexed, is_whole
 from sweep.store import Store
 
 _TAIL: Final = 1 << 15

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from sim_core import HardwareTable, SpecError, hardware_table
 from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
-from sweep.conditions import check_condition, conjuncts, locked_down
-from sweep.constraints import satisfied
+from sweep.conditions import check_condition, conjuncts, locked_down, satisfied
 from sweep.evaluation import evaluate
 from sweep.preparation import Sweep
 from sweep.query import NAMED, named, results

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from sim_core import REASON, SimError, SpecError
 from sweep.evaluation import evaluate
-from sweep.folder import Location, folder_at
-from sweep.patience import StoreUnavailable
+from sweep.folder import Location, StoreUnavailable, folder_at
 from sweep.preparation import Sweep
 from sweep.slice_file import Slice, encoded
 from sweep.warming import warm_up

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sim_core import SpecError
 from sweep.folder import Folder
 from sweep.listing import Listed, listed
 from sweep.ranking import rank
@@ -31,9 +30,7 @@ class Standing(Listed):
 def standing(folder: Folder) -> Standing:
     """How far the result in a folder is. Raises SpecError if it holds none, or a file is damaged; OSError."""
     store, files = Store(directory=folder), folder.written()
-    held = store.provenance()
-    if held is None:
-        raise SpecError(f"{folder}: holds no results of a sweep")
+    provenance = store.made_from()
     now, parts = time.time(), store.slices()
     begun = store.started_s() or now
     brief = listed(folder, now - begun)
@@ -49,5 +46,5 @@ def standing(folder: Folder) -> Standing:
         left_s=(brief.total - brief.done) * (now - begun) / of_this_run if growing else None,
         ok=0 if ranked is None else ranked.ranked,
         reasons={} if ranked is None else ranked.reasons,
-        simulator=str(held.get("model", "")),
+        simulator=str(provenance.get("model", "")),
     )

@@ -25,7 +25,7 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SimError
-from sweep.lifetime import end_with
+from sweep.exits import end_with
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 
