@@ -237,11 +237,11 @@ Location = Folder | Path | str
 """The forms in which a caller may give a folder."""
 
 
-def folder_at(given: Location) -> Folder:
+def folder_at(location: Location) -> Folder:
     """The folder that a path or URI names, without looking it up. Raises SpecError on a URI that no file system accepts."""
-    if isinstance(given, Folder):
-        return given
-    text = str(given)
+    if isinstance(location, Folder):
+        return location
+    text = str(location)
     if not text.strip():
         raise SpecError(f"found {shown(text)}, expected a folder or a URI")
     if not _URI.match(text):

@@ -41,8 +41,8 @@ class Reading:
 
     def indexes(self) -> list[Index] | None:
         """What the footers of all files say; None if one says nothing."""
-        found = [file.index for file in self.files if file.index is not None]
-        return found if len(found) == len(self.files) else None
+        indexes = [file.index for file in self.files if file.index is not None]
+        return indexes if len(indexes) == len(self.files) else None
 
     def check(self, files: Sequence[File], columns: Collection[str]) -> None:
         """Check these columns of these files, so that they may be read. Raises SpecError if a file is damaged."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sim_core import (
     Hardware,
+    Plans,
     SpecError,
     Workload,
     hardware_table,
@@ -108,6 +109,7 @@ def _run(row: Row, change: Change) -> Run:
 
 def seconds_on(row: Row, variants: Sequence[Hardware]) -> npt.NDArray[np.float64]:
     """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
+    check_needs(row)
     workload, values = _job(row, UNCHANGED)
     grid = plans(workload, **values, hardware=np.arange(len(variants)))  # type: ignore[arg-type]
     measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
@@ -118,8 +120,7 @@ def seconds_on(row: Row, variants: Sequence[Hardware]) -> npt.NDArray[np.float64
 
 
 def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
-    """What was trained, and the plan. Raises NotSimulated."""
-    check_needs(row)
+    """What was trained, and the plan by the names of `sim_core.plans`. Raises NotSimulated."""
     model = model_of(row)
     stack = stack_of(row, model)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
@@ -131,24 +132,23 @@ def _simulated(row: Row, change: Change) -> Run:
     """The run on its device: where the row leaves its memory open, the smallest one in which it fits. Raises NotSimulated."""
     check_needs(row)  # before a device that we do not have
     devices = candidates(row)
-    run = _on(row, devices.pop(0), change)
+    workload, values = _job(row, change)
+    grid = plans(workload, **values)  # type: ignore[arg-type]
+    run = _on(row, devices.pop(0), workload, grid, change)
     while devices and not run.fits and not row.out_of_memory:
-        run = _on(row, devices.pop(0), change)
+        run = _on(row, devices.pop(0), workload, grid, change)
     if devices:
-        preset_of(row.text("hw"))
+        preset_of(row.text("hw"))  # raises where the device is ambiguous
     return run
 
 
-def _on(row: Row, hardware: Hardware, change: Change) -> Run:
-    device_bytes = hardware.value("memory")
-    workload, values = _job(row, change)
-    grid = plans(workload, **values)  # type: ignore[arg-type]
+def _on(row: Row, hardware: Hardware, workload: Workload, grid: Plans, change: Change) -> Run:
     measures = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
     if measures["reason"][0]:
         raise NotSimulated(f"plan: {measures['reason'][0]}")
     tensors, on_device = float(sum(measures[name][0] for name in ALLOCATED)), float(measures["peak_memory_bytes"][0])
     network, stated = network_of(hardware)
-    fits = on_device <= device_bytes
+    fits = on_device <= hardware.value("memory")
     return Run(row, float(measures["step_time_s"][0]), tensors, on_device, fits, network=network, network_stated=stated)
 
 
