@@ -62,31 +62,18 @@ def run_sweep(
     prepared: Prepared,
     store: Store,
     executor: Executor,
+    task_of: Callable[[bytes], SliceTask] | None = None,
     *,
+    width: int = 1,
     fresh: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Progress:
-    """Compute the missing rows of a sweep. Raises SimError, OSError; after an interrupt the result can be resumed."""
+    """Compute the rows of a sweep that the store lacks. Raises SimError, OSError; after an interrupt a run can be resumed.
 
-    def task(provenance: bytes) -> SliceTask:
-        return SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
-
-    return run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log)
-
-
-def run_slices(
-    prepared: Prepared,
-    store: Store,
-    executor: Executor,
-    task_of: Callable[[bytes], SliceTask],
-    *,
-    fresh: bool,
-    watch: Callable[[Progress], None],
-    log: Callable[[str], None],
-    width: int = 1,
-) -> Progress:
-    """Run the task of a provenance on all slices that the store lacks, `width` times those of a plain run. See `run_sweep`."""
+    `task_of`: makes the task of a slice from the provenance (default: simulate it); `width`: plans of its slices that take as
+    long as one that is simulated.
+    """
     count = prepared.sweep.space.count
     with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
@@ -96,7 +83,8 @@ def run_slices(
         progress = Progress(total=count, resumed=count - left)
         if not missing:
             return progress
-        task = task_of(provenance)
+        plain = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
+        task = plain if task_of is None else task_of(provenance)
         queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
         watch(progress)
         try:

@@ -13,7 +13,6 @@ from sim_core import SimError, SpecError
 from sweep.document import first_error
 from sweep.folder import Folder, Location
 from sweep.preparation import Prepared, contents_at, prepare
-from sweep.query import results
 from sweep.ranking import rank
 from sweep.spec import SweepSpec, stored_spec
 from sweep.store import Store
@@ -75,13 +74,6 @@ def plan_number(opened: Reopened, given: str) -> int:
             f"plan: found {given!r}, expected a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best"
         )
     return int(given)
-
-
-def stored_row(opened: Reopened, number: int) -> dict[str, Any] | None:
-    """The row of a plan in the result, None if it is not in it."""
-    with results(opened.folder) as connection:
-        rows = connection.sql(f"FROM results WHERE plan = {int(number)} LIMIT 1").to_arrow_table().to_pylist()
-    return rows[0] if rows else None
 
 
 def _base(provenance: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:

@@ -159,10 +159,6 @@ class Store:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
         return covering(self._parts())
 
-    def files(self) -> list[Path]:
-        """Files of the finished slices in a local folder."""
-        return [Path(self.folder.path(part.file_name)) for part in self.slices()]
-
     def drop_damaged(self, identity: str) -> list[str]:
         """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
         damaged = self.damaged(identity)

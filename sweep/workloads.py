@@ -140,10 +140,10 @@ class WorkloadSpec(Section):
             if self.measured_on is None:
                 raise ValueError("measured_on: missing; a file calibrated by a model needs the device of its times")
             return self
-        keys, why = MODEL_KEYS, "needs workload.model"
+        why = "needs workload.model"
         if self.model is not None:
-            keys, why = FILE_KEYS, "is a fact about a file; a model has none (plans are set by axes and fixed)"
-        for key in keys:
+            why = "is a fact about a file; a model has none (plans are set by axes and fixed)"
+        for key in MODEL_KEYS if self.model is None else FILE_KEYS:
             if getattr(self, key) is not None:
                 raise ValueError(f"{key}: {why}; remove it")
         return self
@@ -156,16 +156,15 @@ class WorkloadSpec(Section):
 
 def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings. Raises SpecError."""
-    stack = section.stack or STACK
+    stack, parallel = section.stack or STACK, section.sequence_parallel
     if section.model is not None and section.path is None:
-        parallel = section.sequence_parallel is not False
-        return workload_from_model(_model_of(section, base), read_stack(stack), sequence_parallel=parallel), ()
+        model = _model_of(section, base)
+        return workload_from_model(model, read_stack(stack), sequence_parallel=parallel is not False), ()
     path = base / str(section.path)
     try:
         if section.model is None or section.measured_on is None:
             return read_workload(str(path), section.facts())
         model, device = _model_of(section, base), read_hardware(section.measured_on, base)
-        parallel = section.sequence_parallel
         return read_calibrated(str(path), section.facts(), model, read_stack(stack), device, sequence_parallel=parallel)
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sim_core import REASON
 from sweep.evaluation import evaluate, spread
-from sweep.execution import Progress, run_slices
+from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
 from sweep.preparation import Prepared, Sweep
 from sweep.search.ahead import Frontier, of_blocks, promise_of, refined
@@ -108,7 +108,7 @@ def run_search(
         return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=frontier, blocks=blocks)
 
     width = blocks.width * min(blocks.family, MOST_OF_FAMILY)
-    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, width=width)
+    run_sweep(prepared, store, executor, task, width=width, fresh=fresh, watch=watch, log=log)
     return finish(prepared, objective, store)
 
 

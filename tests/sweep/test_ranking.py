@@ -32,7 +32,7 @@ from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
-from tests.sweep.conftest import rows
+from tests.sweep.conftest import files_of, rows
 
 ROWS = list[dict[str, Any]]
 
@@ -136,7 +136,7 @@ def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:
 def test_an_unfinished_sweep_is_ranked_and_said_to_be_unfinished(results: Path, tmp_path: Path) -> None:
     out = tmp_path / "part"
     shutil.copytree(results, out)
-    files = Store(directory=out).files()
+    files = files_of(Store(directory=out))
     files[0].unlink()
     found = rank(out)
     assert found.missing == 6000 - found.total > 0
@@ -147,7 +147,7 @@ def test_an_unfinished_sweep_is_ranked_and_said_to_be_unfinished(results: Path, 
 def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
     out = tmp_path / "damaged"
     shutil.copytree(results, out)
-    Store(directory=out).files()[0].write_bytes(b"PAR1 no more")
+    files_of(Store(directory=out))[0].write_bytes(b"PAR1 no more")
     told = sweep("rank", out)
     assert told.returncode == 1
     assert told.stderr.count("\n") == 1

@@ -25,6 +25,7 @@ from sweep.slices import Receipt, SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
+from tests.sweep.conftest import files_of
 from tests.sweep.test_execution import call
 
 MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
@@ -124,7 +125,7 @@ def searched(prepared: Prepared, objective: Objective, folder: Path, workers: in
     executor = LocalExecutor(workers) if workers else InlineExecutor()
     prepared = as_search(prepared, objective)
     answer = run_search(prepared, objective, store, executor)
-    table = pa.concat_tables([pa.parquet.read_table(path) for path in store.files()])
+    table = pa.concat_tables([pa.parquet.read_table(path) for path in files_of(store)])
     counts = store.counted()["plans"]
     assert sum(counts.values()) + len(table) == prepared.sweep.space.count == answer.plans
     assert answer.simulated <= answer.plans * 2
@@ -178,7 +179,7 @@ def test_an_interrupted_search_goes_on_and_any_executor_finds_the_same(larger: P
     expected = exhaustive(prepared, objective)
     with pytest.raises(KeyboardInterrupt):
         run_search(as_search(prepared, objective), objective, Store(directory=tmp_path / "a"), Stopped())
-    assert len(Store(directory=tmp_path / "a").files()) == 1
+    assert len(files_of(Store(directory=tmp_path / "a"))) == 1
     assert searched(prepared, objective, tmp_path / "a") == expected
     assert searched(prepared, objective, tmp_path / "b", workers=2) == expected
 
