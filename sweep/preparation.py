@@ -177,7 +177,7 @@ def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | N
 
 
 def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
-    """What results are held against, as plain data: work of a token, peak of each hardware, doubts."""
+    """What makes results plausible or not, as plain data: work of a token, peak of each hardware, doubts."""
     held_against = plausibility(workload)
     peak = f"peak_flops_{workload.dtype}"
     missing = list(held_against.missing)

@@ -1,4 +1,4 @@
-"""A result opened again: the sweep that it holds, prepared from the inputs that are at hand, to simulate more than it has."""
+"""A result opened again: its sweep, prepared from the inputs that are at hand, to simulate more than is stored."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Store:
         return next(iter(by_sweep.values())) if len(by_sweep) == 1 else None
 
     def is_running(self) -> bool:
-        """Whether a run on this machine is writing here; an object store does not tell."""
+        """Whether a run on this machine is writing here; of an object store, this is not known: False."""
         local = self.folder.local
         if local is None or not (local / _LOCK).is_file():
             return False

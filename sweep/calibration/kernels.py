@@ -41,6 +41,13 @@ SIZES: Final = {"gemm": ("m", "n", "k"), "attention": ("heads", "sequence", "hea
 WORDS: Final = {"gemm": ("dtype", "phase"), "attention": ("dtype", "phase", "backend"), "memory": ("name",)}
 IGNORED: Final = ("skipped", "conditions", "reference", "end")
 LONGEST_WORD: Final = 200
+Floats = npt.NDArray[np.float64]
+Dtype = Literal["bf16", "fp16", "fp8"]
+OTHER_KERNEL: Final = 1.3
+"""Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""
+WORK: Final = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
+DRIFT: Final = 3.0
+MEMORY_OFF: Final = 0.15
 
 
 class Kernel(NamedTuple):
@@ -53,7 +60,7 @@ class Kernel(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a file holds."""
+    """The contents of a file of measured kernels."""
 
     path: str
     header: Mapping[str, Any]
@@ -139,17 +146,6 @@ def _us(name: str, number: int, row: Mapping[str, Any]) -> float:
     return float(us)
 
 
-Floats = npt.NDArray[np.float64]
-
-Dtype = Literal["bf16", "fp16", "fp8"]
-
-OTHER_KERNEL: Final = 1.3
-"""Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""
-WORK: Final = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
-DRIFT: Final = 3.0
-MEMORY_OFF: Final = 0.15
-
-
 class Class(NamedTuple):
     """Kernels of one class: measured seconds over those of the preset, as quantiles, and of how many shapes."""
 
@@ -180,7 +176,7 @@ class _Part(NamedTuple):
 
 
 def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
-    """`base` with the kernels of a file. Raises SpecError if it holds none that can be used."""
+    """`base` with the kernels of a file. Raises SpecError if none can be used."""
     notes = list(_notes(measured, base))
     bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1})
     gemm = list(_gemm_parts(measured, bare, notes))

@@ -1,4 +1,4 @@
-"""Numbers of a network, fitted to measured collectives: one at a time, and only those that the measurements can tell."""
+"""Numbers of a network, fitted to measured collectives: one at a time, and only those that the measurements determine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim_core import Hardware, SpecError, collective_seconds
 from sweep.calibration.nccl_text import Table
 
 LARGE: Final = 2**26
-"""Bytes from which a message tells bandwidths; below SMALL it tells latencies."""
+"""Bytes from which the time of a message depends on bandwidths; up to SMALL it depends on latencies."""
 SMALL: Final = 2**17
 PASSES: Final = 3
 GRID: Final = 24
@@ -35,7 +35,7 @@ class Placed(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A number of the hardware, its value before and as fitted, and how many sizes told it."""
+    """A number of the hardware, its value before and after the fit, and how many sizes determine it."""
 
     key: str
     before: float
@@ -92,7 +92,7 @@ NUMBERS: Final[Mapping[str, _Number]] = {
 
 
 def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
-    """Fit each number that the tables can tell, the others as they are. Raises SpecError if there is none."""
+    """Fit each number that the tables determine; the others stay as they are. Raises SpecError if there is none."""
     names = [name for name in NUMBERS if _told(name, hardware, placed)]
     if not names:
         raise SpecError(
@@ -131,7 +131,7 @@ def _fitted(names: Sequence[str], hardware: Hardware, placed: Sequence[Placed]) 
 
 
 def _not_taken(values: Mapping[str, float], hardware: Hardware, placed: Sequence[Placed]) -> tuple[str, str] | None:
-    """A number that is to stay as it was, and why: it ran into a bound, or the error over all sizes is as low without it."""
+    """A number that has to stay as it was, and why: it ran into a bound, or the error over all sizes is as low without it."""
     for name, value in values.items():
         number = NUMBERS[name]
         if value > number.most / NEAR_BOUND or value < number.least * NEAR_BOUND:
@@ -151,14 +151,14 @@ def _off(hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, floa
 
 
 def _told(name: str, hardware: Hardware, placed: Sequence[Placed]) -> int:
-    """How many sizes tell a number."""
+    """How many measured sizes determine a number."""
     if name == "nvls_efficiency" and not hardware.value("nvls"):
         return 0
     return sum(NUMBERS[name].tells(each, row.size) for each in placed for row in each.table.rows)
 
 
 def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
-    """The value with the least mean of |log(predicted / measured)| over the sizes that tell it.
+    """The value with the least mean of |log(predicted / measured)| over the sizes that determine it.
 
     A grid of its logarithm, then golden section: next to the best point the mean has one minimum.
     """

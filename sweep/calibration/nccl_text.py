@@ -24,6 +24,25 @@ _TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 _STAMP = re.compile(r"^.{0,40}<std(?:out|err)>:")
 _RANK_OF_LAUNCHER = re.compile(r"^\s*\d+:\s")
 _NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?$")
+OPERATIONS: Final = {
+    "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "all_to_all": "all_to_all",
+    "sendrecv": "send_receive", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
+    "hypercube": "hypercube", "alltoallv": "all_to_allv", "all_to_allv": "all_to_allv",
+}  # fmt: skip
+LARGEST_FILE: Final = 64 * 2**20
+ONE_TO_ONE: Final = ("send_receive", "broadcast", "reduce", "hypercube")
+"""Operations whose two printed bandwidths are the same, whatever the number of ranks."""
+SURE_RANKS: Final = 150
+"""Ranks that follow from two printed decimals; of more, the rank list or the counts have to say."""
+CLEAR: Final = 1.0
+"""GB/s from which the ratio of two printed bandwidths is known to a few per cent; the fastest row is taken."""
+_START = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?(?:_mpi)?\s*$")
+_RANK = re.compile(
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$", re.IGNORECASE
+)
+_VERSION = re.compile(r"NCCL version\s*:?\s*([0-9][\w.+-]*)|nccl-library=(\d+)")
+_HEADER = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|^#\s*size\s+count\s+type|bytes\s+N\s+type")
 
 
 class Block(NamedTuple):
@@ -97,28 +116,6 @@ def _agrees(size: int, block: Block, milliseconds: bool) -> bool:
         return False
     rate = size / block.time / (1e6 if milliseconds else 1e3)
     return abs(rate - block.algorithm) <= ROUNDING + ROUNDING * rate and (block.algorithm > 0 or rate < ROUNDING)
-
-
-OPERATIONS: Final = {
-    "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "all_to_all": "all_to_all",
-    "sendrecv": "send_receive", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
-    "hypercube": "hypercube", "alltoallv": "all_to_allv", "all_to_allv": "all_to_allv",
-}  # fmt: skip
-LARGEST_FILE: Final = 64 * 2**20
-ONE_TO_ONE: Final = ("send_receive", "broadcast", "reduce", "hypercube")
-"""Operations whose two printed bandwidths are the same, whatever the number of ranks."""
-SURE_RANKS: Final = 150
-"""Ranks that follow from two printed decimals; of more, the rank list or the counts have to say."""
-CLEAR: Final = 1.0
-"""GB/s from which the ratio of two printed bandwidths is known to a few per cent; the fastest row is taken."""
-
-_START = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?(?:_mpi)?\s*$")
-_RANK = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$", re.IGNORECASE
-)
-_VERSION = re.compile(r"NCCL version\s*:?\s*([0-9][\w.+-]*)|nccl-library=(\d+)")
-_HEADER = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|^#\s*size\s+count\s+type|bytes\s+N\s+type")
 
 
 class Measured(NamedTuple):
@@ -273,8 +270,10 @@ def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple
 
 
 def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> str:
-    """The operation of a log before 2025, which does not name it: told by the ratio of the bandwidths, the share of a rank, the
-    reduction, and how results are checked; empty if it cannot be told."""
+    """The operation of a log before 2025, which does not name it; empty if it cannot be known.
+
+    It follows from the ratio of the bandwidths, the share of a rank, the reduction, and how results are checked.
+    """
     if ratio is None:
         return ""
     if ratio > 1.05:

@@ -1,9 +1,9 @@
-"""Measured steps of a user's own runs made into a hardware file: at most three numbers, and only those that the runs tell."""
+"""Measured steps of a user's own runs made into a hardware file: at most three numbers, those that the runs determine."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ they are kept where runs cannot tell them apart."""
 LIMITS: Final = (0.05, 0.15, 0.03)
 """Largest standard error of each: of a factor as a part of it, of the seconds as a part of the median step."""
 FELT: Final = 0.01
-"""Least change of the step of some run, as a part of the change of a factor; below it, no run tells the factor."""
+"""Least relative change of some run's step by a change of a factor, over that change; below it, no run depends on it."""
 NOISE: Final = 0.01
 """Two measurements of one plan differ by this at least (published pairs: 1 to 2.4 %)."""
 BETTER: Final = 0.98
@@ -33,6 +33,14 @@ STEPS: Final = 60
 DELTA: Final = 1e-3
 FOLDS: Final = 10
 OUTER_FOLDS: Final = 20
+FEWEST: Final = 3
+COMPUTE: Final = np.log([0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0])
+SLOWEST_NETWORK: Final = np.log(0.1)
+NETWORK_POINTS: Final = 8
+PLAN: Final = (
+    *(name for name in COUNTS if name != "dp"), *SWITCHES, "framework", "hw", "model", "dtype", "zero", "recompute", "schedule",
+)  # fmt: skip
+"""Columns that make two rows runs of one plan."""
 
 
 class Steps(NamedTuple):
@@ -72,7 +80,7 @@ def predicted(steps: Steps, values: Floats) -> Floats:
 
 
 def choose(steps: Steps) -> Choice:
-    """Fit the factors that the runs tell, and no others."""
+    """Fit the factors that the runs determine, and no others."""
     active, reasons = list(range(len(NAMES))), dict[str, str]()
 
     def drop(number: int, why: str) -> None:
@@ -111,24 +119,23 @@ def choose(steps: Steps) -> Choice:
 
 def left_out(steps: Steps) -> Floats:
     """Percent by which each run is off when its plan takes no part in choosing and fitting."""
-    seconds = np.empty(len(steps.measured_s))
-    for rows in _folds(steps, OUTER_FOLDS):
-        seconds[rows] = predicted(steps, choose(steps.of(~rows)).values)[rows]
-    return (seconds / steps.measured_s - 1) * 100
+    return _percent(_predicted_left_out(steps, OUTER_FOLDS, lambda others: choose(others).values), steps)
 
 
 def _error_left_out(steps: Steps, active: Sequence[int]) -> float:
-    """Mean absolute error of runs left out, percent, with given factors."""
-    seconds = np.empty(len(steps.measured_s))
-    for rows in _folds(steps, FOLDS):
-        seconds[rows] = predicted(steps, _fitted(steps.of(~rows), active))[rows]
+    """Mean absolute error of runs left out, percent, when these values are fitted."""
+    seconds = _predicted_left_out(steps, FOLDS, lambda others: _fitted(others, active))
     return float(np.mean(np.abs(seconds / steps.measured_s - 1))) * 100
 
 
-def _folds(steps: Steps, most: int) -> list[npt.NDArray[np.bool_]]:
-    """Runs that are left out together: those of one plan, or of several where there are many."""
+def _predicted_left_out(steps: Steps, most: int, fit: Callable[[Steps], Floats]) -> Floats:
+    """Seconds of each run by a fit to the others. The runs of a plan are left out together, in at most so many folds."""
+    seconds = np.empty(len(steps.measured_s))
     _, number = np.unique(steps.group, return_inverse=True)
-    return [number % most == fold for fold in range(min(most, int(number.max()) + 1))]
+    for fold in range(min(most, int(number.max()) + 1)):
+        rows = number % most == fold
+        seconds[rows] = predicted(steps, fit(steps.of(~rows)))[rows]
+    return seconds
 
 
 def _fitted(steps: Steps, active: Sequence[int]) -> Floats:
@@ -176,7 +183,7 @@ def _slopes(steps: Steps, values: Floats) -> Floats:
 
 
 def _errors(steps: Steps, active: Sequence[int], values: Floats) -> Floats:
-    """Standard errors of the active values, nan for the others; infinite where the runs do not tell them apart."""
+    """Standard errors of the active values, nan for the others; infinite where the runs cannot separate them."""
     errors = np.full(3, np.nan)
     if not active:
         return errors
@@ -192,18 +199,8 @@ def _errors(steps: Steps, active: Sequence[int], values: Floats) -> Floats:
     return errors
 
 
-FEWEST: Final = 3
-COMPUTE: Final = np.log([0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.0])
-SLOWEST_NETWORK: Final = np.log(0.1)
-NETWORK_POINTS: Final = 8
-PLAN: Final = (
-    *(name for name in COUNTS if name != "dp"), *SWITCHES, "framework", "hw", "model", "dtype", "zero", "recompute", "schedule",
-)  # fmt: skip
-"""Columns that make two rows runs of one plan."""
-
-
 class Fitted(NamedTuple):
-    """One of NAMES: its value, standard error (None: not fitted), and the number of the hardware that holds it."""
+    """One of NAMES: its value, its standard error (None: not fitted), and the number of the hardware that it changes."""
 
     name: str
     value: float  # a factor, or seconds
@@ -227,7 +224,7 @@ class RunsFit(NamedTuple):
 
 
 def fit_runs(rows: Sequence[Row], hardware: Hardware | None, source: str) -> RunsFit:
-    """Fit `hardware`, or what the rows name, to the runs. Raises SpecError if they tell nothing."""
+    """Fit `hardware`, or what the rows name, to the runs. Raises SpecError if they determine no number."""
     used, seconds, reasons = [], [], Counter[str]()
     base = hardware
     for row in rows:
@@ -251,16 +248,14 @@ def fit_runs(rows: Sequence[Row], hardware: Hardware | None, source: str) -> Run
         why = "".join(f"; {count} x {reason}" for reason, count in reasons.most_common(3))
         raise SpecError(f"{source}: found {len(used)} runs to fit, expected at least {FEWEST}{why}")
     steps = _steps(base, used, np.array(seconds))
-    chosen = choose(steps)
+    chosen, off_before = choose(steps), _percent(predicted(steps, np.zeros(3)), steps)
     if len(chosen.reasons) == len(NAMES):
         why = "; ".join(f"{name}: {reason}" for name, reason in chosen.reasons.items())
-        before = float(np.mean(np.abs(_percent(_now(steps), steps))))
+        before = float(np.mean(np.abs(off_before)))
         raise SpecError(f"{source}: nothing to fit: {base.name} as it is is {before:.1f} % off; {why}")
     fitted, numbers = _with(base, chosen, f"fitted to {len(used)} runs of {source}")
     after = np.array([seconds_on(row, [fitted])[0] for row in used])
-    return RunsFit(
-        fitted, numbers, tuple(used), _percent(_now(steps), steps), _percent(after, steps), left_out(steps), dict(reasons)
-    )
+    return RunsFit(fitted, numbers, tuple(used), off_before, _percent(after, steps), left_out(steps), dict(reasons))
 
 
 def _network(base: Hardware) -> Floats:
@@ -291,11 +286,6 @@ def _steps(base: Hardware, rows: Sequence[Row], seconds: Floats) -> Steps:
         measured_s=np.array([row.number("iter_ms") or np.nan for row in rows]) / 1e3,
         group=np.array([numbers[plan] for plan in plans], np.int64),
     )
-
-
-def _now(steps: Steps) -> Floats:
-    """Seconds on the hardware as it was."""
-    return predicted(steps, np.zeros(3))
 
 
 def _percent(seconds: Floats, steps: Steps) -> Floats:

@@ -1,4 +1,4 @@
-"""Blocks of plans: those of one block have the same coarse bound, or a higher one than the plan that stands for them."""
+"""Blocks of plans: the coarse bound of one plan, which stands for its block, holds for all plans of the block."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _ignored(sweep: Sweep) -> frozenset[str]:
 
 
 def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
-    """Columns that tell plans of a block apart for the user: in the objective, the groups, or perhaps in a constraint."""
+    """Columns by which plans of a block differ for the user: in the objective, the groups, or perhaps in a constraint."""
     columns = result_schema(sweep.space).names
     text = set(re.findall(r"\w+", " ".join(sweep.where).lower()))
     names = {name: {name} for name in columns}

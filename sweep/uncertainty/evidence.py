@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
 RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
 LEVEL: Final = 0.9
-"""Part of the measured runs that an interval holds."""
+"""Part of the measured runs that an interval contains."""
 CONFIDENCE: Final = 0.9
 """A plan whose chance to be as fast as the best is below 1 - CONFIDENCE does not tie with it."""
 DENSE: Final = "dense"
@@ -38,7 +38,7 @@ MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of ln(measured / simulated) of single plans: an interval that holds LEVEL of the runs of a new set, and its middle.
+    """Of ln(measured / simulated) of single plans: an interval that contains LEVEL of the runs of a new set, and its middle.
 
     `between` and `within`: standard deviations of the means of sets, and of the runs of a set.
     """
@@ -77,7 +77,7 @@ class Differences:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Of ln(measured / simulated) of moves of recorded jobs: an interval that holds LEVEL of them, each job counting alike.
+    """Of ln(measured / simulated), moves of recorded jobs: an interval that contains LEVEL of them; each job counts the same.
 
     `mean` and `worst` of its size; percent `inside` the interval, and inside that of the other jobs (`left_out`).
     """

@@ -25,6 +25,7 @@ FOLLOWING: Final = ("dp", "ga", "dp_shard", "plan", "fidelity", "status", "reaso
 DEVICE: Final = "hardware"
 OTHER_DEVICE: Final = 12.0
 """Another device counts as so many doublings: no measured pairs say how alike the errors on two devices are."""
+Bools = npt.NDArray[np.bool_]
 
 
 class Coordinates(NamedTuple):
@@ -79,9 +80,6 @@ def _codes(column: pa.ChunkedArray) -> Ints:
     combined = column.combine_chunks()
     encoded = combined if pa.types.is_dictionary(combined.type) else combined.dictionary_encode()
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.float64).astype(np.int64)
-
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which runs would tell tied plans apart: the few whose measurement is expected to save the most."""
+"""Which runs would break a tie of plans: the few whose measurement is expected to save the most."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAST_VARIANCE: Final = 1e-12
 class Advice:
     """What to measure. Losses: how much slower the pick is than the fastest of the tied plans, in the mean, a fraction."""
 
-    rows: tuple[int, ...]  # plans to run, as rows of what was judged; empty if the best is told from all others
+    rows: tuple[int, ...]  # plans to run, as rows of what was judged; empty if nothing ties with the best
     tied: int  # plans that tie now, the best included
     tied_after: float  # expected, of those that were weighed
     weighed: int

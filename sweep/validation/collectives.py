@@ -23,7 +23,7 @@ FABRICS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """The fabric of a preset (sim_core/hardware/fabrics) by its name in the tables; of others, the preset's InfiniBand."""
 BARS: Final = ("InfiniBand", "RoCE", "EFA", "NVLink")
-"""Fabrics whose error is held to a bar, on A100, H100, H200 and B200."""
+"""Fabrics to whose error a bar applies, on A100, H100, H200 and B200."""
 HELD: Final = ("A100", "H100", "H200", "B200")
 LARGE: Final = 2**24 * 0.99
 """Bytes from which a message counts as large: 16 MB, a little less where ranks do not divide it."""
@@ -117,7 +117,7 @@ def compare(tables: Iterable[Measured]) -> list[Compared]:
 
 
 class Summary(NamedTuple):
-    """Errors of the tables that are held to the bars: median absolute error in percent, and what is off by a factor of 2."""
+    """Errors of the tables to which the bars apply: median absolute error in percent, sizes off by a factor of 2."""
 
     rows: dict[str, int]
     median: dict[str, float]

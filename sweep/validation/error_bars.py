@@ -1,4 +1,4 @@
-"""Error bars of the published runs: recorded beside the figures, held to leave-one-set-out coverage, printed for the page."""
+"""Error bars of the published runs: recorded, checked by leaving one set out at a time, printed for the page."""
 
 from __future__ import annotations
 

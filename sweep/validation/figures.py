@@ -1,4 +1,4 @@
-"""Figures of a set of runs: errors of time and memory, ranking, out-of-memory calls; and the recorded ones they are held to."""
+"""Figures of a set of runs: errors of time and memory, ranking, out-of-memory calls; and the recorded ones to compare with."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ ALIKE: Final = (
 )  # fmt: skip
 PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "mbs", "recompute")
 """Runs that are alike in the first and differ in the second are plans of one job."""
+RECORDED: Final = Path(__file__).parent / "data" / "recorded.json"
+MARGINS: Final = {
+    "mape": 0.5, "regret": 0.5, "regret_worst": 1.0, "memory_mape": 0.5, "spearman": -0.05, "pairs_right": -2.0,
+    "oom_recall": 0.0, "oom_precision": -5.0,
+}  # fmt: skip
+"""What a figure may change by for the worse; negative: it may fall. All in the figure's own unit, most in points of percent."""
 
 
 @dataclass(frozen=True)
@@ -154,14 +160,6 @@ def _mean(values: Sequence[float] | Floats) -> float | None:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole * 100 if whole else None
-
-
-RECORDED: Final = Path(__file__).parent / "data" / "recorded.json"
-MARGINS: Final = {
-    "mape": 0.5, "regret": 0.5, "regret_worst": 1.0, "memory_mape": 0.5, "spearman": -0.05, "pairs_right": -2.0,
-    "oom_recall": 0.0, "oom_precision": -5.0,
-}  # fmt: skip
-"""What a figure may change by for the worse; negative: it may fall. All in the figure's own unit, most in points of percent."""
 
 
 def as_json(rows: Sequence[Figures]) -> str:

@@ -36,6 +36,10 @@ OTHER: Final[dict[str, object]] = {
 }
 DROPOUT: Final = 0.1
 """Of hidden states and attention in fp16 training of 2021 and 2022, the default of Megatron-LM; later models have none."""
+WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
+"""Kinds of run that train all weights of a model."""
+OTHERWISE: Final = r"preset|not stated|batch|device"
+"""Words of a `simulable` cell about what other columns state, too."""
 
 
 def model_of(row: Row) -> Model:
@@ -90,10 +94,6 @@ def _nearest(row: Row, document: dict[str, Any]) -> dict[str, object]:
     return OTHER if off(OTHER) < off(LLAMA) else LLAMA
 
 
-WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
-"""Kinds of run that train all weights of a model."""
-
-
 class Need(NamedTuple):
     """Something that a run needs: how a row says so, and the field of `Model` that describes it once we have it."""
 
@@ -112,8 +112,6 @@ NEEDS: Final = (
     Need("linear_attention", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
     Need("sparse_attention", "sparse attention", r"sparse attention", ("deepseekv32",)),
 )  # fmt: skip
-OTHERWISE: Final = r"preset|not stated|batch|device"
-"""Words of a `simulable` cell whose subject other columns tell, too."""
 
 
 def check_needs(row: Row) -> None:
