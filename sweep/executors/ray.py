@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar
 
-import pyarrow as pa
 import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
@@ -56,14 +55,6 @@ Result = TypeVar("Result")
 
 class ClusterError(SimError):
     """The cluster cannot be reached, or has stopped answering."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """A finished slice that the driver still has to write."""
-
-    receipt: Receipt
-    data: pa.Buffer
 
 
 class RayExecutor:
@@ -159,17 +150,9 @@ class RayExecutor:
             return None
         if isinstance(answer, ClusterError):
             raise answer
-        if isinstance(answer, _Lost):
+        if isinstance(answer, Loss) and answer.reason == "worker_lost":
             taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
-            answer = answer.loss
         return resolve(answer, taken, task, queue)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Lost:
-    """A slice that Ray has lost, after its own retries."""
-
-    loss: Loss
 
 
 def _answer(task: SliceTask, reference: Any) -> object:
@@ -181,8 +164,8 @@ def _answer(task: SliceTask, reference: Any) -> object:
     except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
         return ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}")
     except RayError:
-        return _Lost(loss=Loss(reason="worker_lost"))
-    return attempt(partial(task.kept, answer.receipt, answer.data)) if isinstance(answer, _Rows) else answer
+        return Loss(reason="worker_lost")
+    return attempt(partial(task.kept, *answer)) if isinstance(answer, tuple) else answer
 
 
 @lru_cache(maxsize=1)
@@ -201,21 +184,16 @@ def _slice(packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> objec
     if task.sweep.identity not in _warm():
         attempt(task.warm_up)  # an input error is raised again by the slice that has it
         _warm().add(task.sweep.identity)
-    outcome = _within(limit_s, partial(attempt, partial(_rows, task, part)))
-    if at_driver or not isinstance(outcome, _Rows):
+    outcome = _within(limit_s, partial(attempt, partial(task.computed, part)))
+    if at_driver or not isinstance(outcome, tuple):
         return outcome
-    return attempt(partial(task.kept, outcome.receipt, outcome.data))  # a slow store has no time limit
+    return attempt(partial(task.kept, *outcome))  # a slow store has no time limit
 
 
 @cache
 def _warm() -> set[str]:
     """Sweeps whose engine this process has loaded."""
     return set()
-
-
-def _rows(task: SliceTask, part: Slice) -> _Rows:
-    receipt, data = task.computed(part)
-    return _Rows(receipt=receipt, data=data)
 
 
 def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
