@@ -47,7 +47,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left; None until plans have come in for WARM_S, so that workers that start do not count as slow ones."""
+        """Seconds left; None for WARM_S after the first plans, so that the start of workers does not count as slow work."""
         if self.first is None or (passed := time.monotonic() - self.first[0]) < WARM_S or self.done <= self.first[1]:
             return None
         return (self.total - self.resumed - self.done) * passed / (self.done - self.first[1])
@@ -112,7 +112,7 @@ def run_sweep(
 
 
 def cpu_seconds(sweep: Sweep, plans: int) -> float:
-    """About how long one CPU simulates so many plans of a sweep whose engine is ready, from a few of them."""
+    """CPU seconds of so many plans of a sweep whose engine is ready, estimated from a few of them."""
     positions = spread(sweep.space.count, TRIED_PLANS)
     begun = time.process_time()
     evaluate(sweep, positions)
@@ -147,11 +147,11 @@ class DryRun:
     bytes_per_file: float
 
     def seconds(self, plans: int, workers: int) -> float:
-        """Of a run of so many plans: the start of the command and of its workers (0: none), then the plans."""
+        """Duration of a run of so many plans: the start of the command and of its workers (0: none), then the plans."""
         return (2 if workers else 1) * self.start_s + plans * self.seconds_per_plan / max(workers, 1)
 
     def size(self, plans: int, workers: int) -> float:
-        """Bytes of so many plans in the files that a run cuts them into, each with the provenance in it, and the manifest."""
+        """Bytes that a run stores for so many plans: rows, the provenance in each file, and the manifest."""
         queue = SliceQueue(gaps=deque([Slice(0, plans)]), workers=max(workers, 1), rows_per_s=1 / self.seconds_per_plan)
         files = 1
         while plans and queue.take():

@@ -40,7 +40,7 @@ class Reading:
     _checked: set[tuple[Path, str]] = field(default_factory=set)  # columns; "": all bytes
 
     def indexes(self) -> list[Index] | None:
-        """What the footers of all files say; None if one says nothing."""
+        """The indexes in the footers of all files; None if a file has none."""
         indexes = [file.index for file in self.files if file.index is not None]
         return indexes if len(indexes) == len(self.files) else None
 

@@ -164,7 +164,7 @@ def counted_in(footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 def added(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What several files count, as one."""
+    """The counts of several files of a search, added up."""
     plans: Counter[str] = Counter()
     for counted in counts:
         plans.update(counted.get("plans", {}))
@@ -318,7 +318,7 @@ def read_index(footer: bytes, zeros: tuple[int, int] | None) -> Index | None:
 
 
 def has_column(file: BinaryIO, index: Index, column: str) -> bool:
-    """Whether the bytes of a column in an open file are those that its index was made of."""
+    """Whether the bytes of a column in an open file match the hash in its index."""
     first, size, digest = index.chunk(column)
     read_so_far, piece = hashlib.sha256(), memoryview(bytearray(min(size, _PIECE)))
     file.seek(first)

@@ -22,7 +22,7 @@ GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 MICRO_BATCHES: Final = {"ga", "global_batch"}
 """Columns that the number of micro-batches changes, besides those that follow from a step."""
 MANY: Final = 8
-"""Values of such an axis from which three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
+"""From so many values of such an axis on, three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Blocks:
 
 
 def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
-    """The blocks of a sweep's space; each plan is a block of its own where nothing can be left out of its bound."""
+    """The blocks of a sweep's space; each plan is a block of its own where its bound depends on every column."""
     space = sweep.space
     if space.sample is not None:  # the plans of a block are not all in it
         return Blocks(outer=((space.count, 1),), inner=(), best=0, pays=False)
@@ -94,7 +94,7 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
 
 
 def _ignored(sweep: Sweep) -> frozenset[str]:
-    """What the coarse bound does not depend on; nothing where some plans are of fidelity simai."""
+    """Columns that the coarse bound does not depend on; none where some plans have the fidelity simai."""
     codes = {name: np.array([code]) for name, code in sweep.space.held.items()}
     for axis in sweep.space.axes:
         codes |= axis.codes

@@ -1,4 +1,4 @@
-"""Search among some plans: bound all, simulate the most promising, stop when no bound is below what is found."""
+"""Search among some plans: bound all, simulate the most promising, stop when no bound is below the best found."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 BEATEN: Final = "bound_beaten"
-"""Counted for a plan that was not simulated: even its bound is worse than the best."""
+"""The reason of plans that were not simulated: even their bound is worse than the best."""
 WORSE: Final = "not_among_best"
-"""Counted for a plan that was simulated, and is worse than the best."""
+"""The reason of plans that were simulated and are worse than the best."""
 ELSEWHERE: Final = -1
 """Instead of a reason: a block of another slice."""
 FIRST_BATCH: Final = 64
 """Plans simulated at first, or one for each group; twice as many each time."""
 FIRST_MEMBERS: Final = 1024
-"""About so many plans of blocks are bounded one by one at first; twice as many each time ..."""
+"""Plans of blocks, about, that are bounded one by one at first; twice as many each time ..."""
 MEMBERS: Final = 16_384
 """... up to these."""
 
@@ -104,7 +104,7 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
 
 
 def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], frontier: Frontier) -> Searched:
-    """Simulated rows as one batch, without those that cannot be in the answer, which are counted."""
+    """Simulated rows as one batch; those that cannot be in the answer are counted instead."""
     plans = sum(counted.values()) + sum(table.num_rows for table in tables)
     if not tables:
         return Searched(rows=evaluate(sweep, np.empty(0, np.int64)), counted=_plain(counted), plans=plans)

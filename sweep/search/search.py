@@ -100,7 +100,7 @@ def run_search(
     watch: Callable[[Progress], None] = lambda progress: None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Answer:
-    """Search what is not searched yet, then keep the answer alone. Raises SimError, OSError; it can be resumed."""
+    """Search what is not searched yet, then keep only the answer. Raises SimError, OSError; it can be resumed."""
     sweep, blocks = prepared.sweep, blocks_of(prepared.sweep, objective)
 
     def task(provenance: bytes) -> SliceTask:
@@ -113,7 +113,7 @@ def run_search(
 
 
 def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:
-    """Join the slices into one file of the answer alone. A kill leaves both at worst; the next run goes on here."""
+    """Join the slices into one file with only the answer. A kill leaves both at worst; the next run goes on from there."""
     identity, whole = prepared.sweep.identity, Slice(0, prepared.sweep.space.count)
     with store.opened(prepared.provenance) as text:
         parts = store.slices()
