@@ -1,7 +1,8 @@
-"""A table of measured runs (CSV): read and checked, one `Row` a run."""
+"""Tables of measured runs (CSV), read and checked: the runs of `sweep validate`, a `Row` each, and measured plans of a user."""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -11,14 +12,8 @@ from typing import Final, NamedTuple
 from sim_core import FormatError, shown, whole_number
 from sweep.document import cells_by_column, read_csv
 
-
-class NotSimulated(Exception):
-    """The row lacks something, or asks for something that the simulator does not have; the message says what."""
-
-
 COMMITTED: Final = Path(__file__).parent / "data" / "measured.csv"
-"""The table that ships with the product; every row with its source and licence (README.md beside it)."""
-
+"""The table that ships with the product; every row with its source and licence."""
 REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
 COUNTS: Final = (
     "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",
@@ -36,6 +31,14 @@ LARGEST_NUMBER: Final = 1e15
 QUALITIES: Final = ("ok", "composed", "inconsistent", "erratic", "dtype_suspect")
 CLOSE: Final = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
+PLAN: Final = "plan"
+SECONDS: Final = {"step_time_s": 1.0, "iter_ms": 1e-3}
+"""Columns of the time of a step, and what one of their units is in seconds."""
+LONGEST_S: Final = 1e6
+
+
+class NotSimulated(Exception):
+    """The row lacks something, or asks for something that the simulator does not have; the message says what."""
 
 
 class Row(NamedTuple):
@@ -137,11 +140,44 @@ def _check(name: str, line: int, row: Row) -> None:
             raise wrong(column, "a number" if column == "gpus" else "a name")
 
 
+def names_plans(path: Path) -> bool:
+    """Whether a CSV names plans of a result by number; else it is a table of runs."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return PLAN in [cell.strip() for cell in next(csv.reader(file), [])]
+
+
+def read_steps(path: Path) -> dict[int, tuple[float, str]]:
+    """Seconds of a step by plan number, each with where it stands; of a plan that stands twice, the mean.
+
+    Raises FormatError (`path:line: column: found X, expected Y`).
+    """
+    name, rows = str(path), read_csv(path)
+    _, heading = next(rows, (1, []))
+    column = next((key for key in SECONDS if key in heading), None)
+    if PLAN not in heading or column is None:
+        raise FormatError(name, 1, "heading", found=shown(",".join(heading), 80), expected=f"{PLAN} and {' or '.join(SECONDS)}")
+    steps: dict[int, list[tuple[float, str]]] = {}
+    for line, cells in rows:
+        row = cells_by_column(path, line, heading, cells)
+        plan, seconds = row[PLAN], _number(row[column]) * SECONDS[column]
+        if not plan.isascii() or not plan.isdigit() or len(plan) > 18:
+            raise FormatError(name, line, PLAN, found=shown(plan), expected="the number of a plan")
+        if not 0 < seconds <= LONGEST_S:
+            raise FormatError(name, line, column, found=shown(row[column]), expected="a time above 0")
+        steps.setdefault(int(plan), []).append((seconds, f"{name}:{line}"))
+    if not steps:
+        raise FormatError(name, 1, "no runs", found="only a heading", expected="a row for each measured plan")
+    return {plan: (sum(time for time, _ in same) / len(same), same[0][1]) for plan, same in steps.items()}
+
+
 def _is_number(text: str, most: float, *, whole: bool) -> bool:
-    if not text.isascii() or "_" in text or len(text) > 40:
-        return False
-    try:
-        value = float(text)
-    except ValueError:
-        return False
+    value = _number(text)
     return math.isfinite(value) and 0 < value <= most and (not whole or value == int(value))
+
+
+def _number(text: str) -> float:
+    """The number in a cell; NaN if it holds none."""
+    try:
+        return float(text) if text.isascii() and "_" not in text and len(text) <= 40 else math.nan
+    except ValueError:
+        return math.nan

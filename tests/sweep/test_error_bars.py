@@ -19,10 +19,9 @@ from sweep.selection import CHOSEN
 from sweep.show.error_bars import print_error_bars
 from sweep.uncertainty.evidence import Basis, Differences, Spread
 from sweep.uncertainty.judging import judge
-from sweep.uncertainty.own_runs import names_plans, read_steps
 from sweep.validation.error_bars import own_runs
 from sweep.validation.simulation import Run
-from sweep.validation.table import Row
+from sweep.validation.table import Row, names_plans, read_steps
 
 N = 3000
 AXES = ["tp", "pp", "micro_batch", "bucket_bytes", "overlap_tp", "hardware"]
