@@ -21,6 +21,7 @@ CONFIDENCE: Final = 0.9
 """A plan whose chance to be as fast as the best is below 1 - CONFIDENCE does not tie with it."""
 DENSE: Final = "dense"
 EXPERTS: Final = "experts"
+KINDS: Final = {DENSE: "dense models", EXPERTS: "models with experts"}
 RANGE: Final = 12.0
 """Doublings over which the errors of two plans become independent of each other."""
 FREEDOM: Final = 3.0
@@ -152,9 +153,8 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
     if (provenance.get("spec", {}).get("workload") or {}).get("model"):
         name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
         spread = evidence.spreads[name]
-        kind = "models with experts" if name == EXPERTS else "dense models"
-        told = f"{spread.runs} measured runs of {kind} in {spread.sets} sets"
-        return Basis(spread=spread, differences=evidence.differences[name], why=told)
+        why = f"{spread.runs} measured runs of {KINDS[name]} in {spread.sets} sets"
+        return Basis(spread=spread, differences=evidence.differences[name], why=why)
     if provenance.get("start"):
         files = provenance["start"].get("files", "ranks")
         return _of_moves(provenance["spec"], files, dense=not inputs.get("expert_parameters_per_rank"))

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from sweep.uncertainty.evidence import DENSE, EXPERTS, LEVEL, Evidence
+from sweep.uncertainty.evidence import KINDS, LEVEL, Evidence
 from sweep.uncertainty.fitting import Residuals, fit
 from sweep.uncertainty.judging import OwnRuns
 from sweep.validation.figures import ALIKE
@@ -22,7 +22,6 @@ OF_PLANS: Final = {"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep",
 ALL: Final = "all"
 LEAST, MOST = 85.0, 95.0
 """Percent of the runs of sets that were left out which intervals at LEVEL must contain."""
-KINDS: Final = {DENSE: "dense models", EXPERTS: "models with experts"}
 
 
 def residuals(runs: Sequence[Run]) -> Residuals:
