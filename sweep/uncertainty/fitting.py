@@ -19,7 +19,8 @@ from sweep.uncertainty.evidence import DENSE, EXPERTS, FREEDOM, LEVEL, Differenc
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
+Scale = tuple[float, float]
+"""`same` and `doubling` of dense models."""
 
 CLASSES: Final = ((False, DENSE), (True, EXPERTS))
 LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
@@ -29,9 +30,6 @@ FEW: Final = 2.0
 """A set of n runs counts as n / (n + FEW) sets of evidence for its class."""
 ENOUGH_SETS: Final = 6
 """A class with fewer sets takes its widening from all runs: it cannot be calibrated by leaving sets out."""
-Scale = tuple[float, float]
-"""`same` and `doubling` of dense models."""
-
 START: Final[Scale] = (0.01, 0.05)
 LEAST: Final = 0.005
 """Of both: steps of one plan measured again differ by so much."""

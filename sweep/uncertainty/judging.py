@@ -19,17 +19,17 @@ from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences, Spread, t
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 FOLLOWING: Final = ("dp", "ga", "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""
 DEVICE: Final = "hardware"
 OTHER_DEVICE: Final = 12.0
 """Another device counts as so many doublings: no measured pairs say how alike the errors on two devices are."""
-Bools = npt.NDArray[np.bool_]
 
 
 class Coordinates(NamedTuple):
-    """Plans as points: `sizes` [n, k] as base-2 logarithms, `choices` [n, m] as codes, with what a difference counts, [m]."""
+    """Plans as points: `sizes` [n, k], base-2 logarithms; `choices` [n, m], codes; `weights` [m], doublings of another choice."""
 
     sizes: Floats
     choices: Ints
