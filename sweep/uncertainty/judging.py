@@ -29,7 +29,7 @@ OTHER_DEVICE: Final = 12.0
 
 
 class Coordinates(NamedTuple):
-    """Plans as points: `sizes` [n, k], base-2 logarithms; `choices` [n, m], codes; `weights` [m], doublings of another choice."""
+    """Plans as points: `sizes` [n, k], base-2 logarithms; `choices` [n, m], codes; `weights` [m], a difference in doublings."""
 
     sizes: Floats
     choices: Ints
