@@ -36,13 +36,13 @@ from sim_core import (
     start_of,
     summarize,
 )
-from sweep.budget import COSTS, Budget
-from sweep.columns import describe_rows, result_column, result_schema
+from sweep.budget import Budget
+from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
-from sweep.failures import GOODPUT, Failures, checkpoint_bytes
+from sweep.failures import Failures, checkpoint_bytes
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
-from sweep.stragglers import TAIL, Stragglers
+from sweep.stragglers import Stragglers
 from sweep.workloads import workload_of
 
 
@@ -269,15 +269,15 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
 
 def _lacking(column: str, sweep: Sweep) -> str:
     """What a spec has to state before a column has values; empty if nothing is missing."""
-    if column in ("tokens_per_s", *COSTS, *GOODPUT) and sweep.workload.sequence is None:
+    if column in ("tokens_per_s", *measures_of("cost", "goodput")) and sweep.workload.sequence is None:
         return "workload.sequence, the tokens per sample"
-    if column in GOODPUT and sweep.failures is None:
+    if column in measures_of("goodput") and sweep.failures is None:
         return "failures (failures: {} takes Llama 3's rate)"
-    if column in GOODPUT and sweep.checkpoint_bytes is None:
+    if column in measures_of("goodput") and sweep.checkpoint_bytes is None:
         return "the parameters of the model"
-    if column in TAIL and sweep.stragglers is None:
+    if column in measures_of("tail") and sweep.stragglers is None:
         return "stragglers, such as stragglers: {slow_share: 0.005, slowness: 1.1}"
-    if column not in COSTS:
+    if column not in measures_of("cost"):
         return ""
     if sweep.budget is None:
         return "a budget, such as budget: {tokens: 1T, usd_per_gpu_hour: 2.5}"
