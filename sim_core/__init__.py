@@ -54,12 +54,11 @@ from sim_core.models.description import Model
 from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
-from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import plans, sends_in_background
-from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, SPLITS, Plans, slice_plans
+from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, Plans, slice_plans
 from sim_core.planning.fields import ALTERNATIVES
 from sim_core.planning.fields import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.fields import FIELDS as PLAN_FIELDS
@@ -80,7 +79,6 @@ from sim_core.simulator import (
 )
 from sim_core.sources import source_hash, source_hashes
 from sim_core.starting import Start, start_of
-from sim_core.terms import SHARDINGS
 from sim_core.timelines.spans import KINDS as SPAN_KINDS
 from sim_core.timelines.spans import STREAMS, Spans
 from sim_core.tracing import Events, Timeline, blocks_of, timeline, trace
@@ -156,14 +154,11 @@ __all__ = [
     "PLAN_DEFAULTS",
     "PLAN_FIELDS",
     "PlanField",
-    "PRECISION_NAMES",
     "REASON",
     "REASONS",
     "RECOMPUTE_MODULES",
     "SCHEDULES",
-    "SHARDINGS",
     "SIMAI",
-    "SPLITS",
     "STATUSES",
     "SPAN_KINDS",
     "STEP",

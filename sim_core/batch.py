@@ -68,6 +68,7 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
 
 
 def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
+    """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer."""
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
     return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))

@@ -226,7 +226,7 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     }
     described = {"plan": pa.array(numbers)}
     for field in (*plan_columns(space), FIELDS["fidelity"]):
-        if field.codes:
+        if field.label:
             described[field.name] = words(columns[field.name], space.labels[field.name])
         elif field.words:
             described[field.name] = words(values[field.name], field.words)

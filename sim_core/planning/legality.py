@@ -26,7 +26,7 @@ from sim_core.engine.schedules import (
 )
 from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
-from sim_core.models.keys import REFUSALS, refusals
+from sim_core.models.keys import refusals
 from sim_core.models.precision import FP8_DELAYED, WIDE
 from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
 from sim_core.planning.columns import (
@@ -248,10 +248,9 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     if modelled is None or workload.sequence is None:
         return {"experts_not_divisible_by_ep": plans.experts % plans.ep != 0}
     keys = keys_of(modelled, key_table(plans, np.arange(len(plans.tp))))
-    codes = refusals(modelled.model, keys, workload.sequence)
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
-    refused = {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
     narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
+    refused = refusals(modelled.model, keys, workload.sequence)
     return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
