@@ -75,10 +75,11 @@ validation: $(READY)  ## record the figures anew and remake docs/validation.md
 	$(BIN)/sweep validate --record
 	$(BIN)/python benchmarks/validation_page.py
 
-reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans
+reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans, tables
 	$(BIN)/python -m benchmarks.plan_fields
 	$(BIN)/python benchmarks/commands_page.py
 	$(BIN)/python benchmarks/rooms_page.py
+	$(BIN)/python -m benchmarks.docs_tables
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench

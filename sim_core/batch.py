@@ -12,10 +12,11 @@ from sim_core.costing.blocks import EXPOSED, cost_blocks
 from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
-from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
+from sim_core.engine.codes import chunks_of, events_of, rounds_of
 from sim_core.engine.events import MESSAGES, STREAMS
 from sim_core.engine.lanes import put, run_lanes, take, take_beside
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.orders import fill_order
+from sim_core.engine.schedules import PAIRS, SPLITS
 from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import pairs_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable

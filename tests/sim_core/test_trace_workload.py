@@ -172,7 +172,7 @@ def test_virtual_stages_keep_all_of_the_end_stages_own_work(tmp_path: Path) -> N
 
 def reasons_of(workload: Workload, hardware: HardwareTable, **plan: float) -> str:
     columns: dict[str, float] = {**workload.base._asdict(), "overlap_pp": 0, **plan}
-    return REASONS[simulate(workload, hardware, make_plans(workload, **columns)).reason[0]]
+    return REASONS[int(simulate(workload, hardware, make_plans(workload, **columns)).reason[0])]
 
 
 def test_gradients_that_were_not_recorded_are_not_free(hardware: HardwareTable, tmp_path: Path) -> None:
