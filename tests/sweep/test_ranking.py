@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ ROWS = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sample of the GPT-7B example."""
     out = tmp_path_factory.mktemp("results")
     spec = EXAMPLES / "gpt7b.yaml"
@@ -255,7 +254,7 @@ def test_the_utilisation_is_unknown_where_the_layers_are_changed(tmp_path: Path)
 
 
 @pytest.fixture(scope="module")
-def alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Llama 3 8B, where the size of a bucket often makes no difference."""
     out = tmp_path_factory.mktemp("alike")
     spec = out / "alike.yaml"
