@@ -123,14 +123,12 @@ from sim_core.workloads.traces.job import (
     Job,
     Rank,
 )
-from sim_core.workloads.traces.program import Played
+from sim_core.workloads.traces.meeting import Played
 from sim_core.workloads.traces.replay import (
+    JobStatistics,
     Replay,
     recorded_step,
     replay,
-)
-from sim_core.workloads.traces.statistics import (
-    JobStatistics,
     statistics,
 )
 from sim_core.workloads.workload import (

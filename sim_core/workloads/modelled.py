@@ -34,9 +34,7 @@ from sim_core.workloads.workload import (
     Workload,
     layers_by_unit,
 )
-from sim_core.workloads.workload import (
-    EMBEDDING as TIED,
-)
+from sim_core.workloads.workload import EMBEDDING as TIED
 
 MODEL = "model"
 BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)

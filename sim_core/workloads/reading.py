@@ -23,8 +23,7 @@ from sim_core.workloads.readers.simai_suggested import Suggestion, suggested_mod
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
-from sim_core.workloads.traces.together import check_together, clock_warnings
-from sim_core.workloads.traces.unstamped import placed
+from sim_core.workloads.traces.together import check_together, clock_warnings, placed
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 

@@ -12,15 +12,7 @@ from typing import Final
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
-from sim_core.workloads.readers.simai_evidence import (
-    ADAM_BYTES,
-    LOOKUP_PASSES,
-    MEMORY_BANDWIDTH,
-    File,
-    mean_s,
-    runs_of,
-    time,
-)
+from sim_core.workloads.readers.simai_evidence import ADAM_BYTES, LOOKUP_PASSES, MEMORY_BANDWIDTH, File, mean_s, runs_of, time
 from sim_core.workloads.readers.simai_facts import first_excess_ns
 from sim_core.workloads.readers.simai_records import FINAL, PHASES, PLACEHOLDER_NS, Choice
 from sim_core.workloads.readers.simai_sections import EMBEDDING

@@ -10,10 +10,8 @@ import numpy as np
 
 from sim_core.units import short
 from sim_core.workloads import moving
-from sim_core.workloads.traces.calls import Costs
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job
-from sim_core.workloads.traces.meeting import OPTIMIZER
-from sim_core.workloads.traces.stage import EMBEDDING_REDUCTION, Stages
+from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, OPTIMIZER, Job
+from sim_core.workloads.traces.stages import EMBEDDING_REDUCTION, Costs, Stages
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_REDUCE,
@@ -141,7 +139,7 @@ def _beside(job: Job, group: int) -> dict[int, float]:
 
 def hidden_of(job: Job) -> float:
     """Hidden size, of a pipeline message [sequence, micro-batch, hidden]; 0 where none tells it."""
-    sent = [o.bytes / o.width for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0 and o.width > 0]
+    sent = [message.bytes / message.width for message in job.messages if message.width > 0]
     return median(sent) / (job.sequence * job.layout.micro_batch) if sent and job.sequence else 0.0
 
 
