@@ -16,8 +16,8 @@ from sim_core.simai.text import write_simai_text
 from sim_core.simulator import Results, simulate
 from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_facts import Given
-from sim_core.workloads.readers.simai_records import choices_of, with_records
 from sim_core.workloads.readers.simai_text import read_simai_text
+from sim_core.workloads.simai_repair.records import choices_of, with_records
 from sim_core.workloads.workload import Workload
 
 TOLERANCE: Final = 1e-6

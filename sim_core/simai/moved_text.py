@@ -13,9 +13,8 @@ from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVEN
 from sim_core.units import NS
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
-from sim_core.workloads.readers.simai_header import Header
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Floats, Ints, Workload
 
 MAX_LINES: Final = 2_000_000

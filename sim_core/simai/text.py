@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sim_core.workloads.readers.simai_header import Header
-from sim_core.workloads.readers.simai_text import Record
+from sim_core.workloads.readers.simai_text import Header, Record
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:

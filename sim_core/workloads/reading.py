@@ -14,14 +14,12 @@ from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_checks import checks_of
-from sim_core.workloads.readers.simai_evidence import file_of
 from sim_core.workloads.readers.simai_facts import Given
-from sim_core.workloads.readers.simai_model import model_of
-from sim_core.workloads.readers.simai_records import choices_of, with_records
-from sim_core.workloads.readers.simai_suggested import Suggestion, suggested_model
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
+from sim_core.workloads.simai_repair.checks import checks_of, file_of
+from sim_core.workloads.simai_repair.model import Suggestion, model_of, suggested_model
+from sim_core.workloads.simai_repair.records import choices_of, with_records
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
 from sim_core.workloads.traces.together import check_together, clock_warnings, placed
 from sim_core.workloads.traces.workload import workload_from_job

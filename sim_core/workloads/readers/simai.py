@@ -13,10 +13,8 @@ from sim_core.errors import FormatError
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
-from sim_core.workloads.readers.simai_form import EXPERTS
-from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header
-from sim_core.workloads.readers.simai_sections import Sections, dense_layers, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.readers.simai_sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
+from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,

@@ -14,6 +14,11 @@ from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import Ints
 
 EMBEDDING: Final = "embedding_layer"
+EXPERTS: Final = "mlp_moelayer"
+RECORDS_OF_EXPERTS: Final = 5
+"""A layer's: counts of tokens, dispatch, gather of the ranks of an expert, their reduction, combine."""
+COUNT_BYTES: Final = 2
+"""Of the number of tokens for one expert and rank."""
 _BEFORE = re.compile(
     r"(grad_gather|grad_param_comm|grad_norm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z"
 )
