@@ -45,7 +45,10 @@ from sim_core.workloads.workload import (
     Pieces,
     Shares,
     StepPieces,
+    StepRow,
     Workload,
+    no_work,
+    step_pieces,
 )
 
 FP8_DISPATCH: Final = (1 + 4 / 128) / 2
@@ -206,27 +209,13 @@ class _Rows:
 
     def sorted(self) -> tuple[Pieces, list[int]]:
         """All pieces by unit, and the place of each among those given and those added."""
-        n, given = len(self.added), self.pieces
-        kind, group, rule = (np.zeros((n, 3), np.int64) for _ in range(3))
-        size = np.zeros((n, 3))
-        again = np.zeros(n)
-        for k, (unit, phase, message) in enumerate(self.added):
-            kind[k, phase], group[k, phase], size[k, phase], rule[k, phase] = message
-            beside = np.flatnonzero(given.unit == unit)
-            again[k] = given.rerun[beside[0]] if len(beside) else 0.0
-        more = Pieces(
-            unit=np.array([unit for unit, _, _ in self.added], np.int64),
-            compute_s=np.zeros((n, 3)),
-            comm_kind=kind,
-            comm_group=group,
-            comm_bytes=size,
-            comm_rule=rule,
-            rerun=again,
-            rerun_s=np.zeros(n),
-            attention_core=np.zeros(n, np.bool_),
-            gradient_bytes=np.zeros(n),
-        )
-        both = [np.concatenate(columns) for columns in zip(given, more, strict=True)]
+        more = no_work(len(self.added))._replace(unit=np.array([unit for unit, _, _ in self.added], np.int64))
+        for k, (unit, phase, (kind, group, size, rule)) in enumerate(self.added):
+            more.comm_kind[k, phase], more.comm_group[k, phase] = kind, group
+            more.comm_bytes[k, phase], more.comm_rule[k, phase] = size, rule
+            beside = np.flatnonzero(self.pieces.unit == unit)
+            more.rerun[k] = self.pieces.rerun[beside[0]] if len(beside) else 0.0
+        both = [np.concatenate(columns) for columns in zip(self.pieces, more, strict=True)]
         order = np.argsort(both[0], kind="stable")
         return Pieces(*(np.ascontiguousarray(column[order]) for column in both)), order.tolist()
 
@@ -247,20 +236,17 @@ class Rank:
 
 def rank_of(of_model: Workload, base: BasePlan) -> Rank:
     """What a rank of the recorded plan holds."""
-    arrays, shares, width = of_model.arrays, of_model.arrays.shares, of_model.arrays.gradient_width
-    reduced = arrays.step.role == REDUCE_GRADIENTS
-
-    def counted(rule: int) -> float:
-        return float(arrays.step.comm_bytes[reduced & (arrays.step.comm_rule == rule)].sum()) / width
-
-    total = counted(moving.PARAMETERS)
+    shares = of_model.arrays.shares
+    total = _reduced_parameters(of_model.arrays, moving.PARAMETERS)
     replicated = _of_latents(of_model) / base.pp
     layers = total * (1 - shares.ends - shares.head - shares.whole) / (base.tp * base.pp) + replicated * (1 - 1 / base.tp)
     padding = moving.padded(shares.vocabulary, base.tp) / shares.vocabulary
     ends, head = (total * part / base.tp * padding for part in (shares.ends, shares.head))
     dense = layers + ends + head + total * shares.whole
-    experts = counted(moving.EXPERT_PARAMETERS) / (base.pp * base.ep * (1 if shares.whole_experts else base.tp))
-    held = Shares(
+    experts = _reduced_parameters(of_model.arrays, moving.EXPERT_PARAMETERS) / (
+        base.pp * base.ep * (1 if shares.whole_experts else base.tp)
+    )
+    of_rank = Shares(
         ends=ends / dense,
         head=head / dense,
         whole=total * shares.whole / dense,
@@ -268,7 +254,13 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
         vocabulary=shares.vocabulary,
         whole_experts=shares.whole_experts,
     )
-    return Rank(dense=dense, experts=experts, shares=held)
+    return Rank(dense=dense, experts=experts, shares=of_rank)
+
+
+def _reduced_parameters(arrays: Arrays, rule: int) -> float:
+    """Parameters whose gradients are in messages of this rule."""
+    rows = (arrays.step.role == REDUCE_GRADIENTS) & (arrays.step.comm_rule == rule)
+    return float(arrays.step.comm_bytes[rows].sum()) / arrays.gradient_width
 
 
 def _of_latents(of_model: Workload) -> float:
@@ -325,24 +317,15 @@ def _with_sends(arrays: Arrays, modelled: Modelled) -> Arrays:
     return arrays._replace(p2p_bytes=float(pipeline_bytes(modelled.model, keys)[0]), p2p_rule=rule)
 
 
-def _with_rows(step: StepPieces, rows: list[tuple[int, Message]]) -> StepPieces:
+def _with_rows(step: StepPieces, sent: list[tuple[int, Message]]) -> StepPieces:
     """Step pieces with more messages, each with its role."""
-    if not rows:
+    if not sent:
         return step
-    n = len(rows)
-    roles, sent = zip(*rows, strict=True)
-    more = StepPieces(
-        role=np.array(roles, np.int64),
-        phase=np.array([INPUT_GRADIENT if role == AFTER_GRADIENTS else WEIGHT_GRADIENT for role in roles], np.int64),
-        compute_s=np.zeros(n),
-        compute_rule=np.zeros(n, np.int64),
-        comm_kind=np.array([m.kind for m in sent], np.int64),
-        comm_group=np.array([m.group for m in sent], np.int64),
-        comm_bytes=np.array([m.bytes for m in sent], np.float64),
-        comm_rule=np.array([m.rule for m in sent], np.int64),
-        forward_on_ep=np.zeros(n, np.bool_),
-    )
-    return StepPieces(*(np.concatenate(both) for both in zip(step, more, strict=True)))
+    rows = [
+        StepRow(role, INPUT_GRADIENT if role == AFTER_GRADIENTS else WEIGHT_GRADIENT, 0.0, moving.FIXED, *message)
+        for role, message in sent
+    ]
+    return StepPieces(*(np.concatenate(both) for both in zip(step, step_pieces(rows), strict=True)))
 
 
 def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Arrays, list[str]]:
@@ -367,8 +350,8 @@ def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) 
         shares = _shares(arrays, rank, recorded)
     if not experts_known:
         told.append("gradients of experts")
-        held = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
-        rows += _reduced(DP_EP, held, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
+        experts = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
+        rows += _reduced(DP_EP, experts, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
     return arrays._replace(step=_with_rows(step, rows), shares=shares), told
 
 
@@ -382,16 +365,10 @@ def _reduced(group: int, count: float, rule: int, width: float, *, sharded: bool
 
 def _shares(arrays: Arrays, rank: Rank, recorded: Workload) -> Shares:
     """How the recorded parameters divide: layers are the model's, what they leave is the embedding as the file counts it."""
-    step = arrays.step
-    reduced = step.role == REDUCE_GRADIENTS
-
-    def counted(rule: int) -> float:
-        return float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / arrays.gradient_width
-
-    mixed = counted(moving.ALL_PARAMETERS)
+    mixed = _reduced_parameters(arrays, moving.ALL_PARAMETERS)
     known = recorded.gradients_known[1]
     experts = arrays.shares.experts if known or not mixed else min(rank.experts / mixed, 1.0)
-    dense = counted(moving.PARAMETERS) + mixed * (1 - experts)
+    dense = _reduced_parameters(arrays, moving.PARAMETERS) + mixed * (1 - experts)
     layers = rank.dense * (1 - rank.shares.ends - rank.shares.head - rank.shares.whole)
     whole = rank.dense * rank.shares.whole
     if dense <= layers + whole:  # it counts its layers otherwise

@@ -28,11 +28,13 @@ from sim_core.workloads.workload import (
     Framework,
     Modelled,
     Optimizer,
-    Pieces,
     Shares,
     StepPieces,
+    StepRow,
     Workload,
     layers_by_unit,
+    no_work,
+    step_pieces,
 )
 from sim_core.workloads.workload import EMBEDDING as TIED
 
@@ -57,7 +59,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
     )
     arrays = Arrays(
         base=BASE,
-        pieces=_no_pieces(),
+        pieces=no_work(0),
         step=_step(model, stack, total, experts),
         unit_layers=layers_by_unit(np.array(model.unit_of_layer, np.int64), len(kinds) + 2),
         first_unit=len(kinds),
@@ -129,42 +131,19 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
 
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
     """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
-    rows: list[tuple[int, int, int, float, int]] = []
+    rows: list[StepRow] = []
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
         if not count:
             continue
         reduction = ALL_REDUCE if stack.sharding == "none" else REDUCE_SCATTER
-        rows.append((REDUCE_GRADIENTS, reduction, group, stack.gradient_bytes * count, rule))
-        rows.append((GATHER_PARAMETERS, ALL_GATHER, group, PARAMETER_BYTES * count, rule))
+        for role, kind, width in (
+            (REDUCE_GRADIENTS, reduction, stack.gradient_bytes),
+            (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES),
+        ):
+            rows.append(StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=width * count, comm_rule=rule))
     if model.tied:
         tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
-        rows.append((AFTER_GRADIENTS, ALL_REDUCE, TIED, tied, moving.VOCABULARY))
-    columns = list(zip(*rows, strict=True))
-    n = len(rows)
-    return StepPieces(
-        role=np.array(columns[0], np.int64),
-        phase=np.zeros(n, np.int64),
-        compute_s=np.zeros(n),
-        compute_rule=np.zeros(n, np.int64),
-        comm_kind=np.array(columns[1], np.int64),
-        comm_group=np.array(columns[2], np.int64),
-        comm_bytes=np.array(columns[3], np.float64),
-        comm_rule=np.array(columns[4], np.int64),
-        forward_on_ep=np.zeros(len(rows), np.bool_),
-    )
-
-
-def _no_pieces() -> Pieces:
-    none = np.zeros(0, np.int64)
-    return Pieces(
-        unit=none,
-        compute_s=np.zeros((0, 3)),
-        comm_kind=np.zeros((0, 3), np.int64),
-        comm_group=np.zeros((0, 3), np.int64),
-        comm_bytes=np.zeros((0, 3)),
-        comm_rule=np.zeros((0, 3), np.int64),
-        rerun=np.zeros(0),
-        rerun_s=np.zeros(0),
-        attention_core=np.zeros(0, np.bool_),
-        gradient_bytes=np.zeros(0),
-    )
+        rows.append(
+            StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=TIED, comm_bytes=tied, comm_rule=moving.VOCABULARY)
+        )
+    return step_pieces(rows)

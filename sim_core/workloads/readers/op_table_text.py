@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.workloads.readers.lines import Warnings, text_lines
+from sim_core.workloads.readers.words import SUFFIXES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -29,7 +30,6 @@ COLUMNS: Final = (
 )
 NEEDED: Final = COLUMNS[:2]
 COLLECTIVES: Final = ("NONE", "ALLREDUCE_ASYNC", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "SENDRECV")
-SUFFIXES: Final = ("_DP_EP", "_EP")
 GRADIENT: Final = "_grad"
 
 _WORDS: Final = {"None": ("NONE", "")} | {

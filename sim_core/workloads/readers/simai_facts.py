@@ -172,10 +172,9 @@ class Parameters:
 
 def messages_of(text: SimaiText, sections: Sections, given: Given) -> Messages:
     """The sizes that tell about the model."""
-    micro = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    micro = text.at(sections.repetitions[0])
     tokens = float(given.sequence or 0) * (given.micro_batch or 1)
-    for k in sections.after:
-        record = text.records[text.order[k]]
+    for record in text.at(sections.after):
         if record.name == "cross_entropy1" and not tokens:
             tokens = max(record.comm_bytes) / 4  # a number of 4 bytes for each token
     activation, note = _activation(text.header, micro)
@@ -225,10 +224,10 @@ def has_columns(records: Sequence[Record]) -> bool:
 
 def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, given: Given) -> Parameters:
     """How the parameters of the recorded stage with `layers` layers divide among layers, embedding and experts."""
-    before = [text.records[text.order[k]] for k in sections.before]
+    before = text.at(sections.before)
     dense, everything = (_sent(before, names) for names in (("grad_param_comm",), ("grad_norm",)))
     experts = _sent(before, ("moe_grad_norm2",))
-    micro = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    micro = text.at(sections.repetitions[0])
     has_experts = any(s == "_EP" for r in micro for s in r.suffix) or any("moe" in r.name for r in micro)
     count = given.experts or number_of_experts(micro, text.header)
     stage = stage_of(micro, layers) if is_latent(micro) else None
@@ -388,13 +387,12 @@ def first_excess_ns(text: SimaiText, sections: Sections) -> tuple[float, float]:
     """
     if not sections.head:
         return 0.0, 0.0
-    times = [text.records[text.order[row[0]]].compute_ns[WEIGHT_GRADIENT] for row in sections.repetitions]
+    times = [record.compute_ns[WEIGHT_GRADIENT] for record in text.at(sections.repetitions[:, 0])]
     if len(times) > 1:
         others = sum(times[1:]) / (len(times) - 1)
     else:
-        before = (text.records[text.order[k]] for k in sections.before)
-        optimizer = sum(sum(r.compute_ns) for r in before if r.name == "grad_param_compute")
+        optimizer = sum(sum(r.compute_ns) for r in text.at(sections.before) if r.name == "grad_param_compute")
         if not HALF[0] * optimizer <= times[0] <= HALF[1] * optimizer:
             return 0.0, 0.0
-        others = float(text.records[text.order[sections.repetitions[0][-1]]].compute_ns[WEIGHT_GRADIENT])
+        others = float(text.at(sections.repetitions[0])[-1].compute_ns[WEIGHT_GRADIENT])
     return max(times[0] - others, 0.0), others

@@ -36,6 +36,11 @@ class Sections:
     head: int  # records of a repetition before its layers (the embedding)
     tail: int  # records of a repetition after its layers
 
+    @property
+    def once(self) -> tuple[int, ...]:
+        """Layer lines of the once-per-step records."""
+        return (*self.before, *self.after)
+
 
 def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     """Divide the lines into the parts of a step."""
@@ -121,7 +126,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):
             k = int(differs[0])
-            here, first = (text.records[text.order[b + k]] for b in (begin, bounds[0]))
+            here, first = text.at((begin + k, bounds[0] + k))
             raise FormatError(
                 text.path, int(text.line_of[begin + k]), f"record {k + 1} of micro-batch {number}",
                 found=_told(here), expected=f"{_told(first)} as in the first",
@@ -138,7 +143,7 @@ def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
     """Start of each layer in a repetition: by the shortest period of the names, else at each occurrence of the first name."""
     lines = sections.repetitions[0]
     stop = len(lines) - sections.tail
-    names = [text.records[text.order[k]].name for k in lines[sections.head : stop]]
+    names = [record.name for record in text.at(lines[sections.head : stop])]
     count = len(names)
     for period in range(1, count // 2 + 1):
         if count % period == 0 and names[period:] == names[:-period]:
@@ -149,7 +154,7 @@ def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
 def dense_layers(text: SimaiText, sections: Sections, starts: list[int]) -> int:
     """Layers without experts that come before those with experts; 0 if others come between or after them."""
     stop = len(sections.repetitions[0]) - sections.tail
-    line = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    line = text.at(sections.repetitions[0])
     moe = [any("moe" in r.name or "_EP" in r.suffix for r in line[a:b]) for a, b in itertools.pairwise([*starts, stop])]
     first = moe.index(True) if any(moe) else 0
     return first if all(moe[first:]) else 0

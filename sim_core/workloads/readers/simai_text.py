@@ -6,7 +6,7 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.lines import text_lines
+from sim_core.workloads.readers.words import SUFFIXES
 
 POLICY: Final = "HYBRID_TRANSFORMER"
 RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
@@ -196,7 +197,6 @@ class HeaderLine:
 COLLECTIVES: Final = ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL")
 BROADCAST: Final = "BROADCAST"
 """In files of the first generation."""
-SUFFIXES: Final = ("_DP_EP", "_EP")
 COLUMNS: Final = (
     "name",
     "dependency",
@@ -228,6 +228,10 @@ class SimaiText:
     order: npt.NDArray[np.int32]
     line_of: npt.NDArray[np.int64]
     warnings: tuple[str, ...]
+
+    def at(self, lines: Iterable[int]) -> list[Record]:
+        """The records in some layer lines."""
+        return [self.records[self.order[k]] for k in lines]
 
 
 def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | None = None) -> SimaiText:

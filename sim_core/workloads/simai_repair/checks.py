@@ -6,7 +6,7 @@ the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -14,12 +14,13 @@ import numpy as np
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
+from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, sections_of
 from sim_core.workloads.readers.simai_text import Record, SimaiText
-from sim_core.workloads.simai_repair.model import Sizes, sizes_of
-from sim_core.workloads.simai_repair.records import FINAL, PHASES, PLACEHOLDER_NS, Choice
-from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Floats
+from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
+from sim_core.workloads.simai_repair.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
+from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Floats, Workload
 
 MEMORY_BANDWIDTH: Final = 1.555e12
 """Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""
@@ -31,6 +32,9 @@ KERNEL_S: Final = 5e-6
 """What the shortest kernel takes with its launch."""
 ADAM_BYTES: Final = 30
 """Bytes that Adam moves per parameter: fp32 gradient in; fp32 weight and two moments in and out; bf16 weight out."""
+
+
+FAR_ABOVE: Final = 10
 
 
 class File(NamedTuple):
@@ -50,8 +54,7 @@ class File(NamedTuple):
 
     def step(self, name: str) -> Record | None:
         """The once-per-step record of that name."""
-        places = (*self.sections.before, *self.sections.after)
-        return next((r for k in places if (r := self.text.records[self.text.order[k]]).name == name), None)
+        return next((record for record in self.text.at(self.sections.once) if record.name == name), None)
 
     def lookup_s(self) -> float:
         """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
@@ -80,8 +83,7 @@ def file_of(text: SimaiText, given: Given) -> File:
     tokens = given.sequence * given.micro_batch if given.sequence and given.micro_batch else None
     counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
     runs = counts * (text.header.ga / len(sections.repetitions))
-    places = np.array([*sections.before, *sections.after], np.int64)
-    once = np.bincount(text.order[places], minlength=len(text.records))
+    once = np.bincount(text.order[np.array(sections.once, np.int64)], minlength=len(text.records))
     compute_ns = np.array([float(sum(r.compute_ns)) for r in text.records])
     return File(text, sections, sizes, tokens, runs, float((compute_ns * (runs + once)).sum()) * NS)
 
@@ -101,18 +103,38 @@ def time(seconds: float) -> str:
     return short(float(f"{seconds:.3g}"), "s")
 
 
-FAR_ABOVE: Final = 10
+def checked_workload(
+    text: SimaiText, given: Given, records: Mapping[str, object], *, measured_on: str | None
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a text with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
+
+    Raises SpecError for a value that does not fit the text, FormatError if its lines do not form micro-batches of layers.
+    """
+    choices = choices_of(records)
+    text = with_records(text, choices)
+    workload, warnings = workload_from_simai(text, given, measured_on=measured_on)
+    file = file_of(text, given)
+    implied = model_of(file.sizes, text.header, given)
+    repaired = replace(
+        workload,
+        sequence=implied.sequence,
+        experts=given.experts or file.sizes.number or None,
+        checks=checks_of(file, choices),
+        implied=implied,
+        records=records,
+    )
+    return repaired, warnings
 
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     """The checks that fire. Each compares the file with itself, or with a bound on the work that a record stands for."""
     kept = {(c.record, c.phase) for c in choices if c.ns is None and c.size is None}
-    found = []
-    for check in (one for each in CHECKS for one in each(file)):
+    checks = []
+    for check in (doubt for look in CHECKS for doubt in look(file)):
         name, _, phase = check.record.partition(".")
         own = {(name, -1), (name, PHASES.index(phase) if phase else -1)}
-        found.append(replace(check, kept=bool(own & kept)))
-    return tuple(found)
+        checks.append(replace(check, kept=bool(own & kept)))
+    return tuple(checks)
 
 
 def _no_times(file: File) -> Iterator[Check]:
@@ -163,7 +185,7 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
     if not records:
         return
     lines = file.sections.repetitions[0]
-    first, last = (file.text.records[file.text.order[lines[k]]] for k in (0, -1))
+    first, last = file.text.at((lines[0], lines[-1]))
     mine, leaked = first.compute_ns[WEIGHT_GRADIENT], last.compute_ns[WEIGHT_GRADIENT]
     of = max(optimizer.compute_ns) if optimizer else 0
     why = []

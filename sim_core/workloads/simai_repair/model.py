@@ -64,8 +64,8 @@ class Sizes(NamedTuple):
 
 def sizes_of(text: SimaiText, sections: Sections, given: Given) -> Sizes:
     """The numbers of a file that its model follows from."""
-    layer = [text.records[text.order[k]] for k in sections.repetitions[0]]
-    step = [text.records[text.order[k]] for k in (*sections.before, *sections.after)]
+    layer = text.at(sections.repetitions[0])
+    step = text.at(sections.once)
     layers = len(layer_starts(text, sections))
     messages = messages_of(text, sections, given)
     parameters = parameters_of(text, sections, messages, layers, given)

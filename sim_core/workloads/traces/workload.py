@@ -49,6 +49,7 @@ from sim_core.workloads.workload import (
     RecordedMessages,
     Workload,
     layers_by_unit,
+    no_work,
 )
 
 KIND_OF_CALL: Final = {
@@ -427,28 +428,17 @@ def _pieces(
         ends.append(rows[-1][0] + 1 if sum(extra) > 0 else -1)
         if sum(extra) > 0:
             rows.append((ends[-1], name, extra, None, (0, 0)))
-    n = len(rows)
-    comm_kind, comm_group = np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64)
-    comm_bytes, comm_rule = np.zeros((n, 3)), np.zeros((n, 3), np.int64)
+    pieces = no_work(len(rows))._replace(
+        unit=np.array([row[0] for row in rows], np.int64),
+        compute_s=np.array([(f, b / 2, b / 2) for _, _, (f, b), _, _ in rows]),  # two products, each like the forward's
+    )
     for r, (_, _, _, comm, on) in enumerate(rows):
         for at, phase in enumerate((FORWARD, INPUT_GRADIENT)):
             if comm is not None and on[at]:
-                comm_kind[r, phase], comm_group[r, phase] = comm.kind, comm.group
-                comm_bytes[r, phase] = comm.bytes[at]
-                comm_rule[r, phase] = moving.EXPERT_LOAD if comm.group == EP else moving.ACTIVATION
-    pieces = Pieces(
-        unit=np.array([row[0] for row in rows], np.int64),
-        compute_s=np.array([(f, b / 2, b / 2) for _, _, (f, b), _, _ in rows]),  # two products, each like the forward's
-        comm_kind=comm_kind,
-        comm_group=comm_group,
-        comm_bytes=comm_bytes,
-        comm_rule=comm_rule,
-        rerun=np.zeros(n),
-        rerun_s=np.zeros(n),
-        attention_core=np.zeros(n, np.bool_),
-        gradient_bytes=np.zeros(n),
-    )
-    rules += [moving.COMPUTE] * (n - len(rules))
+                pieces.comm_kind[r, phase], pieces.comm_group[r, phase] = comm.kind, comm.group
+                pieces.comm_bytes[r, phase] = comm.bytes[at]
+                pieces.comm_rule[r, phase] = moving.EXPERT_LOAD if comm.group == EP else moving.ACTIVATION
+    rules += [moving.COMPUTE] * (len(rows) - len(rules))
     return pieces, np.array(rules, np.int64), tuple(row[1] for row in rows), ends[0], ends[1]
 
 
