@@ -48,14 +48,12 @@ from sim_core.metrics import (
     METRICS,
     PARTS,
 )
-from sim_core.models.description import Model
-from sim_core.models.flops import model_flops_per_token
-from sim_core.models.parameters import Parameters, parameters
-from sim_core.models.parsing import model_document, model_yaml, parse_model
+from sim_core.models.description import Model, model_document, model_yaml, parse_model
 from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Stack, read_stack, stack_names
+from sim_core.models.weights import Parameters, model_flops_per_token, parameters
 from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.building import checkpointing_codes, plans, sends_in_background, split_codes, split_text
 from sim_core.planning.columns import (

@@ -15,10 +15,9 @@ import numpy as np
 
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
 from sim_core.models.description import LAYER, Unit
-from sim_core.models.flops import sequence_of
 from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages, pipeline_bytes
-from sim_core.models.weights import REPLICATED, weights_of
+from sim_core.models.weights import REPLICATED, sequence_of, weights_of
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_sections import COUNT_BYTES, EXPERTS
 from sim_core.workloads.workload import (

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sim_core.models.description import EMBEDDING, LAYER, Model
-from sim_core.models.flops import sequence_of
 from sim_core.models.keys import make_keys
 from sim_core.models.messages import pipeline_bytes
-from sim_core.models.sharding import held
 from sim_core.models.stack import Stack
 from sim_core.models.traffic import GRADIENT_CLEAR
-from sim_core.models.weights import REPLICATED, weights_of
+from sim_core.models.weights import REPLICATED, held, sequence_of, weights_of
 from sim_core.terms import SHARDINGS
 from sim_core.workloads import moving
 from sim_core.workloads.workload import (

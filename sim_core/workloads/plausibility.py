@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sim_core.models.flops import model_flops_per_token
+from sim_core.models.weights import model_flops_per_token
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.summary import summarize

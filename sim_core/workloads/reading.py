@@ -16,7 +16,7 @@ from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_o
 from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
-from sim_core.workloads.simai_repair.checks import checked_workload
+from sim_core.workloads.simai_repair.checks import read_checked
 from sim_core.workloads.simai_repair.model import Suggestion, suggested_model
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
 from sim_core.workloads.traces.together import check_together, clock_warnings, placed
@@ -131,8 +131,8 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
-    text = read_simai_text(path, all_gpus=facts.all_gpus)
-    return checked_workload(text, _given(facts), facts.records or {}, measured_on=facts.measured_on)
+    records = facts.records or {}
+    return read_checked(path, _given(facts), records, all_gpus=facts.all_gpus, measured_on=facts.measured_on)
 
 
 def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:

@@ -17,7 +17,7 @@ from sim_core.workloads.check import Check
 from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns
 from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, sections_of
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
 from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
 from sim_core.workloads.simai_repair.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Floats, Workload
@@ -103,15 +103,15 @@ def time(seconds: float) -> str:
     return short(float(f"{seconds:.3g}"), "s")
 
 
-def checked_workload(
-    text: SimaiText, given: Given, records: Mapping[str, object], *, measured_on: str | None
+def read_checked(
+    path: str, given: Given, records: Mapping[str, object], *, all_gpus: int | None, measured_on: str | None
 ) -> tuple[Workload, tuple[str, ...]]:
-    """The workload of a text with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
+    """The workload of a file with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
 
-    Raises SpecError for a value that does not fit the text, FormatError if its lines do not form micro-batches of layers.
+    Raises SpecError for a value that does not fit the text, FormatError, OSError.
     """
     choices = choices_of(records)
-    text = with_records(text, choices)
+    text = with_records(read_simai_text(path, all_gpus=all_gpus), choices)
     workload, warnings = workload_from_simai(text, given, measured_on=measured_on)
     file = file_of(text, given)
     implied = model_of(file.sizes, text.header, given)

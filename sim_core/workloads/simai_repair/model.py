@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from sim_core.errors import SpecError
-from sim_core.models.description import Model
-from sim_core.models.parsing import model_document, parse_model
+from sim_core.models.description import Model, model_document, parse_model
 from sim_core.models.reading import model_names, read_model
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
