@@ -16,17 +16,7 @@ from sim_core.models.operators import operators
 from sim_core.models.rows import ATTENTION, GEMM, GROUPED_GEMM, MEMORY, Operators
 from sim_core.models.stack import Kernels
 from sim_core.models.weights import held, tied_elements
-from sim_core.terms import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    EP,
-    FORWARD,
-    INPUT_GRADIENT,
-    REDUCE_SCATTER,
-    TP,
-    WEIGHT_GRADIENT,
-)
+from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER, TP, WEIGHT_GRADIENT
 from tests.conftest import EXAMPLES
 
 UNFUSED = Kernels(flash_attention=False, fused_loss=False)
