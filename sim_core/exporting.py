@@ -25,6 +25,7 @@ from sim_core.planning.columns import (
     Plans,
     slice_plans,
 )
+from sim_core.planning.fields import FIELDS
 from sim_core.planning.legality import EXPLANATIONS, REASONS
 from sim_core.simulator import Results, simulate
 from sim_core.units import NS
@@ -68,11 +69,6 @@ def _columns(record: Record) -> list[object]:
 
 
 MAX_LINES: Final = 2_000_000
-_NEUTRAL: Final = {
-    **{"cp": 1, "precision": 0, "dispatcher": 0, "device_speed": 1, "straggler_factor": 1, "gradient_precision": 0},
-    **{"sharding": 0, "dp_shard": 0, "expert_imbalance": 0},
-}
-"""Columns that a text cannot express, with the value that changes nothing."""
 MAX_NUMBER: Final = 2**63 - 1
 RECOMPUTE: Final = "_recompute"
 """Ends the name of a record that holds a forward which the backward runs again."""
@@ -94,9 +90,9 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
     """
     if plan.layer_split not in (EVEN, BALANCED):
         raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
-    for name, neutral in _NEUTRAL.items():
-        if getattr(plan, name) != neutral:
-            raise SpecError(f"{name}: cannot be expressed in this format")
+    for field in FIELDS.values():
+        if not field.in_text and getattr(plan, field.name) != field.codes_of([field.default or 0])[0]:
+            raise SpecError(f"{field.name}: cannot be expressed in this format")
     base = workload.base
     own = (plan.tp, plan.pp, plan.ep, plan.ga, plan.micro_batch, plan.layers) == (
         base.tp, base.pp, base.ep, base.ga, base.micro_batch, workload.layers,
