@@ -109,9 +109,9 @@ def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> 
     """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
     arrays, left = recorded.arrays, list(groups)
     if recorded.kind == SIMAI:
-        found = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
-        left = [group for group in groups if not (found.has_tp_messages if group == TP else found.has_ep_messages)]
-        arrays = found.arrays if len(left) < len(groups) else arrays
+        in_form = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
+        left = [group for group in groups if not (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
+        arrays = in_form.arrays if len(left) < len(groups) else arrays
     formed = [group for group in groups if group not in left]
     if not left:
         return arrays, recorded.names, formed
@@ -195,16 +195,16 @@ class _Rows:
             # sizes on TP are those of any tp above 1, on EP of any ep above 1
             tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
             keys = modelled.keys(np.array([tp]), np.array([ep]), np.array([base.micro_batch]))
-            found = messages(modelled.model, unit, keys, modelled.stack.kernels)
-            for k, name in enumerate(found.names):
-                on_tp = found.group[k] in (TP, ETP)
-                size = float(found.bytes[0, k]) * part
+            sent = messages(modelled.model, unit, keys, modelled.stack.kernels)
+            for k, name in enumerate(sent.names):
+                on_tp = sent.group[k] in (TP, ETP)
+                size = float(sent.bytes[0, k]) * part
                 if on_tp != (group == TP) or size <= 0:
                     continue
                 rule = moving.ACTIVATION if on_tp else moving.SHARDED_ACTIVATION
                 if name.startswith("routing"):
                     rule = moving.FIXED
-                self.added.append((to, int(found.phase[k]), Message(int(found.kind[k]), group, size, rule)))
+                self.added.append((to, int(sent.phase[k]), Message(int(sent.kind[k]), group, size, rule)))
 
     def sorted(self) -> tuple[Pieces, list[int]]:
         """All pieces by unit, and the place of each among those given and those added."""

@@ -188,10 +188,10 @@ def _alike(
 
 def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
     """Start positions of all occurrences of each unit."""
-    found: list[list[int]] = [[] for _ in units]
+    places_of: list[list[int]] = [[] for _ in units]
     for layer, unit in enumerate(unit_of_layer):
-        found[unit].append(starts[layer])
-    return [places or [unit.start] for places, unit in zip(found, units, strict=True)]
+        places_of[unit].append(starts[layer])
+    return [places or [unit.start] for places, unit in zip(places_of, units, strict=True)]
 
 
 def _rerun_counts(header: Header, lines: int) -> Floats:

@@ -114,12 +114,12 @@ class Latent(NamedTuple):
         tp, layers = self.header.tp, self.stage.layers
         rest = (self.dense - layers * replicated(self.hidden) - positions) * tp
         rest -= self.stage.with_mlp * SHARED_MATRICES * self.hidden * width
-        found = []
+        pairs = []
         for heads in range(tp, MOST_HEADS + 1, tp):
             words = (rest - layers * heads * of_a_head(self.hidden)) / (copies * self.hidden)
             if VOCABULARIES[0] <= words <= VOCABULARIES[1] and words % (PADDING * tp) == 0:
-                found.append((heads, int(words)))
-        return found
+                pairs.append((heads, int(words)))
+        return pairs
 
 
 VOCABULARY: Final = 50257
@@ -274,17 +274,17 @@ def _latent_parameters(file: Latent, messages: Messages, given: Given, shares: S
     width, why = file.width(given.ffn)
     if why:
         return _unknown(why, shares, replicated_known=False)
-    found = file.heads_and_vocabularies(width, positions, copies)
-    if not found:
+    pairs = file.heads_and_vocabularies(width, positions, copies)
+    if not pairs:
         return _unknown(_OTHER_LATENTS, shares, replicated_known=False)
     shares = shares._replace(replicated=file.stage.layers * replicated(hidden) / file.dense)
     if file.stage.with_mlp not in (0, file.stage.layers):
         return _unknown("some layers have a dense MLP, others have experts alone; set workload.model", shares)
     words_told = {padded(messages.vocabulary / 2 / hidden, tp): messages.vocabulary / 2 / hidden} if messages.vocabulary else {}
     usual = words_told or {padded(each, tp): each for each in KNOWN_VOCABULARIES}
-    likely = [each for each in found if each[0] == given.heads or (not given.heads and each[1] in usual)]
+    likely = [each for each in pairs if each[0] == given.heads or (not given.heads and each[1] in usual)]
     if len(likely) != 1:
-        choices = " or ".join(f"{heads} with a vocabulary of {words}" for heads, words in found)
+        choices = " or ".join(f"{heads} with a vocabulary of {words}" for heads, words in pairs)
         return replace(_unknown(f"set workload.heads: by the parameters {choices}", shares), width=width)
     heads, words = likely[0]
     ends = copies * words / tp * hidden

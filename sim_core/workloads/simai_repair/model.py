@@ -285,13 +285,13 @@ def _solved(text: SimaiText, given: Given) -> Sizes | None:
     """The sizes with the only hidden size at which the parameters are the generator's to the last one, if there is one."""
     sections = sections_of(text, [])
     product = sizes_of(text, sections, given._replace(sequence=None)).activation // 2 // (given.micro_batch or 1)
-    found = []
+    solutions = []
     for hidden in HIDDEN:
         if product and product % hidden == 0:
             sizes = sizes_of(text, sections, given._replace(sequence=product // hidden))
             if sizes.ends is not None and sizes.ends > 0:
-                found.append(sizes._replace(sequence=product // hidden))
-    return found[0] if len(found) == 1 else None
+                solutions.append(sizes._replace(sequence=product // hidden))
+    return solutions[0] if len(solutions) == 1 else None
 
 
 def _mlps(text: SimaiText, sizes: Sizes, ffn: int | None) -> Iterator[_Mlp]:

@@ -59,20 +59,20 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     known = [stage.stage for stage in stages.stages if not stage.inferred]
     rest_s = 0.0
     for name, (group, rule) in REDUCTIONS.items():
-        found = _reduced(job, name, costs)
-        if found and not any(size for size, _, _ in found.values()):
+        reduced = _reduced(job, name, costs)
+        if reduced and not any(size for size, _, _ in reduced.values()):
             size_of = _beside(job, group)
             if not size_of:
                 rows.append(_unsized(name, _total_s(stages, name, known[0]), notes))
                 continue
-            found = {}
-        elif not found:
+            reduced = {}
+        elif not reduced:
             size_of = _beside(job, group)
             if not size_of or group in parameters:
                 continue
         else:
-            size_of = {stage: size for stage, (size, _, _) in found.items() if size}
-            width = next((w for _, w, _ in found.values() if w), width)
+            size_of = {stage: size for stage, (size, _, _) in reduced.items() if size}
+            width = next((w for _, w, _ in reduced.values() if w), width)
         parameters[group] = {stage: size / width for stage, size in size_of.items()}
         size = size_of.get(0, size_of.get(job.layout.pp - 1, fmean(size_of.values())))
         if group == DP:
@@ -80,7 +80,7 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
         else:
             size = fmean(size_of.values())
         rows.append(StepRow(REDUCE_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=group, comm_bytes=size, comm_rule=rule))
-        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in found.values() if sent > 0]
+        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in reduced.values() if sent > 0]
         messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
         total_s = _total_s(stages, name, known[0])
         if together:
@@ -114,7 +114,7 @@ def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[StepRo
 
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
     """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
-    found: dict[int, tuple[float, float, float]] = {}
+    of_stage: dict[int, tuple[float, float, float]] = {}
     for stage in sorted({rank.stage for rank in job.ranks}):
         sizes, seconds, width = [], [], 0.0
         for number, rank in enumerate(job.ranks):
@@ -124,8 +124,8 @@ def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float,
                 seconds.append(sum(costs.get((number, k, -1), rank.operations[k].duration_s) for k in own))
                 width = width or rank.operations[own[0]].width
         if sizes:
-            found[stage] = (fmean(sizes), width, fmean(seconds))
-    return found
+            of_stage[stage] = (fmean(sizes), width, fmean(seconds))
+    return of_stage
 
 
 def _beside(job: Job, group: int) -> dict[int, float]:
@@ -165,12 +165,12 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
 def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[StepRow]:
     """The optimizer of an end stage, in proportion to its parameters, at the pace of all known stages."""
     took = {s: _total_s(stages, OPTIMIZER, s) for s in known}
-    held = {s: sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known}
+    parameters_of = {s: sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known}
     if not sum(took.values()):
         return []
-    if not all(held.values()):
+    if not all(parameters_of.values()):
         return [_work(fmean(took.values()), moving.PARAMETERS)]
-    pace = sum(took.values()) / sum(held.values())
+    pace = sum(took.values()) / sum(parameters_of.values())
     rows: list[StepRow] = []
     for group, rule in ((DP, moving.PARAMETERS), (DP_EP, moving.EXPERT_PARAMETERS)):
         of_stage = parameters.get(group, {})

@@ -128,9 +128,9 @@ def clock_warnings(job: Job) -> Iterator[str]:
 
 def _named_at(rank: Rank) -> datetime | None:
     """The time at the end of a file's name; None where there is none."""
-    found = _STAMP.search(os.path.basename(rank.path))
+    stamp = _STAMP.search(os.path.basename(rank.path))
     try:
-        return datetime.strptime(found[1], "%Y%m%d%H%M%S") if found else None
+        return datetime.strptime(stamp[1], "%Y%m%d%H%M%S") if stamp else None
     except ValueError:
         return None
 
