@@ -110,10 +110,7 @@ def _experts(model: Model) -> tuple[Weights, ...]:
         raise ValueError(f"{model.name} has no experts")
     first = 2 if model.gated else 1
     matrices = experts.count * (first + 1) * model.hidden * experts.ffn
-    weights = [
-        Weights("router", model.hidden * experts.count, REPLICATED),
-        Weights("routed_experts", matrices, EXPERT),
-    ]
+    weights = [Weights("router", model.hidden * experts.count, REPLICATED), Weights("routed_experts", matrices, EXPERT)]
     if experts.router_bias:
         weights.append(Weights("router", experts.count, REPLICATED, False))
     if model.mlp_bias:

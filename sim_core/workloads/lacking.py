@@ -166,10 +166,7 @@ def _with_pieces(
             rows.add(first if unit.kind == EMBEDDING_UNIT else last, unit.number, modelled, unit, arrays.base, [TP])
     pieces, order = rows.sorted()
     told = (*names, *[DERIVED] * (len(order) - len(names)))
-    return (
-        arrays._replace(pieces=pieces, unit_layers=tables, first_unit=first, last_unit=last),
-        tuple(told[k] for k in order),
-    )
+    return (arrays._replace(pieces=pieces, unit_layers=tables, first_unit=first, last_unit=last), tuple(told[k] for k in order))
 
 
 def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:

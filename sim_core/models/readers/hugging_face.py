@@ -322,11 +322,7 @@ def grok(config: Config, kind: str) -> Document:
         "norm": "rmsnorm",
         "norms_per_layer": 4,
         "position": "rotary",
-        "experts": {
-            "count": config.number("num_experts"),
-            "topk": _topk(config),
-            "ffn": config.number("intermediate_size"),
-        },
+        "experts": {"count": config.number("num_experts"), "topk": _topk(config), "ffn": config.number("intermediate_size")},
     }
     _head_dim(config, document)
     return document

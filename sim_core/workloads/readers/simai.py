@@ -206,12 +206,7 @@ def _rerun_counts(header: Header, lines: int) -> Floats:
 
 
 def _pieces(
-    text: SimaiText,
-    sections: Sections,
-    units: list[range],
-    occurrences: list[list[int]],
-    compute_s: Floats,
-    again: Floats,
+    text: SimaiText, sections: Sections, units: list[range], occurrences: list[list[int]], compute_s: Floats, again: Floats
 ) -> tuple[Pieces, tuple[str, ...]]:
     """The columns of all units' pieces; `again[line]`: re-runs of its forward, and their seconds; a unit has the mean."""
     positions = [(unit, k) for unit, span in enumerate(units) for k in span]

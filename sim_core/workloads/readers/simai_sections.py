@@ -117,11 +117,7 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
         if end - begin != size:
             where = int(text.line_of[end - 1])
             raise FormatError(
-                text.path,
-                where,
-                f"records of micro-batch {number}",
-                found=str(end - begin),
-                expected=f"{size} as in the first",
+                text.path, where, f"records of micro-batch {number}", found=str(end - begin), expected=f"{size} as in the first"
             )
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):

@@ -254,14 +254,7 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     if line.first_generation:
         _refuse_zero3(path, header, records, first_lines)
         records = _without_broadcasts(path, records, first_lines, line.warnings)
-    return SimaiText(
-        path=path,
-        header=header,
-        records=records,
-        order=order,
-        line_of=line_of,
-        warnings=tuple(line.warnings),
-    )
+    return SimaiText(path=path, header=header, records=records, order=order, line_of=line_of, warnings=tuple(line.warnings))
 
 
 def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:

@@ -256,10 +256,7 @@ def suggested_model(text: SimaiText, given: Given) -> Suggestion:
         raise SpecError(f"{text.path}: suggests no model: the hidden size is unknown ({lacking})")
     layers, hidden = sizes.layers * text.header.pp, sizes.hidden
     numbers: dict[str, Any] = {"layers": layers, "hidden": hidden, "sequence": sizes.sequence}
-    comments = {
-        "layers": f"{sizes.layers} in the text x pp {text.header.pp}",
-        "hidden": "bytes of an activation / 2 / tokens",
-    }
+    comments = {"layers": f"{sizes.layers} in the text x pp {text.header.pp}", "hidden": "bytes of an activation / 2 / tokens"}
     if given.micro_batch is None:
         comments["hidden" if given.sequence else "sequence"] = f"{ASSUMED}: micro-batch 1 (set micro_batch)"
     if sizes.moe:
@@ -338,13 +335,7 @@ def _latent(text: SimaiText, sizes: Sizes, numbers: dict[str, Any], comments: di
         "source": text.path,
         **numbers,
         "heads": sizes.heads,
-        "mla": {
-            "q_rank": QUERY_RANK,
-            "kv_rank": KEY_RANK,
-            "nope_head_dim": NOPE,
-            "rope_head_dim": ROPE,
-            "v_head_dim": VALUE,
-        },
+        "mla": {"q_rank": QUERY_RANK, "kv_rank": KEY_RANK, "nope_head_dim": NOPE, "rope_head_dim": ROPE, "v_head_dim": VALUE},
         **({"ffn": sizes.width} if sizes.dense_layers else {}),
         "experts": experts,
         "gated": True,

@@ -152,13 +152,7 @@ def recorded_waits(job: Job) -> tuple[list[list[Waits]], tuple[str, ...]]:
     return waits, tuple(unknown)
 
 
-def _wait(
-    operation: Operation,
-    rank: int,
-    k: int,
-    costs: Costs,
-    exchange_s: Mapping[tuple[int, int], float],
-) -> Waits:
+def _wait(operation: Operation, rank: int, k: int, costs: Costs, exchange_s: Mapping[tuple[int, int], float]) -> Waits:
     if operation.parts:
         own_s = max(operation.duration_s - exchange_s.get((rank, k), operation.duration_s), 0.0)
         return Waits(own_s=own_s, calls_s=(0.0,) * len(operation.calls))

@@ -179,10 +179,7 @@ def _made(job: Job, stage: int, like: Stage, forward_s: float, backward_s: float
         and step.name not in ("get_batch", "loss_func", *BLOCKS)
         and (step.name != EMBEDDING_REDUCTION or stage in ends)
     ]
-    steps = [
-        *_one_f_one_b(stage, job.layout.pp, job.layout.ga, forward_s, backward_s, _gap(like)),
-        *finalize,
-    ]
+    steps = [*_one_f_one_b(stage, job.layout.pp, job.layout.ga, forward_s, backward_s, _gap(like)), *finalize]
     return Stage(stage=stage, steps=tuple(steps), inferred=True)
 
 
@@ -301,13 +298,7 @@ def _tail(rank: Rank) -> int:
     return ends[-1] + 1 if ends else len(rank.operations)
 
 
-def _mean_stage(
-    job: Job,
-    stage: int,
-    costs: Costs,
-    timeline: RankTimeline | None,
-    slowest: int | None,
-) -> Stage:
+def _mean_stage(job: Job, stage: int, costs: Costs, timeline: RankTimeline | None, slowest: int | None) -> Stage:
     """Means over the stage's ranks of each operation in turn, in the order of the rank with the most operations.
 
     With a replay of all ranks (`timeline`), what follows the last reduction among replicas is that of the replica `slowest`.
