@@ -26,7 +26,8 @@ from sim_core.documents import located as located
 from sim_core.documents import parse_json as parse_json
 from sim_core.documents import parse_yaml as parse_yaml
 from sim_core.documents import read_document as read_document
-from sim_core.engine.codes import SCHEDULES as SCHEDULES
+from sim_core.engine.schedules import SCHEDULES as SCHEDULES
+from sim_core.engine.schedules import schedules_to_try as schedules_to_try
 from sim_core.errors import FormatError as FormatError
 from sim_core.errors import SimError as SimError
 from sim_core.errors import SpecError as SpecError
@@ -64,13 +65,14 @@ from sim_core.jit import is_compiled as is_compiled
 from sim_core.limits import LARGEST as LARGEST
 from sim_core.limits import whole_number as whole_number
 from sim_core.metrics import MEMORY as MEMORY
+from sim_core.metrics import MEMORY_ROWS as MEMORY_ROWS
+from sim_core.metrics import METRIC_ROWS as METRIC_ROWS
 from sim_core.metrics import METRICS as METRICS
 from sim_core.metrics import PARTS as PARTS
 from sim_core.models.description import Model as Model
 from sim_core.models.description import model_document as model_document
 from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
-from sim_core.models.precision import PRECISION_NAMES as PRECISION_NAMES
 from sim_core.models.reading import model_names as model_names
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
@@ -84,7 +86,6 @@ from sim_core.planning.building import plans as plans
 from sim_core.planning.building import sends_in_background as sends_in_background
 from sim_core.planning.columns import CHECKPOINTING as CHECKPOINTING
 from sim_core.planning.columns import FIDELITIES as FIDELITIES
-from sim_core.planning.columns import SPLITS as SPLITS
 from sim_core.planning.columns import Plans as Plans
 from sim_core.planning.columns import slice_plans as slice_plans
 from sim_core.planning.fields import ALTERNATIVES as ALTERNATIVES
@@ -103,7 +104,6 @@ from sim_core.sources import source_hash as source_hash
 from sim_core.sources import source_hashes as source_hashes
 from sim_core.starting import Start as Start
 from sim_core.starting import start_of as start_of
-from sim_core.terms import SHARDINGS as SHARDINGS
 from sim_core.timelines.spans import KINDS
 from sim_core.timelines.spans import STREAMS as STREAMS
 from sim_core.timelines.spans import Spans as Spans

@@ -12,10 +12,11 @@ from sim_core.costing.blocks import EXPOSED, cost_blocks
 from sim_core.costing.case import Blocks, Case, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
-from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
+from sim_core.engine.codes import chunks_of, events_of, rounds_of
 from sim_core.engine.events import MESSAGES, STREAMS
 from sim_core.engine.lanes import put, run_lanes, take, take_beside
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.orders import fill_order
+from sim_core.engine.schedules import PAIRS, SPLITS
 from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.split_events import pairs_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
@@ -67,6 +68,7 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
 
 
 def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
+    """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer."""
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
     return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))

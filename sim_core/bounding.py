@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sim_core.batch import Tables, batches, tables_of
 from sim_core.costing.case import Case, case_at
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
+from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME

@@ -48,7 +48,7 @@ STREAMS, MESSAGES = 0, 1
 class Program(NamedTuple):
     """A pipeline to run. A *cell* is one virtual stage, numbered stage * vpp + chunk."""
 
-    order: Ints  # codes of schedule.py, flat: row_of per stage
+    order: Ints  # codes of orders.py, flat: row_of per stage
     duration_s: Floats  # [4, cells] of a forward; of a whole backward; of the weight gradient in it; of a PAIR
     message_s: Floats  # [2, stages] cost of the message INTO a stage, by direction; the last stage also sends to the first
     source: Ints  # [2, cells] the cell whose block sends to this one, by direction; -1: none (set_links) ...

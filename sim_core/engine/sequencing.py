@@ -8,15 +8,11 @@ import numpy.typing as npt
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
-    DEEPSPEED,
     INPUT,
     MICRO_BATCH_SHIFT,
     PAIRED,
-    PAIRS,
     PART_MASK,
     PART_SHIFT,
-    PLACEMENT,
-    SPLITS,
     WEIGHTS,
     WHOLE,
     chunks_of,
@@ -25,6 +21,7 @@ from sim_core.engine.codes import (
     row_of,
 )
 from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT
+from sim_core.engine.schedules import DEEPSPEED, PAIRS, PLACEMENT, SPLITS
 from sim_core.engine.sequence import (
     ALONE,
     ARRIVED,

@@ -12,7 +12,6 @@ from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
     INPUT,
-    LOOP,
     MICRO_BATCH_SHIFT,
     PAIRED,
     PART_MASK,
@@ -21,6 +20,7 @@ from sim_core.engine.codes import (
     following_cell,
 )
 from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, WEIGHT, Program, Times, clear
+from sim_core.engine.schedules import LOOP
 from sim_core.engine.streams import beside_message_s, first_forward_end
 from sim_core.jit import inner_kernel, outer_kernel
 

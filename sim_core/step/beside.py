@@ -8,8 +8,9 @@ import numpy as np
 
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream, left_beside
-from sim_core.engine.codes import SPLITS, chunks_of
+from sim_core.engine.codes import chunks_of
 from sim_core.engine.events import DOWN, STREAMS, UP, Program
+from sim_core.engine.schedules import SPLITS
 from sim_core.engine.streams import KINDS, LATER, LONGER, OWN, READY, SENT
 from sim_core.jit import inlined_kernel
 from sim_core.planning.columns import Plan

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
+from sim_core.engine.codes import chunks_of, rounds_of, virtual_of
 from sim_core.engine.events import STREAMS, UP, WEIGHT, Program, Times
+from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.engine.streams import KINDS, LONGER, SENT
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL

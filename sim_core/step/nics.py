@@ -10,8 +10,9 @@ import numpy.typing as npt
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import Groups, between_nodes
-from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
+from sim_core.engine.codes import chunks_of, neighbour_stage, rounds_of
 from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, Program
+from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS
 from sim_core.engine.split_events import set_links
 from sim_core.engine.streams import CLEARED, CROWDED
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel

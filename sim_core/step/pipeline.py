@@ -8,13 +8,11 @@ import numpy.typing as npt
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
-    DEEPSPEED,
     INPUT,
     MICRO_BATCH_SHIFT,
     PAIRED,
     PART_MASK,
     PART_SHIFT,
-    SPLITS,
     WEIGHTS,
     WHOLE,
     chunks_of,
@@ -22,6 +20,7 @@ from sim_core.engine.codes import (
     row_of,
 )
 from sim_core.engine.events import DOWN, PAIR, WEIGHT, Program, Times, run
+from sim_core.engine.schedules import DEEPSPEED, SPLITS
 from sim_core.engine.slots import run_slots
 from sim_core.engine.split_events import run_split
 from sim_core.jit import inner_kernel

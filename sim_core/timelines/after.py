@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.engine.codes import PLACEMENT, V
+from sim_core.engine.schedules import PLACEMENT, V
 from sim_core.metrics import CP_EXPOSED, DP_EXPOSED, EP_EXPOSED, STEP_TIME, TP_EXPOSED
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import WAIT_APART, WEIGHT_COMPUTE, WEIGHT_GRADIENTS
-from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
+from sim_core.engine.codes import INPUT, WEIGHTS, chunks_of, virtual_of
 from sim_core.engine.events import DOWN, UP, WEIGHT
+from sim_core.engine.schedules import PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, PP_EXPOSED, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import DEEPSPEED, PLACEMENT, SPLITS, WEIGHTS, chunks_of
+from sim_core.engine.codes import WEIGHTS, chunks_of
 from sim_core.engine.events import DOWN, UP
+from sim_core.engine.schedules import DEEPSPEED, PLACEMENT, SPLITS
 from sim_core.engine.split_events import set_links
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran

@@ -14,7 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
-from sim_core.engine.codes import (
+from sim_core.engine.codes import chunks_of, events_of, most_scratch, rounds_of, row_of
+from sim_core.engine.events import MESSAGES, PAIR, STREAMS, WEIGHT, Program, Times, allocate, run
+from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
+from sim_core.engine.orders import fill_order
+from sim_core.engine.schedules import (
     DEEPSPEED,
     DUALPIPE,
     DUALPIPEV,
@@ -26,15 +30,7 @@ from sim_core.engine.codes import (
     SPLITS,
     ZB_H1,
     V,
-    chunks_of,
-    events_of,
-    most_scratch,
-    rounds_of,
-    row_of,
 )
-from sim_core.engine.events import MESSAGES, PAIR, STREAMS, WEIGHT, Program, Times, allocate, run
-from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
-from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import Sequence, allocate_sequence
 from sim_core.engine.sequencing import fill_sequence, rule_of
 from sim_core.engine.slots import run_slots

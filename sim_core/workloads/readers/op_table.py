@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.terms import kinds_by
 from sim_core.workloads import moving
-from sim_core.workloads.readers.op_table_text import GRADIENT, OpTableText
-from sim_core.workloads.readers.words import KINDS, RULE_OF_GROUP, group_of
+from sim_core.workloads.readers.op_table_text import ASYNC, GRADIENT, OpTableText
+from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     ALL_REDUCE,
     DP,
@@ -31,10 +32,9 @@ from sim_core.workloads.workload import (
 
 BACKWARD_OVER_FORWARD: Final = 2.0
 """Time of a backward that was not profiled: two products of the size of the forward's (Narayanan et al. 2021, section 5.1)."""
-ASYNC: Final = "ALLREDUCE_ASYNC"
 DEFAULT_WIDTH: Final = 4
 MAX_LAYERS: Final = 100_000
-_KIND: Final = {**KINDS, ASYNC: ALL_REDUCE}
+_KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,13 @@ from typing import Final
 import numpy as np
 
 from sim_core.errors import FormatError
+from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
 from sim_core.workloads.readers.simai_sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
 from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
-from sim_core.workloads.readers.words import KINDS, RULE_OF_GROUP, group_of
+from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
@@ -46,6 +47,7 @@ from sim_core.workloads.workload import (
 
 MAX_LAYER_TABLE: Final = 300_000
 """Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
+_KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
@@ -216,7 +218,7 @@ def _pieces(
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
         compute_s=np.array([_mean(compute_s[[s + k - units[u].start for s in occurrences[u]]]) for u, k in positions]),
-        comm_kind=np.array([[KINDS[c] for c in r.collective] for r in records], np.int64),
+        comm_kind=np.array([[_KIND[c] for c in r.collective] for r in records], np.int64),
         comm_group=group,
         comm_bytes=np.array([r.comm_bytes for r in records], np.float64),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records], np.int64),
@@ -248,7 +250,7 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
         if compute_s > 0:
             rows.append(StepRow(AFTER_GRADIENTS, compute_s=compute_s, compute_rule=rule))
         for phase in range(3):
-            kind = KINDS[record.collective[phase]]
+            kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
             group = group_of(record.suffix[phase], phase)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.limits import LARGEST, whole_number
+from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import text_lines
 from sim_core.workloads.readers.words import SUFFIXES
 
@@ -194,7 +195,7 @@ class HeaderLine:
         )
 
 
-COLLECTIVES: Final = ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL")
+COLLECTIVES: Final = tuple(kinds_by("simai"))
 BROADCAST: Final = "BROADCAST"
 """In files of the first generation."""
 COLUMNS: Final = (

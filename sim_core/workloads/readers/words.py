@@ -1,32 +1,12 @@
-"""Collectives and groups of recorded tables: the words for them, and the rules that move their messages."""
+"""Groups of collectives in recorded tables: how words name them, and the rules that move their messages."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from sim_core.workloads import moving
-from sim_core.workloads.workload import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    DP,
-    DP_EP,
-    EP,
-    NO_COMM,
-    REDUCE_SCATTER,
-    SEND_RECEIVE,
-    TP,
-    WEIGHT_GRADIENT,
-)
+from sim_core.workloads.workload import DP, DP_EP, EP, TP, WEIGHT_GRADIENT
 
-KINDS: Final = {
-    "NONE": NO_COMM,
-    "ALLREDUCE": ALL_REDUCE,
-    "ALLGATHER": ALL_GATHER,
-    "REDUCESCATTER": REDUCE_SCATTER,
-    "ALLTOALL": ALL_TO_ALL,
-    "SENDRECV": SEND_RECEIVE,
-}
 SUFFIXES: Final = {"_DP_EP": DP_EP, "_EP": EP}
 """Groups that a word names at its end; the longer suffix is the first."""
 RULE_OF_GROUP: Final = {

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.terms import kinds_by
 from sim_core.units import short
 from sim_core.workloads import moving
 from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
@@ -29,7 +30,6 @@ from sim_core.workloads.traces.stages import (
 )
 from sim_core.workloads.workload import (
     ALL_GATHER,
-    ALL_REDUCE,
     ALL_TO_ALL,
     DP,
     EP,
@@ -39,7 +39,6 @@ from sim_core.workloads.workload import (
     NO_COMM,
     NO_LOAD,
     REDUCE_GRADIENTS,
-    REDUCE_SCATTER,
     SEND_RECEIVE,
     TP,
     Arrays,
@@ -52,12 +51,7 @@ from sim_core.workloads.workload import (
     no_work,
 )
 
-KIND_OF_CALL: Final = {
-    "allreduce": ALL_REDUCE,
-    "allgather": ALL_GATHER,
-    "reduce_scatter": REDUCE_SCATTER,
-    "all_to_all": ALL_TO_ALL,
-}
+KIND_OF_CALL: Final = kinds_by("call")
 GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
 BEST: Final = 0.1
 """Part of the large calls of a kind that are taken to be free of waits: the slowest of them has the rate of the kind. A single
