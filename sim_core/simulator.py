@@ -25,8 +25,7 @@ from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
 from sim_core.scratch import Scratch, allocate_together
-from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
-from sim_core.simai.tables import bus_tables
+from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
 

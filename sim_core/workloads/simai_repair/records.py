@@ -65,11 +65,11 @@ def _value(key: str, value: object) -> tuple[int | None, int | None]:
         return 0, None
     for unit in ("s", "B"):
         try:
-            found = quantity(value, unit) * (1e9 if unit == "s" else 1)
+            size = quantity(value, unit) * (1e9 if unit == "s" else 1)
         except SpecError:
             continue
-        if 0 <= found < 2**62:
-            return (round(found), None) if unit == "s" else (None, round(found))
+        if 0 <= size < 2**62:
+            return (round(size), None) if unit == "s" else (None, round(size))
     raise SpecError(f"workload.records: {named(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 

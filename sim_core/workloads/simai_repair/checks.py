@@ -6,38 +6,135 @@ the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
-from sim_core.workloads.readers.simai_evidence import (
-    ADAM_BYTES,
-    LOOKUP_PASSES,
-    MEMORY_BANDWIDTH,
-    File,
-    mean_s,
-    runs_of,
-    time,
-)
-from sim_core.workloads.readers.simai_facts import first_excess_ns
-from sim_core.workloads.readers.simai_records import FINAL, PHASES, PLACEHOLDER_NS, Choice
-from sim_core.workloads.readers.simai_sections import EMBEDDING
-from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from sim_core.workloads.readers.simai import workload_from_simai
+from sim_core.workloads.readers.simai_facts import Given, first_excess_ns
+from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, sections_of
+from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
+from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
+from sim_core.workloads.simai_repair.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
+from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Floats, Workload
+
+MEMORY_BANDWIDTH: Final = 1.555e12
+"""Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""
+NVLINK_BANDWIDTH: Final = 300e9
+"""Bytes/s and direction, for the time of an all-reduce on TP: A100 (the same data sheet)."""
+LOOKUP_PASSES: Final = 5
+"""Activations that an embedding moves: reads words and positions, writes the sum, transposes it (a read and a write)."""
+KERNEL_S: Final = 5e-6
+"""What the shortest kernel takes with its launch."""
+ADAM_BYTES: Final = 30
+"""Bytes that Adam moves per parameter: fp32 gradient in; fp32 weight and two moments in and out; bf16 weight out."""
+
 
 FAR_ABOVE: Final = 10
+
+
+class File(NamedTuple):
+    """A text and its numbers. `runs[k]`: how often the micro-batches of a step run distinct record k on a stage."""
+
+    text: SimaiText
+    sections: Sections
+    sizes: Sizes
+    tokens: int | None  # of a micro-batch, as the user gives them
+    runs: Floats
+    compute_s: float  # of all records in a step
+
+    def named(self, *starts: str) -> list[tuple[Record, float]]:
+        """The records of the micro-batches whose names begin so, each with its runs in a step."""
+        pairs = zip(self.text.records, self.runs, strict=True)
+        return [(record, float(n)) for record, n in pairs if n and record.name.startswith(starts)]
+
+    def step(self, name: str) -> Record | None:
+        """The once-per-step record of that name."""
+        return next((record for record in self.text.at(self.sections.once) if record.name == name), None)
+
+    def lookup_s(self) -> float:
+        """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
+        pass_s = self.sizes.activation / MEMORY_BANDWIDTH
+        return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
+
+    def all_reduce_s(self, size: float) -> float | None:
+        """An all-reduce on TP: 2 (n - 1) / n bytes; None without a group."""
+        tp = self.text.header.tp
+        return 2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None
+
+    def check(
+        self, name: str, record: str, *, found: str, expected: str, why: str, effect_s: float | None, choice: str = ""
+    ) -> Check:
+        """A check with its share of the step's compute."""
+        share = effect_s / self.compute_s if effect_s is not None and self.compute_s else None
+        return Check(
+            name=name, record=record, found=found, expected=expected, why=why, effect_s=effect_s, share=share, choice=choice
+        )
+
+
+def file_of(text: SimaiText, given: Given) -> File:
+    """A text as the checks see it."""
+    sections = sections_of(text, [])
+    sizes = sizes_of(text, sections, given)
+    tokens = given.sequence * given.micro_batch if given.sequence and given.micro_batch else None
+    counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
+    runs = counts * (text.header.ga / len(sections.repetitions))
+    once = np.bincount(text.order[np.array(sections.once, np.int64)], minlength=len(text.records))
+    compute_ns = np.array([float(sum(r.compute_ns)) for r in text.records])
+    return File(text, sections, sizes, tokens, runs, float((compute_ns * (runs + once)).sum()) * NS)
+
+
+def runs_of(records: list[tuple[Record, float]]) -> float:
+    """Runs of records in a step."""
+    return sum(n for _, n in records)
+
+
+def mean_s(records: list[tuple[Record, float]], phase: int) -> float:
+    """Mean seconds of a phase over the runs."""
+    return sum(r.compute_ns[phase] * n for r, n in records) / runs_of(records) * NS if records else 0.0
+
+
+def time(seconds: float) -> str:
+    """A time of three digits, as `workload.records` takes it."""
+    return short(float(f"{seconds:.3g}"), "s")
+
+
+def read_checked(
+    path: str, given: Given, records: Mapping[str, object], *, all_gpus: int | None, measured_on: str | None
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a file with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
+
+    Raises SpecError for a value that does not fit the text, FormatError, OSError.
+    """
+    choices = choices_of(records)
+    text = with_records(read_simai_text(path, all_gpus=all_gpus), choices)
+    workload, warnings = workload_from_simai(text, given, measured_on=measured_on)
+    file = file_of(text, given)
+    implied = model_of(file.sizes, text.header, given)
+    repaired = replace(
+        workload,
+        sequence=implied.sequence,
+        experts=given.experts or file.sizes.number or None,
+        checks=checks_of(file, choices),
+        implied=implied,
+        records=records,
+    )
+    return repaired, warnings
 
 
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     """The checks that fire. Each compares the file with itself, or with a bound on the work that a record stands for."""
     kept = {(c.record, c.phase) for c in choices if c.ns is None and c.size is None}
-    found = []
-    for check in (one for each in CHECKS for one in each(file)):
+    checks = []
+    for check in (doubt for look in CHECKS for doubt in look(file)):
         name, _, phase = check.record.partition(".")
         own = {(name, -1), (name, PHASES.index(phase) if phase else -1)}
-        found.append(replace(check, kept=bool(own & kept)))
-    return tuple(found)
+        checks.append(replace(check, kept=bool(own & kept)))
+    return tuple(checks)
 
 
 def _no_times(file: File) -> Iterator[Check]:
@@ -88,7 +185,7 @@ def _embedding_gradient(file: File) -> Iterator[Check]:
     if not records:
         return
     lines = file.sections.repetitions[0]
-    first, last = (file.text.records[file.text.order[lines[k]]] for k in (0, -1))
+    first, last = file.text.at((lines[0], lines[-1]))
     mine, leaked = first.compute_ns[WEIGHT_GRADIENT], last.compute_ns[WEIGHT_GRADIENT]
     of = max(optimizer.compute_ns) if optimizer else 0
     why = []
