@@ -1,7 +1,7 @@
 """What the messages and blocks of a stage do to each other that share its NICs.
 
-Pipeline messages in the background share them with the messages of the blocks beside them; so do streams: parameters that a stage
-gathers, gradients that it reduces.
+Pipeline messages in the background share them with the messages of the blocks beside them; so do streams: parameters that a
+stage gathers, gradients that it reduces.
 """
 
 from __future__ import annotations
