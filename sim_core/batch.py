@@ -20,7 +20,7 @@ from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
-from sim_core.planning.columns import Plans, by_order
+from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.step.buckets import Buckets
@@ -203,7 +203,7 @@ def run_rows(
     while begin < len(rows):
         i = rows[begin]
         end = begin + 1
-        while end < len(rows) and _alike(plans, i, rows[end]):
+        while end < len(rows) and alike_in_order(plans, i, rows[end]):
             end += 1
         shape = Shape(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], plans.overlap_pp[i] == 1)
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
@@ -230,16 +230,6 @@ def run_rows(
                     own.sums[STEP_TIME] = np.nan
                 _keep(plans, rows[begin + lane], own, again, reason, metrics, recomputed)
             begin += used
-
-
-@inner_kernel
-def _alike(plans: Plans, i: int, k: int) -> bool:
-    """Whether two plans have the same order of blocks, and send alike."""
-    if plans.schedule[i] != plans.schedule[k] or plans.pp[i] != plans.pp[k] or plans.vpp[i] != plans.vpp[k]:
-        return False
-    if plans.ga[i] != plans.ga[k] or plans.microbatch_group_size[i] != plans.microbatch_group_size[k]:
-        return False
-    return bool(plans.overlap_pp[i] == plans.overlap_pp[k] and plans.post_validation[i] == plans.post_validation[k])
 
 
 @inner_kernel
