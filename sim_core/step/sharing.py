@@ -34,7 +34,7 @@ from sim_core.engine.program import (
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
-from sim_core.step.buckets import Buckets, cost_gradients
+from sim_core.step.gradients import Buckets, cost_gradients
 from sim_core.step.lower import Lowered
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
