@@ -1,4 +1,4 @@
-"""Messages of a virtual stage in buckets of about one size: its gradients, and its parameters where they are gathered once a step.
+"""Messages of a virtual stage in buckets of about one size: its gradients, and parameters that it gathers once a step.
 
 Gradients are on their own stream, and are reduced as they become ready, during the backward, or after it.
 """

@@ -276,3 +276,19 @@ def test_a_batch_has_the_bits_of_each_plan_alone(gpt7b: Workload, h100: Hardware
         assert alone.reason[0] == found.reason[row]
         assert alone.metrics[:, 0].tobytes() == np.ascontiguousarray(found.metrics[:, row]).tobytes()
         assert np.array_equal(alone.recomputed_flops, found.recomputed_flops[row : row + 1], equal_nan=True)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "1f1b-deepspeed", "zb-h1", "dualpipe"])
+def test_long_steps_run_in_pieces(gpt7b: Workload, h100: HardwareTable, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More plans than lanes, with the smallest pieces that there can be: the same bits."""
+    rows = LANES + 3
+    sends = schedule not in ("gpipe", "1f1b-deepspeed")
+    speeds = np.linspace(0.5, 1.5, rows).tolist()
+    grid = make_plans(
+        gpt7b, tp=2, pp=4, ga=24, all_gpus=64, schedule=SCHEDULES.index(schedule), overlap_pp=int(sends), device_speed=speeds
+    )
+    whole = simulate(gpt7b, h100, grid)
+    monkeypatch.setattr("sim_core.batch.PIECE", 1)
+    pieces = simulate(gpt7b, h100, grid)
+    assert (whole.reason == 0).all()
+    assert whole.metrics.tobytes() == pieces.metrics.tobytes()
