@@ -2,8 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# the same kernels as plain Python: the readable reference
-REFERENCE := $(addprefix tests/sim_core/test_,engine.py costs.py moving.py simai_model.py)
+# the same kernels as plain Python, the readable reference: a minute of tests that reach 9 of 10 lines of sim_core
+REFERENCE := tests/readers/test_simai_facts.py $(addprefix tests/sim_core/test_,engine.py costs.py moving.py simai_model.py \
+	calibration.py dispatcher.py lanes.py model_operators.py model_readers.py timeline.py trace_files.py)
+# tests of sweep in one process each, without a cluster
+IN_PROCESS := $(addprefix tests/sweep/test_,api.py compare.py conditions.py explain.py exporting.py made_results.py \
+	model_command.py ranking.py report.py search.py space.py spec.py starter.py store.py)
+# percent of the lines that these tests must reach
+FLOOR_SIM_CORE := 85
+FLOOR_SWEEP := 70
 
 # on all CPUs, up to four; the tests of a file share its Ray and S3 server and stay together. JOBS=0: in one process
 JOBS ?= logical
@@ -11,7 +18,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist reference test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference test coverage test-long mutants check matrix oldest newest release validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -26,12 +33,19 @@ dist: $(READY)  ## a wheel under dist/, to be installed elsewhere
 test: $(READY)  ## all tests except the long ones
 	$(BIN)/sweep simulate examples/workloads/gpt7b_tp4_dp128.simai.txt >/dev/null # compile once, not in every worker
 	$(BIN)/pytest $(PARALLEL) -m "not long"
-	NUMBA_DISABLE_JIT=1 $(BIN)/pytest $(REFERENCE)
+
+coverage: $(READY)  ## kernels as plain Python, and the part of the lines that quick tests reach (fails below a floor)
+	rm -f .coverage .coverage.*
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest $(PARALLEL) -m "not long" $(REFERENCE)
+	$(BIN)/coverage run -m pytest $(PARALLEL) -m "not long" $(IN_PROCESS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --include 'sim_core/*' --fail-under $(FLOOR_SIM_CORE)
+	$(BIN)/coverage report --include 'sweep/*' --fail-under $(FLOOR_SWEEP)
 
 test-long: $(READY)  ## the long ones: more kills, more mutants
 	$(BIN)/pytest -m long
 
-mutants: $(READY)  ## faults planted in the sources: which does no test notice (an hour; ARGS="sim_core/engine --all")
+mutants: $(READY)  ## 300 faults planted in the sources: which does no test notice (ARGS="sim_core/engine --all")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(READY)  ## style, types, imports
@@ -43,6 +57,17 @@ check: $(READY)  ## style, types, imports
 matrix: $(READY)  ## types, imports and quick tests on each Python from 3.11 to 3.14 that is installed
 	$(BIN)/tox run $(if $(strip $(PYTHONS)),--discover $(PYTHONS))
 
+oldest: $(READY)  ## quick tests on the lowest versions of the dependencies that pyproject.toml allows
+	mkdir -p .tox
+	$(BIN)/python -m tests.oldest > .tox/lowest.txt
+	$(BIN)/tox run -e oldest
+
+newest: $(READY)  ## quick tests on the newest versions that there are
+	$(BIN)/tox run -e newest --recreate
+
+release: $(READY)  ## sdist and wheel of the version that the changelog describes, tried in a fresh environment
+	.ci/release
+
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
 	$(BIN)/sweep validate
 
@@ -50,10 +75,11 @@ validation: $(READY)  ## record the figures anew and remake docs/validation.md
 	$(BIN)/sweep validate --record
 	$(BIN)/python benchmarks/validation_page.py
 
-reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans
+reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans, tables
 	$(BIN)/python -m benchmarks.plan_fields
 	$(BIN)/python benchmarks/commands_page.py
 	$(BIN)/python benchmarks/rooms_page.py
+	$(BIN)/python -m benchmarks.docs_tables
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench
@@ -75,4 +101,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:  ## remove the environment, results and caches
-	rm -rf .venv .tox results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .tox results dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -42,7 +42,7 @@ def _with(text: str, marks: tuple[str, str], lines: Iterator[str]) -> str:
 
 
 def _source() -> Iterator[str]:
-    rows = [row for row in FIELDS.values() if row.is_column]
+    rows = [row for row in FIELDS.values() if not row.stands_for]
     scalars = [row for row in rows if not row.wide]
     yield from ("class Plans(NamedTuple):", '    """Plans as columns of equal length."""', "")
     yield from (f"    {row.name}: {'Floats' if row.is_real else 'Ints'}{_comment(row)}" for row in rows)
@@ -78,7 +78,7 @@ def _table() -> Iterator[str]:
     for row in FIELDS.values():
         if row.is_set:
             names = f"`{row.name}`" + (f" ({', '.join(f'`{name}`' for name in row.aliases)})" if row.aliases else "")
-            default = row.unset if row.default is None else f"`{str(row.default).lower()}`"
+            default = row.unset or f"`{str(row.default).lower()}`"
             yield f"| {names} | {_values(row)} | {default} | {row.doc}{'. ' if row.more else ''}{row.more} |"
 
 
@@ -88,8 +88,8 @@ def _values(row: Field) -> str:
     if row.kind == "switch":
         return "`true`, `false`"
     if row.kind == "number":
-        return f"{row.least} to {row.most:,}"
-    return row.forms or f"{'above 0' if 0 < row.least < 1e-6 else f'{row.least:g}'} to {row.most:g}"
+        return f"a size with its unit, `100 M{row.unit}`" if row.unit else f"{row.least} to {row.most:,}"
+    return row.label.forms if row.label else f"{'above 0' if 0 < row.least < 1e-6 else f'{row.least:g}'} to {row.most:g}"
 
 
 if __name__ == "__main__":

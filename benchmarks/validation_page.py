@@ -45,10 +45,9 @@ def plot(points: Sequence[tuple[float, float, str]], x_title: str, y_title: str,
         'font-family="sans-serif" font-size="11">',
         f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - 10}" height="{HEIGHT - TOP}" fill="none" stroke="#888"/>',
     ]
-    for tick in ticks:
-        parts.append(f'<text x="{across(tick):.1f}" y="{HEIGHT + 15}" text-anchor="middle">{tick:g}</text>')
-    for tick in ticks if log_y else (-50.0, -25.0, 0.0, 25.0, 50.0):
-        parts.append(f'<text x="{LEFT - 5}" y="{up(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    parts += [f'<text x="{across(tick):.1f}" y="{HEIGHT + 15}" text-anchor="middle">{tick:g}</text>' for tick in ticks]
+    beside = ticks if log_y else (-50.0, -25.0, 0.0, 25.0, 50.0)
+    parts += [f'<text x="{LEFT - 5}" y="{up(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>' for tick in beside]
     ends = (ticks[0], ticks[-1]) if log_y else (0.0, 0.0)
     line = f'x1="{across(ticks[0]):.1f}" y1="{up(ends[0]):.1f}" x2="{across(ticks[-1]):.1f}" y2="{up(ends[1]):.1f}"'
     parts.append(f'<line {line} stroke="#888"/>')

@@ -11,7 +11,7 @@ from sim_core.costing.peak import memory_basis
 from sim_core.costing.traffic import sent_bytes
 from sim_core.describing import Group, Shape, shape_of
 from sim_core.documents import key_path, located, parse_json, parse_yaml, read_document
-from sim_core.engine.codes import SCHEDULES
+from sim_core.engine.schedules import SCHEDULES, schedules_to_try
 from sim_core.errors import (
     FormatError,
     SimError,
@@ -45,6 +45,8 @@ from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone,
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
+    MEMORY_ROWS,
+    METRIC_ROWS,
     METRICS,
     PARTS,
 )
@@ -52,12 +54,11 @@ from sim_core.models.description import Model
 from sim_core.models.flops import model_flops_per_token
 from sim_core.models.parameters import Parameters, parameters
 from sim_core.models.parsing import model_document, model_yaml, parse_model
-from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Stack, read_stack, stack_names
 from sim_core.planning.building import plans, sends_in_background
-from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, SPLITS, Plans, slice_plans
+from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, Plans, slice_plans
 from sim_core.planning.fields import ALTERNATIVES
 from sim_core.planning.fields import DEFAULTS as PLAN_DEFAULTS
 from sim_core.planning.fields import FIELDS as PLAN_FIELDS
@@ -78,7 +79,6 @@ from sim_core.simulator import (
 )
 from sim_core.sources import source_hash, source_hashes
 from sim_core.starting import Start, start_of
-from sim_core.terms import SHARDINGS
 from sim_core.timelines.spans import KINDS as SPAN_KINDS
 from sim_core.timelines.spans import STREAMS, Spans
 from sim_core.tracing import Events, Timeline, blocks_of, timeline, trace
@@ -145,6 +145,8 @@ __all__ = [
     "LOWEST_MFU",
     "LARGEST",
     "MEMORY",
+    "MEMORY_ROWS",
+    "METRIC_ROWS",
     "METRICS",
     "PARTS",
     "PLAIN_PYTHON",
@@ -152,14 +154,11 @@ __all__ = [
     "PLAN_DEFAULTS",
     "PLAN_FIELDS",
     "PlanField",
-    "PRECISION_NAMES",
     "REASON",
     "REASONS",
     "RECOMPUTE_MODULES",
     "SCHEDULES",
-    "SHARDINGS",
     "SIMAI",
-    "SPLITS",
     "STATUSES",
     "SPAN_KINDS",
     "STEP",
@@ -263,6 +262,7 @@ __all__ = [
     "sends_in_background",
     "shown",
     "simai_breakdown",
+    "schedules_to_try",
     "sent_bytes",
     "simulate",
     "slice_plans",

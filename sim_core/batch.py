@@ -14,8 +14,8 @@ from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
+from sim_core.engine.orders import fill_order
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
-from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
@@ -64,6 +64,7 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[Ints]:
 
 
 def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Tables:
+    """What the plans in `rows`, which must be legal, share: places of their groups, layers of their stages, cost of a layer."""
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
     return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))

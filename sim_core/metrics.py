@@ -1,29 +1,70 @@
-"""The metrics of a step: names and rows of a result."""
+"""The ledger of what a simulation gives of a step: one row per metric and per term of memory, and their places in results."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
-METRICS: Final = (
-    "compute_forward_s",
-    "compute_backward_s",
-    "compute_recompute_s",
-    "launch_s",
-    "tp_total_s",
-    "tp_exposed_s",
-    "ep_total_s",
-    "ep_exposed_s",
-    "cp_total_s",
-    "cp_exposed_s",
-    "dp_total_s",
-    "dp_exposed_s",
-    "pp_total_s",
-    "pp_exposed_s",
-    "bubble_s",
-    "optimizer_s",
-    "step_time_s",
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Seconds of a step, a mean over the stages. The parts of a step add up to it; an exposed part follows its total."""
+
+    name: str
+    of: Literal["step", "part", "total"]
+    summed: bool  # over the pieces of a unit, in the block table; else from the run of the pipeline
+    heading: str = ""  # of a column in a table
+    later: bool = False  # results of version 0.1.0 lack it: 0 there
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTerm:
+    """Bytes on a rank of the fullest stage."""
+
+    name: str
+    of: Literal["tensors", "beside", "sum"]  # what a framework reports as allocated; what it needs beside; all of it
+    doc: str
+
+
+_COMPUTE: Final = "compute, mean over the stages"
+_LAUNCH: Final = (
+    "what forwards, backwards and recompute of layers take longer because the host cannot launch their kernels as fast as the "
+    "device runs them (`launch_forward`, `launch_backward` of the [stack](models.md)); 0 of files, whose recorded compute "
+    "holds it"
 )
-"""Rows of a result in seconds, means over the stages. The rows in PARTS add up to step_time_s."""
+_TOTAL: Final = "communication, hidden or not"
+_EXPOSED: Final = "communication that nothing hides"
+_BUBBLE: Final = (
+    "all other waiting: for other stages, for micro-batches, for the slowest stage at the end; `sweep explain` "
+    "[takes it apart](explain.md)"
+)
+
+METRIC_ROWS: Final = (
+    Metric(name="compute_forward_s", of="part", summed=True, heading="fwd", doc=_COMPUTE),
+    Metric(name="compute_backward_s", of="part", summed=True, heading="bwd", doc=_COMPUTE),
+    Metric(name="compute_recompute_s", of="part", summed=True, heading="recomp", doc=_COMPUTE),
+    Metric(name="launch_s", of="part", summed=True, heading="launch", later=True, doc=_LAUNCH),
+    Metric(name="tp_total_s", of="total", summed=True, doc=_TOTAL),
+    Metric(name="tp_exposed_s", of="part", summed=True, heading="TP", doc=_EXPOSED),
+    Metric(name="ep_total_s", of="total", summed=True, doc=_TOTAL),
+    Metric(name="ep_exposed_s", of="part", summed=True, heading="EP", doc=_EXPOSED),
+    Metric(name="cp_total_s", of="total", summed=True, doc=_TOTAL),
+    Metric(name="cp_exposed_s", of="part", summed=True, heading="CP", later=True, doc=_EXPOSED),
+    Metric(name="pp_total_s", of="total", summed=False, doc=_TOTAL),
+    Metric(name="pp_exposed_s", of="part", summed=False, heading="PP", doc=_EXPOSED),
+    Metric(name="dp_total_s", of="total", summed=True, doc=_TOTAL),
+    Metric(name="dp_exposed_s", of="part", summed=True, heading="DP", doc=_EXPOSED),
+    Metric(name="bubble_s", of="part", summed=False, heading="bubble", doc=_BUBBLE),
+    Metric(name="optimizer_s", of="part", summed=False, heading="optim", doc="optimizer and other once-per-step compute"),
+    Metric(name="step_time_s", of="step", summed=False, heading="step", doc="seconds of a training step"),
+)
+"""In the order of display."""
+
+METRICS: Final = tuple(row.name for row in sorted(METRIC_ROWS, key=lambda row: not row.summed))
+"""Rows of a result; the block table has the first N_SUMS of them."""
+N_SUMS: Final = sum(row.summed for row in METRIC_ROWS)
+PARTS: Final = tuple(row.name for row in METRIC_ROWS if row.of == "part")
 
 FORWARD_S: Final = METRICS.index("compute_forward_s")
 BACKWARD_S: Final = METRICS.index("compute_backward_s")
@@ -43,33 +84,26 @@ BUBBLE: Final = METRICS.index("bubble_s")
 OPTIMIZER: Final = METRICS.index("optimizer_s")
 STEP_TIME: Final = METRICS.index("step_time_s")
 
-N_SUMS: Final = PP_TOTAL
-"""The block table has the rows before this one, as sums over the pieces of a unit."""
-
-_PARTS: Final = (
-    *(FORWARD_S, BACKWARD_S, RECOMPUTE_S, LAUNCH_S),
-    *(TP_EXPOSED, EP_EXPOSED, CP_EXPOSED, PP_EXPOSED, DP_EXPOSED),
-    *(BUBBLE, OPTIMIZER),
+MEMORY_ROWS: Final = (
+    MemoryTerm(name="state_bytes", of="tensors", doc="weights, gradients and optimizer state"),
+    MemoryTerm(name="activation_bytes", of="tensors", doc="activations in flight at their peak, without logits"),
+    MemoryTerm(name="logits_bytes", of="tensors", doc="logits and loss"),
+    MemoryTerm(name="communication_bytes", of="tensors", doc="buffers of gathered and received activations"),
+    MemoryTerm(name="allocator_bytes", of="beside", doc="what the allocator loses to fragments (5 % of the tensors)"),
+    MemoryTerm(
+        name="reserved_bytes",
+        of="beside",
+        doc="context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](models.md))",
+    ),
+    MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of these six, which the device must have"),
 )
-PARTS: Final = tuple(METRICS[part] for part in _PARTS)
-"""The parts of a step, in the order of display."""
-
-MEMORY: Final = (
-    "state_bytes",
-    "activation_bytes",
-    "logits_bytes",
-    "communication_bytes",
-    "allocator_bytes",
-    "reserved_bytes",
-    "peak_memory_bytes",
-)
-"""Bytes on a rank of the fullest stage; the last one, the sum of the others, is what its device must have.
-
-Weights, gradients and optimizer; activations at their peak, without logits; logits and loss; buffers of messages: the first
-four are what a framework reports as allocated. What the allocator loses to fragments; context and communicators.
-"""
-STATE_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES, ALLOCATOR_BYTES, RESERVED_BYTES, PEAK_BYTES = range(
-    len(MEMORY)
-)
-ALLOCATED: Final = slice(STATE_BYTES, ALLOCATOR_BYTES)
-"""Rows of what tensors take."""
+MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
+STATE_BYTES: Final = MEMORY.index("state_bytes")
+ACTIVATION_BYTES: Final = MEMORY.index("activation_bytes")
+LOGITS_BYTES: Final = MEMORY.index("logits_bytes")
+COMMUNICATION_BYTES: Final = MEMORY.index("communication_bytes")
+ALLOCATOR_BYTES: Final = MEMORY.index("allocator_bytes")
+RESERVED_BYTES: Final = MEMORY.index("reserved_bytes")
+PEAK_BYTES: Final = MEMORY.index("peak_memory_bytes")
+ALLOCATED: Final = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
+"""Places of what tensors take: the first ones."""

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2
 
-NO_COMM: Final = 0
-ALL_REDUCE: Final = 1
-ALL_GATHER: Final = 2
-REDUCE_SCATTER: Final = 3
-ALL_TO_ALL: Final = 4
-SEND_RECEIVE: Final = 5
+
+class Collective(NamedTuple):
+    """A kind of message and its words; "" where a format has none."""
+
+    name: str  # in summaries
+    operation: str  # measured by itself
+    simai: str  # in SimAI texts
+    op_table: str  # in operator tables
+    call: str  # in traces
+
+
+COLLECTIVES: Final = (
+    Collective(name="none", operation="", simai="NONE", op_table="NONE", call=""),
+    Collective(name="all-reduce", operation="all_reduce", simai="ALLREDUCE", op_table="ALLREDUCE", call="allreduce"),
+    Collective(name="all-gather", operation="all_gather", simai="ALLGATHER", op_table="ALLGATHER", call="allgather"),
+    Collective(
+        name="reduce-scatter",
+        operation="reduce_scatter",
+        simai="REDUCESCATTER",
+        op_table="REDUCESCATTER",
+        call="reduce_scatter",
+    ),
+    Collective(name="all-to-all", operation="all_to_all", simai="ALLTOALL", op_table="ALLTOALL", call="all_to_all"),
+    Collective(name="send", operation="send_receive", simai="", op_table="SENDRECV", call=""),
+)
+"""All kinds of messages; columns hold their positions."""
+NO_COMM, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE = range(len(COLLECTIVES))
+
+
+def kinds_by(words: Literal["operation", "simai", "op_table", "call"]) -> dict[str, int]:
+    """Kinds of messages by their words of one sort."""
+    return {getattr(row, words): kind for kind, row in enumerate(COLLECTIVES) if getattr(row, words)}
+
 
 TP: Final = 0
 EP: Final = 1

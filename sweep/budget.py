@@ -13,8 +13,6 @@ from sweep.workloads import Section
 
 Floats = npt.NDArray[np.float64]
 
-COSTS: Final = ("training_days", "gpu_hours", "usd", "energy_mwh")
-"""Columns of a result that a budget fills."""
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0
 WATT_SECONDS_PER_MWH: Final = 1e6 * HOUR_S
@@ -44,7 +42,7 @@ class Budget(Section):
         return self.watts_per_gpu or variant.value("power") or np.nan
 
     def unknown(self, column: str, variants: list[Hardware]) -> str:
-        """What the spec has to say for a column of COSTS to be known; '' if nothing."""
+        """What the spec has to say for a column of costs to be known; '' if nothing."""
         if column == "usd" and self.usd_per_gpu_hour is None:
             return "budget.usd_per_gpu_hour"
         if column == "energy_mwh" and not all(self.watts(variant) > 0 for variant in variants):
@@ -65,7 +63,7 @@ class Budget(Section):
 
 
 def costs(budget: Budget, watts: Floats, all_gpus: npt.NDArray[Any], tokens_per_s: Floats) -> dict[str, Floats]:
-    """COSTS of some plans, [n]; NaN where unknown. `watts`: of a GPU of each plan."""
+    """Columns of costs of some plans, [n]; NaN where unknown. `watts`: of a GPU of each plan."""
     with np.errstate(divide="ignore"):  # GPUs that fail before they have done anything never end
         seconds = budget.tokens / tokens_per_s
     gpu_hours = seconds * all_gpus / HOUR_S

@@ -1,33 +1,156 @@
-"""Columns of a result: their schema, their short names, and the values of those that define a plan."""
+"""Columns of a result: the ledger of measures, one row each; the schema, other names of columns, and what defines a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import HARDWARE_KEYS, MEMORY, METRICS, PARTS, PlanField, Plans, SpecError, nearest, quantity
-from sweep.budget import COSTS
-from sweep.failures import GOODPUT
+from sim_core import HARDWARE_KEYS, MEMORY_ROWS, METRIC_ROWS, METRICS, PARTS, PlanField, Plans, SpecError, nearest, quantity
 from sweep.space import Space, has_simai, number_axes, product, to_plans
 from sweep.spec import FIELDS
-from sweep.stragglers import TAIL
 
 Ints = npt.NDArray[np.int64]
-
-RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
-UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
 DEVICE_MEMORY: Final = "device_memory_bytes"
-TOTALS: Final = tuple(name for name in METRICS if name not in PARTS and name != "step_time_s")
-MEASURES: Final = ("step_time_s", *RATES, *PARTS, *TOTALS, *MEMORY, DEVICE_MEMORY, *UTILISATION, *COSTS, *GOODPUT, *TAIL)
-LONGER: Final = ("step_time_s", "gpu_s_per_sample", *COSTS)
-SHORTER: Final = (
-    "samples_per_s", "tokens_per_s", "effective_tokens_per_s", "mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu",
+Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]
+Better = Literal["high", "low", "neither"]
+Moves = Literal["proportional", "inverse", "neither"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A measure of a plan. Ranking, ties and searches follow from its row, so what they read has no default.
+
+    Raises ValueError for a row that contradicts itself.
+    """
+
+    name: str
+    of: Of  # what is in proportion to time, but not of a step, is of a sample, a token or a second
+    unit: str  # "%": a fraction that is shown in percent
+    better: Better
+    with_time: Moves  # how it moves with the seconds of a step, or of a sample
+    bounded: bool = True  # by a bound of the step: nothing else that it needs is known only by a simulation
+    heading: str = ""  # in tables; accepted wherever a column is named
+    label: str = ""  # in a report, which lacks columns without a label unless plans are ranked by them
+    doc: str
+
+    def __post_init__(self) -> None:
+        for field, words in (("better", get_args(Better)), ("with_time", get_args(Moves))):
+            if getattr(self, field) not in words:
+                raise ValueError(f"column {self.name}: {field}: found {getattr(self, field)!r}, expected one of {words}")
+        if (self.with_time, self.better) not in _CONSISTENT:
+            raise ValueError(f"column {self.name}: {self.with_time} with time, but {self.better} is better")
+
+
+_CONSISTENT: Final = {("proportional", "low"), ("inverse", "high"), *(("neither", better) for better in get_args(Better))}
+_THROUGHPUT: Final = "throughput of the job; tokens need the sequence"
+_PER_GPU: Final = "the same FLOPs, and tokens, a second on each GPU"
+_COST: Final = "what the tokens of the spec's [`budget`](#a-budget) take and cost; null without it"
+_FAILURES: Final = "with [`failures`](#failures); null without it: "
+_TAIL: Final = "with [`stragglers`](#stragglers): what half and 95 % of the steps take at most; null without it"
+_MFU: Final = (
+    "model FLOPs utilisation, a fraction: FLOPs that the model asks for, over the peak of all GPUs in bf16, also where linear "
+    "layers run in FP8 or FP4, as NVIDIA publishes it. Of a model in numbers, [its FLOPs per token](models.md); of a file, 6 x "
+    "active parameters x tokens ([aicb.md](aicb.md)). Recompute does not count"
+)
+_HFU: Final = (
+    "hardware FLOPs utilisation: as `mfu`, with each forward that recompute runs again counted once more (PaLM, arXiv "
+    "2204.02311, appendix B). With `full` it is equation 3 of Narayanan et al. (arXiv 2104.04473). `selective` counts 4 B s² h "
+    "a layer, what runs; Korthikanti et al. (arXiv 2205.05198) publish 0.7 to 1.7 points more by a formula with 12 B s² h. "
+    "Null where a file does not tell which FLOPs run again"
+)
+_MEASURED: Final = (
+    "part of forward and backward compute that rests on kernels measured on that very device and of about that size; null for "
+    "files. The rest is from kernels of a near device, from peaks and bandwidth ([kernels.md](kernels.md))"
+)
+_DEVICE: Final = (
+    "what the device has, as CUDA reports it (79.1 GiB of an H100 of 80 GB); a plan whose `peak_memory_bytes` is more is "
+    "`memory_exceeds_device`. Where a file's activations are unknown, the peak is null and the state alone is compared; the "
+    "ranking says so"
+)
+_SIMULATED: Final = {row.name: row for row in METRIC_ROWS}
+_STEP: Final = _SIMULATED["step_time_s"]
+
+ROWS: Final = (
+    Column(
+        name=_STEP.name, of="step", unit="s", better="low", with_time="proportional", heading=_STEP.heading, label="step time",
+        doc=_STEP.doc,
+    ),
+    Column(
+        name="samples_per_s", of="rate", unit="1/s", better="high", with_time="inverse", heading="samples/s", label="samples/s",
+        doc=_THROUGHPUT,
+    ),
+    Column(
+        name="tokens_per_s", of="rate", unit="1/s", better="high", with_time="inverse", heading="tokens/s", doc=_THROUGHPUT
+    ),
+    Column(
+        name="gpu_s_per_sample", of="rate", unit="s", better="low", with_time="proportional", heading="gpu-s/sample",
+        label="GPU-s/sample", doc="GPU-seconds per sequence: compares plans of any size and batch",
+    ),
+    *(
+        Column(name=name, of="part", unit="s", better="low", with_time="neither", heading=_SIMULATED[name].heading,
+               doc=_SIMULATED[name].doc)
+        for name in PARTS
+    ),
+    *(
+        Column(name=row.name, of="total", unit="s", better="low", with_time="neither", doc=row.doc)
+        for row in (_SIMULATED[name] for name in METRICS) if row.of == "total"
+    ),
+    *(
+        Column(
+            name=row.name, of="memory", unit="bytes", better="low", with_time="neither", doc=row.doc,
+            label="peak memory" if row.of == "sum" else "",
+        )
+        for row in MEMORY_ROWS
+    ),
+    Column(name=DEVICE_MEMORY, of="memory", unit="bytes", better="neither", with_time="neither", doc=_DEVICE),
+    Column(name="mfu", of="utilisation", unit="%", better="high", with_time="inverse", label="MFU", doc=_MFU),
+    # what recompute runs again is known only when it is simulated
+    Column(name="hfu", of="utilisation", unit="%", better="high", with_time="inverse", bounded=False, doc=_HFU),
+    Column(name="tflops_per_gpu", of="utilisation", unit="TFLOP/s", better="high", with_time="inverse", doc=_PER_GPU),
+    Column(name="tokens_per_s_per_gpu", of="utilisation", unit="1/s", better="high", with_time="inverse", doc=_PER_GPU),
+    Column(name="measured_share", of="utilisation", unit="", better="high", with_time="neither", doc=_MEASURED),
+    Column(name="training_days", of="cost", unit="days", better="low", with_time="proportional", doc=_COST),
+    Column(name="gpu_hours", of="cost", unit="h", better="low", with_time="proportional", label="GPU-hours", doc=_COST),
+    Column(name="usd", of="cost", unit="USD", better="low", with_time="proportional", label="USD", doc=_COST),
+    Column(name="energy_mwh", of="cost", unit="MWh", better="low", with_time="proportional", doc=_COST),
+    Column(
+        name="goodput", of="goodput", unit="%", better="high", with_time="neither",
+        doc=f"{_FAILURES}part of the time that is work which counts",
+    ),
+    Column(
+        name="checkpoint_interval_s", of="goodput", unit="s", better="neither", with_time="neither",
+        doc=f"{_FAILURES}work between checkpoints",
+    ),
+    Column(
+        name="effective_tokens_per_s", of="goodput", unit="1/s", better="high", with_time="inverse",
+        doc=f"{_FAILURES}`tokens_per_s` x goodput",
+    ),
+    Column(name="step_time_p50_s", of="tail", unit="s", better="low", with_time="neither", doc=_TAIL),
+    Column(name="step_time_p95_s", of="tail", unit="s", better="low", with_time="neither", doc=_TAIL),
 )  # fmt: skip
+"""All measures, in the order of a result."""
+COLUMNS: Final = {row.name: row for row in ROWS}
+MEASURES: Final = tuple(COLUMNS)
+LONGER: Final = tuple(row.name for row in ROWS if row.with_time == "proportional")
+SHORTER: Final = tuple(row.name for row in ROWS if row.with_time == "inverse")
 """Columns in proportion to the time of a step of a plan, or to its inverse."""
+PERCENT: Final = tuple(row.name for row in ROWS if row.unit == "%")
+REPORTED: Final = {row.name: row.label for row in ROWS if row.label}
+"""Measures of a report, with their labels."""
+SHORT_NAMES: Final = {
+    **{field.heading: name for name, field in FIELDS.items() if field.heading},
+    **{row.heading: row.name for row in ROWS if row.heading and row.of != "part"},
+}
+"""Headings of the ranked table -> columns. Both are accepted wherever a column is named."""
+SHORT_PARTS: Final = {row.heading: row.name for row in ROWS if row.of == "part"}
+"""The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
+UNITS: Final = ("_s", "_bytes")
+"""Endings that may be left out where a column is named."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     **{"number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64()},
@@ -36,30 +159,14 @@ _KIND: Final = {
 """Types of the columns of plan fields, by kind."""
 
 
-SHORT_NAMES: Final = {
-    "step": "step_time_s",
-    **{field.heading: name for name, field in FIELDS.items() if field.heading},
-    "samples/s": "samples_per_s",
-    "tokens/s": "tokens_per_s",
-    "gpu-s/sample": "gpu_s_per_sample",
-}
-"""Headings of the ranked table -> columns. Both are accepted wherever a column is named."""
-SHORT_PARTS: Final = {
-    "fwd": "compute_forward_s",
-    "bwd": "compute_backward_s",
-    "recomp": "compute_recompute_s",
-    "launch": "launch_s",
-    "TP": "tp_exposed_s",
-    "EP": "ep_exposed_s",
-    "CP": "cp_exposed_s",
-    "PP": "pp_exposed_s",
-    "DP": "dp_exposed_s",
-    "bubble": "bubble_s",
-    "optim": "optimizer_s",
-}
-"""The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
-UNITS: Final = ("_s", "_bytes")
-"""Endings that may be left out where a column is named."""
+def measures_of(*kinds: Of) -> tuple[str, ...]:
+    """The measures of these kinds, in the order of a result."""
+    return tuple(row.name for row in ROWS if row.of in kinds)
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether the best plans have the highest values of a column; columns of plans begin with the lowest."""
+    return name in COLUMNS and COLUMNS[name].better == "high"
 
 
 def result_column(name: str, columns: Sequence[str]) -> str:
@@ -119,7 +226,7 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
     }
     described = {"plan": pa.array(numbers)}
     for field in (*plan_columns(space), FIELDS["fidelity"]):
-        if field.codes:
+        if field.label:
             described[field.name] = words(columns[field.name], space.labels[field.name])
         elif field.words:
             described[field.name] = words(values[field.name], field.words)

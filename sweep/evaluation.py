@@ -23,19 +23,21 @@ from sim_core import (
     simulate,
     slice_plans,
 )
-from sweep.budget import COSTS, costs
-from sweep.columns import DEVICE_MEMORY, describe_rows, result_schema, words
+from sweep.budget import costs
+from sweep.columns import DEVICE_MEMORY, describe_rows, measures_of, result_schema, words
 from sweep.constraints import satisfied
-from sweep.failures import GOODPUT, with_failures
+from sweep.failures import with_failures
 from sweep.preparation import Sweep
 from sweep.space import permuted
-from sweep.stragglers import TAIL, with_stragglers
+from sweep.stragglers import with_stragglers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 WARM_UP_PLANS: Final = 64
 PROBE_PLANS: Final = 20_000
+FILLED_BY_SECTIONS: Final = measures_of("cost", "goodput", "tail")
+"""Measures that are null but for a section of the spec."""
 
 
 def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
@@ -56,7 +58,6 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
         checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
     values = dict(zip((*METRICS, *MEMORY, "measured_share"), (*metrics, *memory, measured), strict=True))
-    values |= dict.fromkeys(TAIL, np.full(len(positions), np.nan))
     if sweep.stragglers and lost is None:
         values |= with_stragglers(sweep.stragglers, sweep.workload, sweep.hardware, plans, values["step_time_s"])
     return _batch(sweep, described, plans, reason, values, recomputed)
@@ -72,7 +73,6 @@ def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.Record
     )
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
-    values |= dict.fromkeys(TAIL, np.full(len(positions), np.nan))
     reason[kept], values["step_time_s"][kept] = found.reason, found.step_time_s
     for name, of_kept in zip(MEMORY, found.memory, strict=True):
         values[name][kept] = of_kept
@@ -93,7 +93,7 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
         sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept), ga, rough=rough
     )
     unknown = np.full(len(positions), np.nan)
-    values = dict.fromkeys((*METRICS, *MEMORY, "measured_share", *TAIL), unknown) | {"step_time_s": np.ones(len(positions))}
+    values = dict.fromkeys((*METRICS, *MEMORY, "measured_share"), unknown) | {"step_time_s": np.ones(len(positions))}
     return _batch(sweep, described, plans, np.zeros(len(positions), np.int64), values, unknown), reason, step_s
 
 
@@ -113,8 +113,7 @@ def _batch(
     values["tflops_per_gpu"] = flops / 1e12
     values["mfu"] = flops / np.array(sweep.peak_flops)[plans.hardware]
     values["hfu"] = values["mfu"] * (1 + recomputed / (sweep.flops_per_token or np.nan))
-    unknown = np.full(len(samples), np.nan)
-    values |= dict.fromkeys(GOODPUT, unknown)
+    values = dict.fromkeys(FILLED_BY_SECTIONS, np.full(len(samples), np.nan)) | values
     trained = values["tokens_per_s"]
     if sweep.failures:
         values |= with_failures(sweep.failures, sweep.checkpoint_bytes, plans.all_gpus, trained)
@@ -122,8 +121,6 @@ def _batch(
     if sweep.budget:
         watts = np.array([sweep.budget.watts(variant) for variant in sweep.hardware.variants])[plans.hardware]
         values |= costs(sweep.budget, watts, plans.all_gpus, trained)
-    else:
-        values |= dict.fromkeys(COSTS, unknown)
     arrays = dict(described)
     arrays["status"] = words(status, STATUSES)
     arrays["reason"] = words(reason, REASONS)

@@ -19,8 +19,6 @@ from sweep.workloads import STORED, Section
 
 Floats = npt.NDArray[np.float64]
 
-GOODPUT: Final = ("goodput", "checkpoint_interval_s", "effective_tokens_per_s")
-"""Columns of a result that `failures` fills."""
 LLAMA_3: Final = 419 / (54 * 24 * 16384)
 """Unexpected interruptions in 54 days on 16,384 H100s, per GPU-hour (Llama 3, arXiv 2407.21783, section 3.3.4)."""
 TECTONIC: Final = 2e12 / 16384
@@ -110,9 +108,9 @@ def goodput(interval_s: Floats, write_s: Floats, restart_s: Floats, between_s: F
 def with_failures(
     failures: Failures, size: float | None, all_gpus: npt.NDArray[Any], tokens_per_s: Floats
 ) -> dict[str, Floats]:
-    """GOODPUT of some plans, [n], with checkpoints of `size` bytes; NaN where unknown."""
+    """The columns of goodput of some plans, [n], with checkpoints of `size` bytes; none if that is unknown."""
     if size is None:
-        return {name: np.full(len(tokens_per_s), np.nan) for name in GOODPUT}
+        return {}
     gpus = all_gpus.astype(np.float64)
     between_s = HOUR_S / (failures.per_gpu_hour * gpus)
     write_s = size / np.minimum(failures.write_bandwidth_per_gpu * gpus, failures.write_bandwidth or np.inf)

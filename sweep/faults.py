@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sim_core import nearest, shown
+from sim_core import PLAN_FIELDS, nearest, shown
 
 _EXPECTED: Final = {
     "string_type": "a text",
@@ -26,7 +26,8 @@ _BOUNDS: Final = {
     "less_than": ("lt", "a number below {}"),
     "less_than_equal": ("le", "a number of at most {}"),
 }
-_BUCKET: Final = "bucket_bytes"
+_SIZES: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
+"""Fields of plans that have a unit."""
 _SEQUENCE: Final = "sequence"
 _MEANT: Final = {
     **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length", _SEQUENCE), _SEQUENCE),
@@ -50,16 +51,16 @@ def meant(name: str, valid: Iterable[str]) -> str:
 
 
 def bare_size(document: Mapping[str, Any]) -> str:
-    """What is wrong with a gradient bucket in a document of a user: a number without a unit may mean bytes or MB."""
+    """What is wrong with a size in a document of a user, a gradient bucket say: without a unit it may mean bytes or MB."""
     fixed, axes = document.get("fixed"), document.get("axes")
-    places = {"fixed.bucket_bytes": [fixed.get(_BUCKET)] if isinstance(fixed, Mapping) else []}
+    places = {f"fixed.{name}": [fixed.get(name)] for name in _SIZES} if isinstance(fixed, Mapping) else {}
     for key, values in axes.items() if isinstance(axes, Mapping) else ():
         names = [name.strip() for name in str(key).split(",")]
-        if _BUCKET in names and isinstance(values, list):
-            one = len(names) == 1
-            places[f"axes.{key}"] = values if one else [row[names.index(_BUCKET)] for row in values if isinstance(row, list)]
-        elif _BUCKET in names and isinstance(values, Mapping):
-            places[f"axes.{key}"] = [bound for bounds in values.values() for bound in bounds]
+        for k in (k for k, name in enumerate(names) if name in _SIZES):
+            if isinstance(values, list):
+                places[f"axes.{key}"] = values if len(names) == 1 else [row[k] for row in values if isinstance(row, list)]
+            elif isinstance(values, Mapping):
+                places[f"axes.{key}"] = [bound for bounds in values.values() for bound in bounds]
     for where, given in places.items():
         for value in given:
             if isinstance(value, int) and value > 0:

@@ -72,12 +72,11 @@ def _totals(workload: Workload) -> dict[str, float]:
         "backward_s": found.backward_s,
         "step_compute_s": found.step_compute_s,
     }
-    for name, count in (
-        ("parameters_per_rank", found.parameters_per_rank),
-        ("expert_parameters_per_rank", found.expert_parameters_per_rank),
-    ):
-        if count is not None:
-            totals[name] = count
+    counts = {
+        "parameters_per_rank": found.parameters_per_rank,
+        "expert_parameters_per_rank": found.expert_parameters_per_rank,
+    }
+    totals |= {name: count for name, count in counts.items() if count is not None}
     traffic: dict[str, float] = defaultdict(float)
     for row in found.traffic:
         traffic[f"{row.group} {row.collective} {'a step' if row.per_step else 'a micro-batch'}, bytes"] += row.bytes

@@ -26,14 +26,14 @@ from sim_core import (
     source_hash,
     start_of,
 )
-from sweep.budget import COSTS, Budget
-from sweep.columns import describe_rows, result_column, result_schema
+from sweep.budget import Budget
+from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.constraints import check_constraints
-from sweep.failures import GOODPUT, Failures, checkpoint_bytes
+from sweep.failures import Failures, checkpoint_bytes
 from sweep.fingerprint import fingerprint_of
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
-from sweep.stragglers import TAIL, Stragglers
+from sweep.stragglers import Stragglers
 from sweep.workloads import workload_of
 
 
@@ -248,16 +248,21 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
                 found = result_column(name, result_schema(sweep.space).names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
-            if found in ("tokens_per_s", *COSTS, *GOODPUT) and sweep.workload.sequence is None:
+            if found in ("tokens_per_s", *measures_of("cost", "goodput")) and sweep.workload.sequence is None:
                 raise SpecError(f"{key}: {found} needs workload.sequence, the tokens per sample")
-            if found in GOODPUT and (sweep.failures is None or sweep.checkpoint_bytes is None):
+            if found in measures_of("goodput") and (sweep.failures is None or sweep.checkpoint_bytes is None):
                 lacking = (
                     "failures (failures: {} takes Llama 3's rate)" if sweep.failures is None else "the parameters of the model"
                 )
                 raise SpecError(f"{key}: {found} needs {lacking}")
-            if found in TAIL and sweep.stragglers is None:
+            if found in measures_of("tail") and sweep.stragglers is None:
                 raise SpecError(f"{key}: {found} needs stragglers, such as stragglers: {{slow_share: 0.005, slowness: 1.1}}")
-            if found in COSTS and sweep.budget is None:
+            costs = found in measures_of("cost")
+            if costs and sweep.budget is None:
                 raise SpecError(f"{key}: {found} needs a budget, such as budget: {{tokens: 1T, usd_per_gpu_hour: 2.5}}")
-            if found in COSTS and sweep.budget and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants))):
+            if (
+                found in measures_of("cost")
+                and sweep.budget
+                and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants)))
+            ):
                 raise SpecError(f"{key}: {found} needs {lacking}")

@@ -14,12 +14,10 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError
-from sweep.budget import COSTS
-from sweep.columns import MEASURES, result_column
+from sweep.columns import MEASURES, Of, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
 from sweep.facts import NEEDED_MEMORY, asked, told
-from sweep.failures import GOODPUT
 from sweep.folder import Location
 from sweep.fronts import FRONT, find_fronts
 from sweep.query import NAMED, Rows, columns_in, columns_of, parts
@@ -27,7 +25,6 @@ from sweep.reach import Gathered
 from sweep.selection import (
     ALIKE,
     DIFFERING,
-    HIGHER_IS_BETTER,
     NUMBERS,
     SIZES,
     Question,
@@ -39,7 +36,6 @@ from sweep.selection import (
 )
 from sweep.spec import SweepSpec
 from sweep.store import Store
-from sweep.stragglers import TAIL
 from sweep.uncertainty.evidence import basis_of
 
 TOP, GROUP_TOP = 20, 1
@@ -48,6 +44,8 @@ HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
+SECTIONS: Final[Mapping[str, Of]] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
+"""Sections of a spec, and the measures that they fill."""
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 
@@ -108,7 +106,7 @@ def rank(
         connection, schema = source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
-        front = [(name, name in HIGHER_IS_BETTER) for name in (result_column(each, list(schema)) for each in pareto)]
+        front = [(name, higher_is_better(name)) for name in (result_column(each, list(schema)) for each in pareto)]
         if front and by is not None:
             raise SpecError("--pareto and --by: expected one of them; the front is in the order of its first column")
         ordered_by = front or ordering(by, descending, provenance, schema)
@@ -217,11 +215,10 @@ def _shown(
     spec: dict[str, Any],
 ) -> list[str]:
     """The columns that say most of the chosen rows."""
-    more = [*(COSTS if spec.get("budget") else ()), *(GOODPUT if spec.get("failures") else ())]
-    more += TAIL if spec.get("stragglers") else ()
+    more = [name for section, kind in SECTIONS.items() if spec.get(section) for name in measures_of(kind)]
     ties = ["tie"] if _tells_ties(rows) else []
     shown = ["plan", *ties, *per, *varying, *front, *_result_columns(by, schema, more)]
-    optional = (MFU, *COSTS, *GOODPUT, *TAIL)
+    optional = (MFU, *measures_of(*SECTIONS.values()))
     return [name for name in dict.fromkeys(shown) if name not in optional or rows[name].null_count < len(rows)]
 
 

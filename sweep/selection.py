@@ -13,10 +13,9 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError
-from sweep.columns import UTILISATION, result_column
+from sweep.columns import higher_is_better, result_column
 from sweep.uncertainty.evidence import Basis
 
-HIGHER_IS_BETTER: Final = ("samples_per_s", "tokens_per_s", "goodput", "effective_tokens_per_s", *UTILISATION)
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
@@ -73,7 +72,7 @@ def ordering(
         if order:
             return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
     name = result_column(by or "gpu_s_per_sample", list(schema))
-    return [(name, name in HIGHER_IS_BETTER if descending is None else descending)]
+    return [(name, higher_is_better(name) if descending is None else descending)]
 
 
 def select(connection: duckdb.DuckDBPyConnection, question: Question, schema: Sequence[str]) -> None:

@@ -257,11 +257,8 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
         hardware = hardware * len(space.labels[name]) + columns[name]
     plans: dict[str, npt.NDArray[Any]] = {**columns, "all_gpus": all_gpus, "ga": ga, "hardware": hardware}
     for name, field in FIELDS.items():
-        if field.codes:
-            coded = field.codes(space.labels[name])
-            plans |= {own: codes[columns[name]] for own, codes in zip((name, *field.beside), coded, strict=True)}
-        elif is_labelled(name):
-            plans[name] = np.array(space.labels[name], np.float64)[columns[name]]
+        if is_labelled(name):
+            plans |= {own: codes[columns[name]] for own, codes in field.columns_of(space.labels[name]).items()}
     if "overlap_pp" not in columns:
         plans["overlap_pp"] = sends_in_background(columns["schedule"], columns["vpp"])
     return Plans(**{name: plans[name] for name in Plans._fields})

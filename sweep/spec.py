@@ -237,14 +237,14 @@ def _field_value(field: PlanField, value: object, where: str) -> Value:
             raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), field.words)}")
         return str(value)
     try:
-        if field.codes:
-            text = field.text(value)
-            field.codes([text])
+        if field.label:
+            text = field.label.text(value)
+            field.label.codes([text])
             return text
         if field.unit and isinstance(value, str):
             value = int(quantity(value, field.unit))
     except SpecError as error:
-        told = str(error).replace(field.name, where, 1) if field.codes else f"{where}: {error}"
+        told = str(error).replace(field.name, where, 1) if field.label else f"{where}: {error}"
         raise ValueError(told) from None
     whole = not field.is_real
     if (

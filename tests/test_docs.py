@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import docs_tables
 from sim_core import EXPLANATIONS, METRICS, REASONS, HardwareTable, Workload, model_names, preset_names, read_hardware, simulate
 from sim_core.models.description import Experts, Mla, Model, Window
 from sim_core.models.readers.hugging_face import FAMILIES
@@ -108,6 +109,11 @@ def test_every_gap_of_a_file_is_documented() -> None:
 def test_the_pages_made_from_the_code_are_current(name: str) -> None:
     made = runpy.run_path(str(ROOT / "benchmarks" / f"{name}_page.py"))["page"]()
     assert (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") == made, "make reference"
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in docs_tables.TABLES}))
+def test_the_tables_made_from_the_code_are_current(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == docs_tables.page(name), "make reference"
 
 
 @pytest.mark.long

@@ -316,8 +316,7 @@ class _Rank:
                     calls.append((self._expert_group(f"{at}-{layer}-{half}", 0.15), got if half == "combine" else _ALL_TO_ALL))
                     between.append(expert_ms * load if spec.popularity and half == "combine" else 0.0)
         if self.spec.tp > 1 or not self.spec.moe:
-            for turn in range(2):
-                calls.append((self._tensor_group(f"{at}-{turn}", self._cost(0.2, at)), _ALL_REDUCE))
+            calls += [(self._tensor_group(f"{at}-{turn}", self._cost(0.2, at)), _ALL_REDUCE) for turn in range(2)]
         each = self._noise(work_ms * self.speed) / (len(calls) + 1)
         segments: list[Segment] = [each]
         parts = []

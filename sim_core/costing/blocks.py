@@ -30,7 +30,7 @@ from sim_core.costing.launching import layer_scales
 from sim_core.costing.modelled import cost_model_blocks
 from sim_core.costing.ratios import add_core, fill_ratios
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import APART
+from sim_core.engine.schedules import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL

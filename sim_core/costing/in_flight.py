@@ -11,17 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import (
-    CHUNK_MASK,
-    CHUNK_SHIFT,
-    INPUT,
-    PART_MASK,
-    PART_SHIFT,
-    SPLITS,
-    WEIGHTS,
-    chunks_of,
-    row_of,
-)
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, INPUT, PART_MASK, PART_SHIFT, WEIGHTS, chunks_of, row_of
+from sim_core.engine.schedules import SPLITS
 from sim_core.jit import kernel
 
 Ints = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT
+from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.models.precision import COPIES, GATHERED
 from sim_core.planning.columns import Plans
 from sim_core.planning.split import fullest_stages

@@ -11,7 +11,7 @@ from sim_core.costing.groups import Groups, dispatch_group_nic_s, dispatch_group
 from sim_core.costing.one_node import one_node_factor
 from sim_core.costing.operators import UnitCost, sum_of
 from sim_core.costing.routing import Routing, routing_of
-from sim_core.engine.codes import APART
+from sim_core.engine.schedules import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages

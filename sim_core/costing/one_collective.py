@@ -13,17 +13,11 @@ from sim_core.hardware.description import Hardware
 from sim_core.hardware.table import HardwareColumns, device_at, hardware_table
 from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
-from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE
+from sim_core.terms import kinds_by
 
 Floats = npt.NDArray[np.float64]
 
-OPERATIONS: Final = {
-    "all_reduce": ALL_REDUCE,
-    "all_gather": ALL_GATHER,
-    "reduce_scatter": REDUCE_SCATTER,
-    "all_to_all": ALL_TO_ALL,
-    "send_receive": SEND_RECEIVE,
-}
+OPERATIONS: Final = kinds_by("operation")
 
 
 def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: int, hardware: Hardware) -> Floats:

@@ -17,7 +17,7 @@ from sim_core.costing.memory import state_widths
 from sim_core.costing.parameters import stage_factor
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import PLACEMENT
+from sim_core.engine.schedules import PLACEMENT
 from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import (
     ACTIVATION_BYTES,

@@ -9,20 +9,9 @@ import numpy.typing as npt
 
 from sim_core.costing.in_flight import MOMENTS, count_in_flight
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import (
-    CHUNK_MASK,
-    CHUNK_SHIFT,
-    DEEPSPEED,
-    ONE_F_ONE_B,
-    PLACEMENT,
-    SPLITS,
-    chunks_of,
-    most_blocks,
-    most_cells,
-    most_scratch,
-    virtual_of,
-)
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, chunks_of, most_blocks, most_cells, most_scratch, virtual_of
+from sim_core.engine.orders import fill_order
+from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT, SPLITS
 from sim_core.jit import inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
@@ -77,14 +66,14 @@ def of_chunks(arrays: Arrays, plans: Plans, split: Split, kept: Floats) -> Float
 def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
     """As many micro-batches as fill the pipeline of each plan as all of its own do, at most those, [rows].
 
-    A stage of 1F1B keeps the most when it has run its warm-up and one more forward (engine/schedule.py); from there on forwards
+    A stage of 1F1B keeps the most when it has run its warm-up and one more forward (engine/orders.py); from there on forwards
     and backwards alternate: of one chunk, or of all chunks in turn, a group of micro-batches each. These forwards are among the
     first groups, or in the last one where that is shorter.
     """
     pp, vpp, own = plans.pp[rows], plans.vpp[rows], plans.microbatch_group_size[rows]
     group = np.where((vpp > 1) & (own > 0), own, pp)
     groups = np.where(vpp > 1, 2 + (2 * pp + (vpp - 1) * group) // (group * vpp), 1)
-    alternates = np.isin(plans.schedule[rows], (ONE_F_ONE_B, DEEPSPEED))
+    alternates = ORDER[plans.schedule[rows]] == ALTERNATING
     filling = groups * group + np.where(vpp > 1, plans.ga[rows] % group, 0)
     return np.where(alternates, np.minimum(plans.ga[rows], filling), plans.ga[rows])
 

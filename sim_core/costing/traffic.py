@@ -6,8 +6,8 @@ import numpy as np
 
 from sim_core.costing.parameters import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.planning.columns import Plans
+from sim_core.terms import COLLECTIVES
 from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales, times_base
-from sim_core.workloads.summary import COLLECTIVE_NAMES
 from sim_core.workloads.workload import GROUP_NAMES, NO_COMM, Workload
 
 
@@ -33,7 +33,7 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
 
     def add(kind: int, group: int, size: float) -> None:
         if kind != NO_COMM and size > 0 and ranks[group] > 1:
-            key = (GROUP_NAMES[group], COLLECTIVE_NAMES[kind])
+            key = (GROUP_NAMES[group], COLLECTIVES[kind].name)
             sent[key] = sent.get(key, 0.0) + size
 
     pieces, step = arrays.pieces, arrays.step

@@ -1,4 +1,4 @@
-"""Schedules by name, what each is like, and blocks as numbers.
+"""Blocks as numbers, and where the virtual stages of a schedule lie.
 
 A block is one micro-batch through one virtual stage (chunk): a forward, a whole backward, or a part of a backward that runs
 apart: the input gradient, which the stage before waits for, or the weight gradient, for which nothing waits but the
@@ -12,36 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, HALF_V, LOOP, ORDER, PLACEMENT, SPLITS, THIRD_V, V
 from sim_core.jit import inner_kernel, kernel, outer_kernel
 
 Ints = npt.NDArray[np.int64]
-
-SCHEDULES: Final = (
-    "gpipe",
-    "1f1b",
-    "1f1b-deepspeed",
-    "looped-bfs",
-    "zb-h1",
-    "zb-h2",
-    "interleaved-zb",
-    "zb-v",
-    "v-half",
-    "v-min",
-    "dualpipe",
-    "dualpipev",
-)
-GPIPE, ONE_F_ONE_B, DEEPSPEED, LOOPED_BFS, ZB_H1, ZB_H2, INTERLEAVED_ZB, ZB_V, V_HALF, V_MIN, DUALPIPE, DUALPIPEV = range(12)
-
-LOOP, V, BOTH_WAYS = 0, 1, 2
-"""Where virtual stages lie: chunk after chunk down the stages; down and up again; the whole model down and again up."""
-_PLACED: Final = {ZB_V: V, V_HALF: V, V_MIN: V, DUALPIPEV: V, DUALPIPE: BOTH_WAYS}
-PLACEMENT: Final = np.array([_PLACED.get(schedule, LOOP) for schedule in range(len(SCHEDULES))])
-SPLITS: Final = np.arange(len(SCHEDULES)) >= ZB_H1
-"""Whether a schedule runs weight gradients apart, at least some."""
-PAIRS: Final = np.arange(len(SCHEDULES)) >= DUALPIPE
-"""Whether it runs a forward and a backward of different micro-batches at the same time."""
-APART: Final = SPLITS & ~PAIRS
-"""Whether it runs all of them apart: then no message hides behind the weight gradient of its own piece."""
 
 WHOLE, INPUT, WEIGHTS, PAIRED = 0, 1, 2, 3
 """Parts: all of a forward or backward; the input gradient; the weight gradient; a forward that runs beside the next block."""
@@ -98,7 +72,7 @@ def most_events(schedule: Ints, pp: Ints, vpp: Ints, ga: Ints) -> int:
 
 def most_scratch(schedule: Ints, pp: Ints, ga: Ints) -> int:
     """Numbers that the longest order of some plans needs as scratch."""
-    compacted = (schedule == V_HALF) | (schedule == V_MIN)
+    compacted = (ORDER[schedule] == HALF_V) | (ORDER[schedule] == THIRD_V)
     return int(np.where(compacted, pp * (22 * ga + 18 * pp + 16) + 2 * ga, 4 * pp + 6).max())
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import DEEPSPEED, SPLITS, chunks_of
+from sim_core.engine.codes import chunks_of
 from sim_core.engine.program import (
     CLEARED,
     CROWDED,
@@ -32,6 +32,7 @@ from sim_core.engine.program import (
     Shape,
     Times,
 )
+from sim_core.engine.schedules import DEEPSPEED, SPLITS
 from sim_core.engine.sequence import (
     ALONE,
     ARRIVED,

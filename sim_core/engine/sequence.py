@@ -18,15 +18,11 @@ import numpy.typing as npt
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
-    DEEPSPEED,
     INPUT,
     MICRO_BATCH_SHIFT,
     PAIRED,
-    PAIRS,
     PART_MASK,
     PART_SHIFT,
-    PLACEMENT,
-    SPLITS,
     WEIGHTS,
     WHOLE,
     chunks_of,
@@ -34,6 +30,7 @@ from sim_core.engine.codes import (
     row_of,
 )
 from sim_core.engine.program import DOWN, OF_INPUTS, OF_WEIGHTS, PAIR, UP, WEIGHT, Shape, message_into, sender_of
+from sim_core.engine.schedules import DEEPSPEED, PAIRS, PLACEMENT, SPLITS
 from sim_core.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
 
 Codes = npt.NDArray[np.int64]

@@ -24,6 +24,8 @@ Position = Literal["learned", "rotary", "alibi", "none"]
 
 
 class Checked(BaseModel):
+    """Fields that never change; a key that is none of them is refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 

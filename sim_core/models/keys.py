@@ -12,6 +12,7 @@ from sim_core.models.precision import MULTIPLE, STORED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 MILLIONTHS: Final = 1e6
@@ -52,26 +53,8 @@ def make_keys(
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
 
 
-REFUSALS: Final = (
-    "",
-    "heads_not_divisible_by_tp",
-    "kv_heads_do_not_fit_tp",
-    "ffn_not_divisible_by_tp",
-    "sequence_not_divisible_by_tp",
-    "experts_not_divisible_by_ep",
-    "expert_ffn_not_divisible_by_etp",
-    "experts_need_sequence_parallel",
-    "ep_without_experts",
-    "sequence_not_divisible_by_cp",
-    "heads_not_divisible_by_cp",
-    "window_needs_whole_keys",
-    "sizes_unfit_precision",
-)
-"""Why a model cannot run with a key; the index is the code. The first that holds is given."""
-
-
-def refusals(model: Model, keys: Keys, sequence: int) -> Ints:
-    """Codes of REFUSALS, [n]; 0: the key can run.
+def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
+    """Keys with which a model cannot run, by reason, [n] each; the first reason that holds is given.
 
     The rules are Megatron-LM's (core 0.20: transformer_config.py and arguments.py; tp above the key-value heads replicates
     them; experts with tp need sequence parallelism, moe_layer.py; chunks of half a rank's tokens need 2 cp of them), and
@@ -83,29 +66,28 @@ def refusals(model: Model, keys: Keys, sequence: int) -> Ints:
     kv_fits = (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
     count, ffn = (experts.count, experts.ffn) if experts else (1, 1)
     has_experts = np.full(len(tp), experts is not None)
-    conditions = (
-        model.heads % tp != 0,
-        ~kv_fits & (model.mla is None),
-        np.any([size % tp != 0 for size in ffns], axis=0) if ffns else np.zeros(len(tp), np.bool_),
-        (keys.sequence_parallel == 1) & (sequence % (tp * keys.cp) != 0),
-        has_experts & (count % keys.ep != 0),
-        has_experts & (ffn % keys.etp != 0),
-        has_experts & (tp > 1) & (keys.sequence_parallel == 0),
-        ~has_experts & ((keys.ep > 1) | (keys.etp > 1)),
-        (keys.cp > 1) & (sequence % (2 * keys.cp) != 0),
-        (model.heads // tp % keys.a2a != 0) | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0),
-        (keys.cp > keys.a2a) & (keys.gathers == 0) & any(unit.window for unit in model.layer_units),
-        _unfit(model, keys, ffns, sequence),
-    )
-    return np.select(conditions, range(1, len(REFUSALS)), 0).astype(np.int64)
+    return {
+        "heads_not_divisible_by_tp": model.heads % tp != 0,
+        "kv_heads_do_not_fit_tp": ~kv_fits & (model.mla is None),
+        "ffn_not_divisible_by_tp": np.any([size % tp != 0 for size in ffns], axis=0) if ffns else np.zeros(len(tp), np.bool_),
+        "sequence_not_divisible_by_tp": (keys.sequence_parallel == 1) & (sequence % (tp * keys.cp) != 0),
+        "experts_not_divisible_by_ep": has_experts & (count % keys.ep != 0),
+        "expert_ffn_not_divisible_by_etp": has_experts & (ffn % keys.etp != 0),
+        "experts_need_sequence_parallel": has_experts & (tp > 1) & (keys.sequence_parallel == 0),
+        "sequence_not_divisible_by_cp": (keys.cp > 1) & (sequence % (2 * keys.cp) != 0),
+        "heads_not_divisible_by_cp": (model.heads // tp % keys.a2a != 0)
+        | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0),
+        "window_needs_whole_keys": (keys.cp > keys.a2a) & (keys.gathers == 0) & any(unit.window for unit in model.layer_units),
+        "sizes_unfit_precision": _unfit(model, keys, ffns, sequence),
+    }
 
 
-def _unfit(model: Model, keys: Keys, ffns: list[int], sequence: int) -> npt.NDArray[np.bool_]:
+def _unfit(model: Model, keys: Keys, ffns: list[int], sequence: int) -> Bools:
     """Keys whose linear layers have a size that the scales of their precision do not divide."""
     parts = [(model.heads * model.v_head_dim, keys.tp), *((ffn, keys.tp) for ffn in ffns)]
     parts += [(model.experts.ffn, keys.etp)] if model.experts else []
     sizes = [np.full(len(keys.tp), model.hidden), keys.micro_batch * sequence // keys.cp, *(size // by for size, by in parts)]
-    unfit: npt.NDArray[np.bool_] = np.any([size % MULTIPLE[keys.precision] != 0 for size in sizes], axis=0)
+    unfit: Bools = np.any([size % MULTIPLE[keys.precision] != 0 for size in sizes], axis=0)
     return unfit
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
+from sim_core.engine.schedules import SENDS
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import gpus_of
 from sim_core.planning.columns import Plans
@@ -54,14 +54,14 @@ def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]
     per virtual stage), a switch, or a list of these. `dp` may replace `all_gpus`, and `global_batch` may replace `ga`.
     `hardware` is a row of the HardwareTable. Raises SpecError.
     """
-    known = [*(row.name for row in FIELDS.values() if row.is_set), "hardware"]
+    known = [name for name, field in FIELDS.items() if field.is_set or name in DEFAULTS]
     for name in given:
         if name not in known:
             raise SpecError(f"plans: unknown name {shown(name)}, {nearest(name, known)}")
     for one, other in ALTERNATIVES:
         if one in given and other in given:
             raise SpecError(f"plans: {one} and {other} are both given, but one follows from the other")
-    values: dict[str, Any] = {**DEFAULTS, "hardware": 0, **workload.base._asdict(), "layers": workload.layers}
+    values: dict[str, Any] = {**DEFAULTS, **workload.base._asdict(), "layers": workload.layers}
     values |= {name: value for name, value in workload.recorded_fields.items() if name in known} | given
     axes = {name: _values(name, value) for name, value in values.items()}
     ordered = [*(name for name in axes if name in given), *(name for name in axes if name not in given)]
@@ -84,13 +84,7 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
     coded: dict[str, Any] = {}
     for name, values in rows.items():
         field = FIELDS[name]
-        if field.codes:
-            columns = field.codes([field.text(value) for value in values])
-            coded |= dict(zip((name, *field.beside), columns, strict=True))
-        elif field.words:
-            coded[name] = np.array([_index(field, value) for value in values], np.int64)
-        else:
-            coded[name] = np.array([_number(field, value) for value in values], np.float64 if field.is_real else np.int64)
+        coded |= field.columns_of([_checked(field, value) for value in values])
     if "overlap_pp" not in coded:
         coded["overlap_pp"] = sends_in_background(coded["schedule"], coded["vpp"])
     for name in ("dp", "tp", "cp", "pp", "global_batch", "micro_batch"):  # products of these must fit into 64 bits
@@ -108,24 +102,23 @@ def _columns(rows: dict[str, list[Any]]) -> Plans:
 
 
 def sends_in_background(schedule: Ints, vpp: Ints) -> Ints:
-    """`overlap_pp` of plans that do not set it, as their frameworks do: 1 for interleaving and weight gradients apart, [n]."""
-    return ((vpp > 1) | SPLITS_BACKWARD[schedule]).astype(np.int64)
+    """`overlap_pp` of plans that do not set it, as their frameworks do: 1 for interleaving, else as the schedule says, [n]."""
+    return np.where(vpp > 1, 1, SENDS[schedule])
 
 
-def _index(field: Field, value: object) -> int:
-    if value not in field.words:
-        raise SpecError(f"plans: {field.name}: found {shown(value)}, {nearest(str(value), field.words)}")
-    return field.words.index(str(value))
-
-
-def _number(field: Field, value: object) -> int | float:
+def _checked(field: Field, value: Any) -> Any:
+    """A value that its field can have, by its kind alone; a label checks itself."""
     where = f"plans: {field.name}: found"
-    if isinstance(value, bool | np.bool_) and field.kind == "switch":
-        return int(value)
+    if field.label or (field.kind == "switch" and isinstance(value, bool | np.bool_)):
+        return value
+    if field.words:
+        if value not in field.words:
+            raise SpecError(f"{where} {shown(value)}, {nearest(str(value), field.words)}")
+        return value
     if isinstance(value, bool | np.bool_ | str) or not isinstance(value, int | float | np.integer | np.floating):
         raise SpecError(f"{where} {shown(value)}, expected a number")
     if not abs(float(value)) < 2.0**62:
         raise SpecError(f"{where} {shown(value)}, expected a number below 2^62")
     if not field.is_real and value != int(value):
         raise SpecError(f"{where} {value}, expected a whole number")
-    return float(value) if field.is_real else int(value)
+    return value

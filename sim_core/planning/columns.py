@@ -65,7 +65,7 @@ class Plans(NamedTuple):
     dp_overlap_ratio: Floats  # part of DP communication that fidelity simai counts as hidden
     tp_overlap_ratio: Floats  # part of TP communication that fidelity simai counts as hidden
     ep_overlap_ratio: Floats  # part of EP communication that fidelity simai counts as hidden
-    pp_overlap_ratio: Floats  # what fidelity simai divides the waiting of stages by
+    pp_overlap_ratio: Floats  # part of PP communication that fidelity simai counts as hidden, and divides by
     cp: Ints  # context parallelism: ranks that share a sequence; of models
     cp_comm_type: Ints  # index of a word: how context-parallel ranks compute attention
     cp_a2a_size: Ints  # context-parallel ranks of the all-to-all in a2a+p2p; else 1
@@ -73,7 +73,7 @@ class Plans(NamedTuple):
     dp_shard: Ints  # ranks of dp x cp that divide them; 0: all
     reshard_after_forward: Ints  # 0 or 1: a layer's parameters are freed after its forward and gathered again
     prefetch_layers: Ints  # layers whose parameters are gathered ahead of the one that runs
-    precision: Ints  # index of a word: of linear layers; of models
+    precision: Ints  # index of a word: precision of linear layers; of models
     dispatcher: Ints  # index of a word: how tokens reach their experts; of models
     overlap_shared_experts: Ints  # 0 or 1: shared experts run beside dispatch and combine
     layers: Ints  # layers of the model
@@ -81,7 +81,7 @@ class Plans(NamedTuple):
     experts: Ints  # experts of a layer; 0: as in the workload
     microbatch_group_size: Ints  # micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp
     post_validation: Ints  # 0 or 1: a stage begins its next step without waiting for the norm of all gradients
-    gradient_precision: Ints  # index of a word: of gradients on the wire
+    gradient_precision: Ints  # index of a word: precision of gradients on the wire
     expert_imbalance: Floats  # tokens of the fullest rank over the mean
     straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
     straggler_factor: Floats  # how many times as long compute takes on straggler_stage

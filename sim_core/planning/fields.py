@@ -6,18 +6,18 @@ docs/axes.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import SCHEDULES
+from sim_core.engine.schedules import IN_SIMAI, SCHEDULES
 from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST_RANKS
 from sim_core.models.precision import PRECISION_NAMES
-from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS, SPLITS
-from sim_core.planning.labels import MOST_IMBALANCE, checkpointing_codes, imbalance_codes, split_codes, split_text
+from sim_core.planning.columns import CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS
+from sim_core.planning.labels import IMBALANCE, LAYER_SPLIT, RECOMPUTE, Label
 from sim_core.terms import SHARDINGS
 
 Value = int | float | str | bool
@@ -40,7 +40,7 @@ class Field:
     default: Value | None = None
     """Its value where neither the user nor the workload's own plan sets it. None: the workload sets it, or it follows."""
     unset: str = ""
-    """The same in words, where there is no default."""
+    """The same in words, where there is no default, or none that a user may write."""
     least: float = 1
     most: float = 1
     """Bounds of what a user may set: of a number, ratio or factor."""
@@ -50,16 +50,8 @@ class Field:
     """In which a user gives it."""
     words: tuple[str, ...] = ()
     """Of a word: its values; the column holds their indices."""
-    forms: str = ""
-    """Of a label: its values, for the page of axes."""
-    codes: Callable[[Sequence[str]], tuple[npt.NDArray[Any], ...]] | None = None
-    """Of a label: texts to its column and those of `beside`. Raises SpecError."""
-    text: Callable[[object], str] = str
-    """Of a label: a user's value as text."""
-    beside: tuple[str, ...] = ()
-    """Of a label: further columns that its codes fill."""
-    real: bool = False
-    """Of a label: its column holds floating-point numbers. Ratios and factors do anyway."""
+    label: Label | None = None
+    """Of a label: what its texts say."""
     wide: bool = False
     """Its column is a table: several numbers a plan."""
     stands_for: str = ""
@@ -86,34 +78,35 @@ class Field:
     """It changes which block waits for which, by how they are sent, not their order on a stage."""
 
     @property
-    def is_column(self) -> bool:
-        """Whether `Plans` has a column of this name."""
-        return not self.stands_for
-
-    @property
-    def is_real(self) -> bool:
-        """Whether its column holds floating-point numbers."""
-        return self.real or self.kind in ("ratio", "factor")
-
-    @property
     def is_set(self) -> bool:
         """Whether a user may set it by its name."""
         return self.kind != "inner"
 
     @property
+    def is_real(self) -> bool:
+        """Whether its column holds floating-point numbers."""
+        return self.label.real if self.label else self.kind in ("ratio", "factor")
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """The least and the largest value of its column."""
-        if self.column:
-            return self.column
-        return {"word": (0, len(self.words) - 1), "switch": (0, 1)}.get(self.kind, (self.least, self.most))
+        if self.label:
+            return self.label.bounds
+        if self.words:
+            return 0, len(self.words) - 1
+        return (0, 1) if self.kind == "switch" else self.column or (self.least, self.most)
+
+    def columns_of(self, values: Sequence[Value]) -> dict[str, npt.NDArray[Any]]:
+        """Its column for some values, [n], and those beside it, by name. Raises SpecError for a label."""
+        if self.label:
+            columns = self.label.codes([self.label.text(value) for value in values])
+            return dict(zip((self.name, *self.label.beside), columns, strict=True))
+        codes = [self.words.index(str(value)) for value in values] if self.words else values
+        return {self.name: np.array(codes, np.float64 if self.is_real else np.int64)}
 
     def codes_of(self, values: Sequence[Value]) -> npt.NDArray[Any]:
-        """The column of some values, [n]. Raises SpecError for a label."""
-        if self.codes:
-            return self.codes([self.text(value) for value in values])[0]
-        if self.words:
-            return np.array([self.words.index(str(value)) for value in values], np.int64)
-        return np.array(values, np.float64 if self.is_real else np.int64)
+        """Its column for some values, [n]. Raises SpecError for a label."""
+        return self.columns_of(values)[self.name]
 
 
 _FACTOR: Final = (1e-9, 1e9)
@@ -159,10 +152,10 @@ _ROWS: Final = (
     ),
     Field(
         "bucket_bytes", "number", "size of a gradient bucket", default=0, least=0, most=MOST_BYTES, unit="B",
-        more="With its unit, `100 MB`. 0: Megatron's default (DDP's, for an operator table).",
+        more="0: Megatron's default (DDP's, for an operator table).",
     ),
     Field(
-        "schedule", "word", "order of forwards and backwards", default="1f1b", words=SCHEDULES, in_simai=("gpipe", "1f1b"),
+        "schedule", "word", "order of forwards and backwards", default="1f1b", words=SCHEDULES, in_simai=IN_SIMAI,
         costs_layer=True, moves_split=True, orders_blocks=True,
         more="`1f1b` interleaves where vpp > 1: [schedules.md](schedules.md).",
     ),
@@ -171,10 +164,8 @@ _ROWS: Final = (
         more="[fidelity.md](fidelity.md).",
     ),
     Field(
-        "layer_split", "label", "how layers are divided among stages", default="even", codes=split_codes, text=split_text,
-        beside=("virtual_layers",), column=(0, len(SPLITS) - 1), in_simai=("even", "balanced"), moves_split=True,
-        forms="`even`, `balanced`, `embedding_as_layer`, `loss_as_layer`, `embedding_and_loss_as_layer`, or a list of layers "
-        "per virtual stage, `[[8, 10, 10, 8]]` as an axis",
+        "layer_split", "label", "how layers are divided among stages", default="even", label=LAYER_SPLIT,
+        in_simai=("even", "balanced"), moves_split=True,
         more="`balanced`: stages differ by at most one layer. Embedding and loss count as layers with Megatron's account "
         "options. A stage may hold no layer, only embedding or loss, as Megatron allows.",
     ),
@@ -183,9 +174,8 @@ _ROWS: Final = (
         wide=True, moves_split=True,
     ),
     Field(
-        "checkpointing", "label", "what the backward computes again", default="file", codes=checkpointing_codes, heading="ckpt",
-        beside=("checkpoint_layers",), column=(0, len(CHECKPOINTING) - 1), costs_layer=True,
-        forms="`none`, `file`, `full`, `selective`, `every:K`, `block:K`, or modules, `layernorm+mla_up_proj+moe_act`",
+        "checkpointing", "label", "what the backward computes again", default="file", label=RECOMPUTE, heading="ckpt",
+        costs_layer=True,
         more="`file`: the checkpoints in the file. `every:K`: a checkpoint every K layers; all layers run again. `block:K`: "
         "the first K layers of each virtual stage run again. `selective`: core attention, if the workload has it as a record "
         "of its own. Modules, by Megatron's names: of models ([models.md](models.md)).",
@@ -216,8 +206,8 @@ _ROWS: Final = (
         for group in ("dp", "tp", "ep")
     ),
     Field(
-        "pp_overlap_ratio", "ratio", "what fidelity simai divides the waiting of stages by", default=1.0, least=1e-9,
-        only_simai=True,
+        "pp_overlap_ratio", "ratio", "part of PP communication that fidelity simai counts as hidden, and divides by",
+        default=1.0, least=1e-9, only_simai=True,
     ),
     Field(
         "cp", "number", "context parallelism: ranks that share a sequence; of models", default=1, most=LARGEST["cp"],
@@ -250,8 +240,8 @@ _ROWS: Final = (
         most=MOST_LAYERS, unusual=True,
     ),
     Field(
-        "precision", "word", "of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES, unusual=True,
-        in_simai=False, in_text=False, costs_layer=True,
+        "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,
+        unusual=True, in_simai=False, in_text=False, costs_layer=True,
     ),
     Field(
         "dispatcher", "word", "how tokens reach their experts; of models", default="alltoall", words=DISPATCHERS, unusual=True,
@@ -267,12 +257,14 @@ _ROWS: Final = (
         moves_split=True,
     ),
     Field(
-        "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, most=LARGEST["sequence"], unusual=True,
-        column=(0, LARGEST["sequence"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+        "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, unset="the workload's",
+        most=LARGEST["sequence"], unusual=True, column=(0, LARGEST["sequence"]), costs_layer=True,
+        more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
-        "experts", "number", "experts of a layer; 0: as in the workload", default=0, most=LARGEST["experts"], unusual=True,
-        column=(0, LARGEST["experts"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+        "experts", "number", "experts of a layer; 0: as in the workload", default=0, unset="the workload's",
+        most=LARGEST["experts"], unusual=True, column=(0, LARGEST["experts"]), costs_layer=True,
+        more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
         "microbatch_group_size", "number", "micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp",
@@ -283,13 +275,12 @@ _ROWS: Final = (
         default=False, unusual=True, sends_blocks=True,
     ),
     Field(
-        "gradient_precision", "word", "of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
+        "gradient_precision", "word", "precision of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
         in_simai=False, in_text=False,
     ),
     Field(
-        "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", codes=imbalance_codes,
-        real=True, column=(-MOST_IMBALANCE, MOST_IMBALANCE), unusual=True, in_simai=False, in_text=False, costs_layer=True,
-        forms="`recorded`, `balanced`, a factor (`1.5`), `zipf:S`",
+        "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", label=IMBALANCE,
+        unusual=True, in_simai=False, in_text=False, costs_layer=True,
         more="`recorded`: of a model, its `experts.imbalance`. `zipf:S`: popularity of the k-th expert in proportion to k^-S "
         "([traces.md](traces.md)).",
     ),
@@ -311,7 +302,7 @@ _ROWS: Final = (
 FIELDS: Final[Mapping[str, Field]] = {row.name: row for row in _ROWS}
 """All fields by name, in the order of the columns of a result."""
 
-DEFAULTS: Final[Mapping[str, Value]] = {row.name: row.default for row in _ROWS if row.default is not None and row.is_set}
+DEFAULTS: Final[Mapping[str, Value]] = {row.name: row.default for row in _ROWS if row.default is not None}
 """Values of names that neither the user nor the workload's own plan sets; overlap_pp: see sends_in_background."""
 
 ALTERNATIVES: Final = tuple(

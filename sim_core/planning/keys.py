@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import APART
+from sim_core.engine.schedules import APART
 from sim_core.models.keys import MILLIONTHS, Keys
 from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, FILE, MODULES, NONE, SELECTIVE, Plans
 from sim_core.planning.fields import FIELDS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,24 @@ from sim_core.planning.columns import CHECKPOINTING, LISTED, MODULES, SPLITS
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+class Label(NamedTuple):
+    """How a field takes texts with numbers in them."""
+
+    codes: Callable[[Sequence[str]], tuple[npt.NDArray[Any], ...]]
+    """Texts to its column, and to those of `beside`. Raises SpecError."""
+    bounds: tuple[float, float]
+    """Of its column."""
+    forms: str
+    """Its values, for the page of axes."""
+    text: Callable[[object], str] = str
+    """A user's value as text. Raises SpecError."""
+    beside: tuple[str, ...] = ()
+    """Further columns that it fills."""
+    real: bool = False
+    """Whether its column holds floating-point numbers."""
+
 
 IMBALANCES: Final = {"recorded": 0.0, "balanced": 1.0}
 """Codes of the words of `expert_imbalance` (planning/imbalance.py)."""
@@ -97,3 +115,25 @@ def _finite(text: str) -> float | None:
     except ValueError:
         return None
     return number if np.isfinite(number) else None
+
+
+RECOMPUTE: Final = Label(
+    codes=checkpointing_codes,
+    bounds=(0, len(CHECKPOINTING) - 1),
+    forms="`none`, `file`, `full`, `selective`, `every:K`, `block:K`, or modules, `layernorm+mla_up_proj+moe_act`",
+    beside=("checkpoint_layers",),
+)
+LAYER_SPLIT: Final = Label(
+    codes=split_codes,
+    bounds=(0, len(SPLITS) - 1),
+    forms=f"{', '.join(f'`{word}`' for word in SPLITS[:LISTED])}, or a list of layers per virtual stage, `[[8, 10, 10, 8]]` as "
+    "an axis",
+    text=split_text,
+    beside=("virtual_layers",),
+)
+IMBALANCE: Final = Label(
+    codes=imbalance_codes,
+    bounds=(-MOST_IMBALANCE, MOST_IMBALANCE),
+    forms="`recorded`, `balanced`, a factor (`1.5`), `zipf:S`",
+    real=True,
+)

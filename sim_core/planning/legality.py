@@ -8,21 +8,25 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import (
+from sim_core.engine.schedules import (
+    ANY_VPP,
+    BACKGROUND,
+    BOTH_WAYS,
     DEEPSPEED,
-    DUALPIPE,
-    DUALPIPEV,
-    INTERLEAVED_ZB,
+    IN_GROUPS,
+    IN_ROUNDS,
     LOOP,
-    LOOPED_BFS,
-    ONE_F_ONE_B,
+    MICRO_BATCHES,
     PLACEMENT,
-    SCHEDULES,
-    V,
+    ROWS,
+    SENDS,
+    SENDS_OTHERWISE,
+    TWICE_PP,
+    VPP,
 )
-from sim_core.engine.codes import SPLITS as SPLITS_BACKWARD
+from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
-from sim_core.models.keys import REFUSALS, refusals
+from sim_core.models.keys import refusals
 from sim_core.models.precision import FP8_DELAYED, WIDE
 from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
 from sim_core.planning.columns import (
@@ -57,6 +61,14 @@ STATUSES: Final = ("ok", "infeasible", "failed")
 _NONE_IN_SIMAI: Final = [name for name, field in FIELDS.items() if field.in_simai is False]
 _SOME_IN_SIMAI: Final = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
 
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_ANY_VPP: Final = ", ".join(row.name for row in ROWS if row.vpp == ANY_VPP)
+_VPP_2: Final = _listed([row.name for row in ROWS if row.vpp == 2])
+
 EXPLANATIONS: Final[Mapping[str, str]] = {
     "excluded_by_where": "a `where` constraint of the spec is false",
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
@@ -64,9 +76,8 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "global_batch_not_divisible": "dp * micro_batch does not divide global_batch",
     "ep_not_dividing_dp": "ep does not divide dp * cp (tp * dp * cp where tp does not divide experts: megatron-core)",
     "vpp_needs_pp": "vpp > 1 with pp 1: there is nothing to interleave",
-    "vpp_needs_1f1b": "vpp > 1, but this schedule gives a stage one run of layers (1f1b, looped-bfs, interleaved-zb and "
-    "those in a V give it more)",
-    "v_needs_vpp_2": "zb-v, v-half, v-min and dualpipev give each stage two runs of layers: they need vpp 2 and pp > 1",
+    "vpp_needs_1f1b": f"vpp > 1, but this schedule gives a stage one run of layers ({_ANY_VPP} and those in a V give it more)",
+    "v_needs_vpp_2": f"{_VPP_2} give each stage two runs of layers: they need vpp 2 and pp > 1",
     "dualpipe_needs_even_pp": "dualpipe needs an even pp: stages hold two runs of layers that mirror each other",
     "dualpipe_needs_more_microbatches": "dualpipe needs an even ga of at least 2 pp; dualpipev a ga of at least 2 pp",
     "more_chunks_than_layers": "pp * vpp exceeds the number of layers",
@@ -78,7 +89,7 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "micro-batches, which Megatron refuses",
     "microbatches_not_in_rounds": "interleaved-zb runs micro-batches in max(1, ga div pp) rounds, which must divide ga",
     "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
-    "schedule_needs_overlap_pp": "a schedule with weight gradients apart sends in the background: it needs overlap_pp: true",
+    "schedule_needs_overlap_pp": "this schedule always sends in the background: it needs overlap_pp: true",
     "deepspeed_overlaps_nothing": "1f1b-deepspeed sends between blocks and reduces gradients at the end: it needs "
     "overlap_pp: false and overlap_grad: false",
     "weight_gradients_unknown": "a schedule with weight gradients apart, but the workload has no times of them",
@@ -146,8 +157,6 @@ REASONS: Final[tuple[str, ...]] = ("", *EXPLANATIONS)
 FIRST_FAILURE: Final = REASONS.index("result_not_finite")
 REASON: Final = {name: code for code, name in enumerate(REASONS)}
 
-_INTERLEAVES: Final = np.isin(np.arange(len(SCHEDULES)), (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB)) | (PLACEMENT == V)
-"""Schedules that run more than one virtual stage on a stage."""
 _EXTRA: Final = {EMBEDDING_AS_LAYER: 1, LOSS_AS_LAYER: 1, ENDS_AS_LAYERS: 2}
 EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLITS))])
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
@@ -175,6 +184,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
     slots = layers + EXTRA_LAYERS[plans.layer_split]
     simai = ~event & (False if event.all() else _unknown_to_simai(workload, plans))
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
+    in_background = (SENDS[plans.schedule] == BACKGROUND) & ~SENDS_OTHERWISE[plans.schedule]
     batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
     conditions = {
         "numbers_too_large": (plans.all_gpus > MAX_GPUS) | (batch > MAX_BATCH),
@@ -191,9 +201,9 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "cp_a2a_size_unfit": _a2a_size_unfit(plans),
         "ep_not_dividing_dp": around % plans.ep != 0,
         "vpp_needs_pp": event & (interleaved & (plans.pp == 1)),
-        "vpp_needs_1f1b": event & (interleaved & ~_INTERLEAVES[plans.schedule]),
-        "v_needs_vpp_2": event & (PLACEMENT[plans.schedule] == V) & (plans.vpp != 2),
-        "dualpipe_needs_even_pp": event & (plans.schedule == DUALPIPE) & (plans.pp % 2 != 0),
+        "vpp_needs_1f1b": event & (interleaved & (VPP[plans.schedule] == 1)),
+        "v_needs_vpp_2": event & (VPP[plans.schedule] == 2) & (plans.vpp != 2),
+        "dualpipe_needs_even_pp": event & (PLACEMENT[plans.schedule] == BOTH_WAYS) & (plans.pp % 2 != 0),
         "dualpipe_needs_more_microbatches": unfit["dualpipe_needs_more_microbatches"],
         "more_chunks_than_layers": (plans.layer_split != LISTED) & (parts > slots),
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
@@ -203,7 +213,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "microbatch_group_does_not_fit": unfit["microbatch_group_does_not_fit"],
         "microbatches_not_in_rounds": unfit["microbatches_not_in_rounds"],
         "vpp_needs_overlap_pp": event & (interleaved & (plans.overlap_pp == 0)),
-        "schedule_needs_overlap_pp": event & (plans.pp > 1) & SPLITS_BACKWARD[plans.schedule] & (plans.overlap_pp == 0),
+        "schedule_needs_overlap_pp": event & (plans.pp > 1) & in_background & (plans.overlap_pp == 0),
         "deepspeed_overlaps_nothing": event & (plans.schedule == DEEPSPEED) & (plans.overlap_pp + plans.overlap_grad > 0),
         "weight_gradients_unknown": event & SPLITS_BACKWARD[plans.schedule] & (not workload.has_weight_gradients),
         "tp_messages_unknown": (plans.tp > 1) & (not workload.has_tp_messages),
@@ -238,10 +248,9 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     if modelled is None or workload.sequence is None:
         return {"experts_not_divisible_by_ep": plans.experts % plans.ep != 0}
     keys = keys_of(modelled, key_table(plans, np.arange(len(plans.tp))))
-    codes = refusals(modelled.model, keys, workload.sequence)
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
-    refused = {reason: codes == code for code, reason in enumerate(REFUSALS) if reason in REASON}
     narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
+    refused = refusals(modelled.model, keys, workload.sequence)
     return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
@@ -341,17 +350,19 @@ def micro_batches_unfit(plans: Plans) -> dict[str, Bools]:
 
     All rules about `ga` but that of a global batch too large; they read nothing else of a plan but BESIDE_GA.
     """
-    event = plans.fidelity == EVENT
-    megatron = event & (plans.vpp > 1) & (plans.schedule == ONE_F_ONE_B)
+    event, asks = plans.fidelity == EVENT, MICRO_BATCHES[plans.schedule]
+    megatron = event & (plans.vpp > 1) & (asks == IN_GROUPS)
     group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
     rounds = np.maximum(plans.ga // plans.pp, 1)
     blocks = np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * (plans.pp * plans.vpp) * plans.ga
+    too_few = (asks == TWICE_PP) & (plans.ga < 2 * plans.pp)
+    odd = (PLACEMENT[plans.schedule] == BOTH_WAYS) & (plans.ga % 2 != 0)  # two directions share them out
     return {
         "global_batch_not_divisible": plans.ga == 0,
-        "dualpipe_needs_more_microbatches": event & _too_few_for_dualpipe(plans),
+        "dualpipe_needs_more_microbatches": event & (too_few | odd),
         "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
         "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
-        "microbatches_not_in_rounds": event & (plans.schedule == INTERLEAVED_ZB) & (plans.ga % rounds != 0),
+        "microbatches_not_in_rounds": event & (asks == IN_ROUNDS) & (plans.ga % rounds != 0),
         "step_too_large": event & (blocks > MAX_BLOCKS),
     }
 
@@ -361,10 +372,3 @@ def _group_fits(plans: Plans, group: Ints) -> Bools:
     left = plans.ga % group
     fits: Bools = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
     return fits
-
-
-def _too_few_for_dualpipe(plans: Plans) -> Bools:
-    """Plans of DualPipe or DualPipeV with fewer micro-batches than it needs, or an odd number for two directions."""
-    dual, in_v = plans.schedule == DUALPIPE, plans.schedule == DUALPIPEV
-    few: Bools = ((dual | in_v) & (plans.ga < 2 * plans.pp)) | (dual & (plans.ga % 2 != 0))
-    return few

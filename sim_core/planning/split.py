@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT, V, virtual_of
+from sim_core.engine.codes import virtual_of
+from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT, V
 from sim_core.jit import inner_kernel, kernel, outer_kernel
 from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, SPLIT_COLUMNS, Plans
 from sim_core.workloads.workload import Arrays

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of
+from sim_core.engine.codes import chunks_of, rounds_of
 from sim_core.engine.program import DOWN, KINDS, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
+from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.planning.columns import Plan
 

@@ -15,8 +15,9 @@ from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shar
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, virtual_of
+from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
+from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.models.precision import GATHERED

@@ -24,8 +24,9 @@ from sim_core.costing.case import (
 from sim_core.costing.collectives import send_s
 from sim_core.costing.fabric import crowded_send
 from sim_core.costing.groups import N_GROUPS
-from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_of
+from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Program
+from sim_core.engine.schedules import PAIRS, PLACEMENT, SPLITS
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, LAUNCH_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE

@@ -16,17 +16,9 @@ from sim_core.costing.case import Case, collective_of, shard_ranks
 from sim_core.costing.compute import once_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.costing.parameters import stage_factor
-from sim_core.engine.codes import (
-    BOTH_WAYS,
-    LOOP,
-    LOOPED_BFS,
-    PLACEMENT,
-    V,
-    chunks_of,
-    following_cell,
-    virtual_of,
-)
+from sim_core.engine.codes import chunks_of, following_cell, virtual_of
 from sim_core.engine.program import DOWN, STREAMS, Program, Times, message_into
+from sim_core.engine.schedules import BOTH_WAYS, LOOP, LOOPED_BFS, PLACEMENT, V
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.columns import Plan

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Case, shares_nics
 from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
-from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
+from sim_core.engine.codes import chunks_of, neighbour_stage, rounds_of
 from sim_core.engine.program import (
     CLEARED,
     CROWDED,
@@ -31,6 +31,7 @@ from sim_core.engine.program import (
     UP,
     Program,
 )
+from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan

@@ -9,17 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED
 from sim_core.costing.case import Case
-from sim_core.engine.codes import (
-    CHUNK_MASK,
-    CHUNK_SHIFT,
-    PAIRED,
-    PAIRS,
-    PART_MASK,
-    PART_SHIFT,
-    PLACEMENT,
-    chunks_of,
-    row_of,
-)
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, PAIRED, PART_MASK, PART_SHIFT, chunks_of, row_of
 from sim_core.engine.program import (
     DOWN,
     MESSAGES,
@@ -33,6 +23,7 @@ from sim_core.engine.program import (
     message_into,
     sender_of,
 )
+from sim_core.engine.schedules import PAIRS, PLACEMENT
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import (
     BUBBLE,

@@ -18,8 +18,6 @@ from sim_core.engine.codes import (
     PAIRED,
     PART_MASK,
     PART_SHIFT,
-    PLACEMENT,
-    SPLITS,
     WEIGHTS,
     WHOLE,
     chunks_of,
@@ -42,6 +40,7 @@ from sim_core.engine.lanes import (
     WORKS,
 )
 from sim_core.engine.program import DOWN, UP, WEIGHT
+from sim_core.engine.schedules import PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, PP_EXPOSED, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at

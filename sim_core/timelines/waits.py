@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, V, chunks_of, virtual_of
+from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.lanes import END_S, MESSAGE_S, STAGE
+from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, V
 from sim_core.metrics import CP_EXPOSED, DP_EXPOSED, EP_EXPOSED, STEP_TIME, TP_EXPOSED
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran

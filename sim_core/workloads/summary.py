@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sim_core.terms import COLLECTIVES
 from sim_core.workloads.workload import DP, DP_EP, FORWARD, GROUP_NAMES, NO_COMM, REDUCE_GRADIENTS, Floats, Workload
-
-COLLECTIVE_NAMES = ("none", "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +83,6 @@ def _traffic(workload: Workload, runs: Floats) -> tuple[Traffic, ...]:
             n, total = sums.get((per_step, group, kind), (0.0, 0.0))
             sums[per_step, group, kind] = (n + float(count), total + float(count * size))
     return tuple(
-        Traffic(group=GROUP_NAMES[group], collective=COLLECTIVE_NAMES[kind], per_step=per_step, count=n, bytes=total)
+        Traffic(group=GROUP_NAMES[group], collective=COLLECTIVES[kind].name, per_step=per_step, count=n, bytes=total)
         for (per_step, group, kind), (n, total) in sorted(sums.items())
     )

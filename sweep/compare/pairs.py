@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import duckdb
 
-from sim_core import HARDWARE_KEYS, PARTS, PLAN_DEFAULTS, SpecError, nearest
+from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, nearest
 from sweep.folder import Location
 from sweep.query import columns_of, opened
 from sweep.store import Store
 
-LATER: Final = ("cp_exposed_s", "launch_s")
+LATER: Final = tuple(row.name for row in METRIC_ROWS if row.later)
 """Parts of a step that results of earlier versions lack: they are 0 there."""
 SIDES: Final = ("old", "new")
 _NUMBER: Final = "plan"

@@ -9,17 +9,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Workload
+from sim_core import Workload, schedules_to_try
 from sweep.evaluation import evaluate
 from sweep.explaining.plan import NETWORK, fields_of, network_of, sweep_around
 from sweep.reopening import Reopened
 from sweep.spec import Value
 
 Change = dict[str, Value]
-SCHEDULES_OF_ONE: Final = ("1f1b", "zb-h1", "zb-h2")
-SCHEDULES_OF_TWO: Final = ("1f1b", "interleaved-zb", "zb-v", "v-half", "dualpipev")
-SCHEDULES_OF_MORE: Final = ("1f1b", "looped-bfs", "interleaved-zb")
-"""Schedules that are worth a look, by the number of chunks of a stage."""
 ELSEWHERE: Final = ("all_gpus", "global_batch", NETWORK, "precision", "expert_imbalance")
 """Changes of the job or its machine, not of the plan alone."""
 
@@ -111,8 +107,7 @@ def _of_layers(workload: Workload, row: Mapping[str, Any]) -> Iterator[tuple[str
     half = max(workload.layers // (pp * vpp) // 2, 1)
     yield from _others("checkpointing", ("none", "selective", "full", f"block:{half}"), row)
     if pp > 1:
-        known = SCHEDULES_OF_ONE if vpp == 1 else SCHEDULES_OF_TWO if vpp == 2 else SCHEDULES_OF_MORE
-        yield from _others("schedule", known, row)
+        yield from _others("schedule", schedules_to_try(vpp), row)
         yield from _others("layer_split", ("balanced", "embedding_and_loss_as_layer"), row)
 
 

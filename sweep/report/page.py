@@ -8,29 +8,18 @@ from importlib.resources import files
 from typing import Any, Final
 
 from sim_core import short
+from sweep.columns import PERCENT, REPORTED
 from sweep.show.html import document, table
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell
 
-LABELS: Final = {
-    "step_time_s": "step time",
-    "samples_per_s": "samples/s",
-    "gpu_s_per_sample": "GPU-s/sample",
-    "mfu": "MFU",
-    "peak_memory_bytes": "peak memory",
-    "usd": "USD",
-    "gpu_hours": "GPU-hours",
-    "all_gpus": "GPUs",
-    "micro_batch": "micro-batch",
-    "global_batch": "global batch",
-}
-PLAN_MEASURES: Final = ("step_time_s", "samples_per_s", "gpu_s_per_sample", "mfu", "peak_memory_bytes", "gpu_hours", "usd")
+LABELS: Final = {**REPORTED, "all_gpus": "GPUs", "micro_batch": "micro-batch", "global_batch": "global batch"}
 
 
 def report_page(content: Mapping[str, Any]) -> str:
     """The page of `content_of` a result."""
     names = [axis["name"] for axis in content["axes"]]
     rows = content["rows"]
-    shown = [name for name in dict.fromkeys((content["by"], *PLAN_MEASURES)) if any(v is not None for v in rows.get(name, ()))]
+    shown = [name for name in dict.fromkeys((content["by"], *REPORTED)) if any(v is not None for v in rows.get(name, ()))]
     labels = {name: [_label(name), _unit(name)] for name in (*names, *rows, *content["parts"])}
     data = {key: value for key, value in content.items() if key not in ("provenance", "validation")}
     script = (files("sweep.report") / "report.js").read_text(encoding="utf-8")
@@ -42,7 +31,7 @@ def _label(name: str) -> str:
 
 
 def _unit(name: str) -> str:
-    if name in ("mfu", "hfu", "goodput"):
+    if name in PERCENT:
         return "%"
     for end, unit in (
         ("per_s", ""),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sweep.columns import REPORTED
 from sweep.query import columns_of
 from sweep.selection import ordering, quoted
 
@@ -18,7 +19,6 @@ Ints = npt.NDArray[np.int64]
 
 MOST_VALUES: Final = 40
 """Values of an axis that is drawn as such; one with more is left to the ranking."""
-MEASURES: Final = ("step_time_s", "samples_per_s", "gpu_s_per_sample", "mfu", "peak_memory_bytes", "gpu_hours", "usd")
 IDENTITY: Final = ("plan", "fidelity", "dp")
 _WIDEST: Final = 1 << 20
 """Integers within this range are coded by counting."""
@@ -58,7 +58,7 @@ def read_columns(connection: duckdb.DuckDBPyConnection, provenance: dict[str, An
     names = list(schema)
     plan_columns = [name for name in names[: names.index("status")] if name not in IDENTITY]
     by, descending = ordering(None, None, provenance, schema)[0]
-    measured = list(dict.fromkeys([by, *(name for name in MEASURES if name in schema)]))
+    measured = list(dict.fromkeys([by, *(name for name in REPORTED if name in schema)]))
     chosen = ", ".join(map(quoted, ["plan", "status", "reason", *plan_columns]))
     chosen += "".join(f", CAST({quoted(name)} AS DOUBLE) AS {quoted(name)}" for name in measured)
     table = connection.sql(f"SELECT {chosen} FROM results").to_arrow_table()

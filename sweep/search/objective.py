@@ -9,17 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import MEMORY, SpecError
-from sweep.columns import DEVICE_MEMORY, LONGER, MEASURES, SHORTER
+from sim_core import SpecError
+from sweep.columns import COLUMNS, LONGER, MEASURES, SHORTER, measures_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-RISES: Final = LONGER
-FALLS: Final = tuple(name for name in SHORTER if name != "hfu")
-"""Columns that can only rise, or fall, when the step takes longer; what recompute runs again is known only when simulated."""
-STEP: Final = "step_time_s"
-KNOWN: Final = (*MEMORY, DEVICE_MEMORY)
+RISES: Final = tuple(name for name in LONGER if COLUMNS[name].bounded)
+FALLS: Final = tuple(name for name in SHORTER if COLUMNS[name].bounded)
+"""Columns that can only rise, or fall, when the step takes longer."""
+KNOWN: Final = measures_of("memory")
 """Columns that are known without a simulation, as are those of the plan itself."""
 
 
@@ -59,9 +58,8 @@ class Objective:
     def cost_over(self, rows: pa.RecordBatch, ga: Ints, step_s: Floats) -> Floats:
         """The same of rows whose step takes a second, with other micro-batches, [m], and seconds, [rows, m]."""
         a_second = self.cost(rows)[:, None]
-        if self.column == STEP:
-            return a_second * step_s
-        steps = ga / rows.column("ga").to_numpy()[:, None]  # all other columns are of a sample or a token, or of a second
+        of_step = self.column in COLUMNS and COLUMNS[self.column].of == "step"
+        steps = 1.0 if of_step else ga / rows.column("ga").to_numpy()[:, None]  # of a sample or a token, or of a second
         found: Floats = a_second * steps / step_s if self.descending else a_second / steps * step_s
         return found
 

@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import EXPLANATIONS, MEMORY, PARTS, short
-from sweep.failures import GOODPUT
+from sweep.columns import measures_of
 from sweep.fidelity import Disagreement
 from sweep.search.candidates import BEATEN, WORSE
 from sweep.show.tables import SHORT_COLUMN, SHORT_PART, cell, print_table
-from sweep.stragglers import TAIL
 
 _COUNTED: Final = {
     "where": "the condition given to `rank` is false",
@@ -81,10 +80,10 @@ def print_plan(row: Mapping[str, Any], given: Set[str], notes: Sequence[str], co
             soft_wrap=True,
         )
     if row["step_time_p50_s"] is not None:
-        half, most = (short(row[name], "s") for name in TAIL)
+        half, most = (short(row[name], "s") for name in measures_of("tail"))
         console.print(f"with stragglers half of the steps take up to {half}, 95 % up to {most}", soft_wrap=True)
     if row["goodput"] is not None:
-        part, _, rate = (cell(name, row[name]) for name in GOODPUT)
+        part, _, rate = (cell(name, row[name]) for name in measures_of("goodput"))
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"
         told = f"goodput {part} with failures and a checkpoint every {every} of work: {rate} tokens/s"
         console.print(told, soft_wrap=True)

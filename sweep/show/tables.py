@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sim_core import short
-from sweep.columns import SHORT_NAMES, SHORT_PARTS
+from sweep.columns import PERCENT, SHORT_NAMES, SHORT_PARTS
 
 SHORT_PART: Final = {column: head for head, column in SHORT_PARTS.items()}
 SHORT_COLUMN: Final = {column: head for head, column in SHORT_NAMES.items()}
@@ -46,7 +46,7 @@ def cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        if name in ("mfu", "hfu", "goodput"):
+        if name in PERCENT:
             return f"{value:.1%}"
         if name.endswith("_s") and not name.endswith("per_s"):
             return short(value, "s") if abs(value) >= ROUNDING_S else "0"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import xml.etree.ElementTree as ET
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 from coverage import CoverageData
 
@@ -16,8 +19,12 @@ from tests.mutants.mutate import Mutant
 Test = tuple[str, str]
 """Module and function; all its parameters."""
 
+NO_TESTS = 5
+"""Pytest's exit code where all tests of a file are long."""
 PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long")
-CONFIG = "[run]\nbranch = false\ndynamic_context = test_function\nsource = sim_core,sweep\n"
+CONFIG = "[run]\nbranch = false\ndynamic_context = test_function\nsource = sim_core,sweep\nrelative_files = true\n"
+KEPT = ("sim_core", "sweep", "tests", "examples")
+"""Folders whose files decide what a test does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +35,16 @@ class Suite:
     settings: Mapping[str, str]
     memory_bytes: int | None = None
     limit_s: float = 1800.0
+    without: tuple[str, ...] = ()
+    """Names of files of tests that are left out: they start many processes."""
+
+    def files(self, root: Path) -> list[str]:
+        """Files of its tests, the largest first."""
+        found = [
+            path for folder in self.folders for path in (root / folder).rglob("test_*.py") if path.name not in self.without
+        ]
+        found.sort(key=lambda path: (-path.stat().st_size, path))
+        return [path.relative_to(root).as_posix() for path in found]
 
 
 @dataclass
@@ -55,25 +72,76 @@ class Reach:
         return chosen
 
 
-def measure(copy: Copy, suite: Suite) -> Reach:
-    """Run all tests of a suite once. Raises RuntimeError where one fails."""
-    (copy.root / ".coveragerc").write_text(CONFIG, encoding="utf-8")
-    report = copy.root / ".report.xml"
-    run = ["-m", "coverage", "run", "--rcfile", ".coveragerc", *PYTEST, *suite.folders]
-    code, output = copy.run([*run, "--junitxml", str(report)], suite.settings, suite.limit_s)
-    if code != 0:
-        raise RuntimeError(f"the tests do not pass without a fault (exit code {code}):\n{output[-4000:]}")
-    seconds: dict[Test, float] = defaultdict(float)
-    nodes: dict[Test, list[str]] = {}
-    for case in ET.parse(report).iter("testcase"):
-        module, name = _module(copy.root, case.attrib["classname"]), case.attrib["name"].partition("[")[0]
-        seconds[module, name] += float(case.attrib["time"])
+def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
+    """Run each file of tests of a suite once, or take what is kept of it. Raises RuntimeError where a test fails."""
+    root = copies[0].root
+    common = _hash_of_common(root)
+    free: SimpleQueue[Copy] = SimpleQueue()
+    for copy in copies:
+        (copy.root / ".coveragerc").write_text(CONFIG, encoding="utf-8")
+        free.put(copy)
+
+    def run(file: str) -> Path:
+        content = (root / file).read_bytes()
+        at = kept / hashlib.sha256(common + repr((file, suite)).encode() + content).hexdigest()[:24]
+        if not at.with_suffix(".xml").is_file():
+            copy = free.get()
+            try:
+                _run_one(copy, file, suite, at)
+            finally:
+                free.put(copy)
+        return at
+
+    kept.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(len(copies)) as pool:
+        done = list(pool.map(run, suite.files(root)))
+    reach = Reach({}, {}, {})
+    for at in done:
+        _add(reach, root, at)
+    return reach
+
+
+def _hash_of_common(root: Path) -> bytes:
+    """Of all files but those of tests."""
+    common = hashlib.sha256()
+    for path in sorted(path for folder in KEPT for path in (root / folder).rglob("*") if path.is_file()):
+        if not path.name.startswith("test_") and "__pycache__" not in path.parts:
+            common.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return common.digest()
+
+
+def _run_one(copy: Copy, file: str, suite: Suite, at: Path) -> None:
+    """Run the tests of one file; what they reach goes to `at`.coverage, how long they take to `at`.xml."""
+    report, data = copy.root / ".report.xml", copy.root / ".coverage"
+    run = ["-m", "coverage", "run", "--rcfile", ".coveragerc", *PYTEST, file, "--junitxml", str(report)]
+    code, output = copy.run(run, suite.settings, suite.limit_s)
+    if code not in (0, NO_TESTS):
+        raise RuntimeError(f"{file} does not pass without a fault (exit code {code}):\n{output[-4000:]}")
+    shutil.move(data, at.with_suffix(".coverage"))
+    shutil.move(report, at.with_suffix(".xml"))
+
+
+def _add(reach: Reach, root: Path, at: Path) -> None:
+    """Add what one file of tests reaches."""
+    mine: set[Test] = set()
+    for case in ET.parse(at.with_suffix(".xml")).iter("testcase"):
+        module, name = _module(root, case.attrib["classname"]), case.attrib["name"].partition("[")[0]
+        mine.add((module, name))
+        reach.seconds[module, name] = reach.seconds.get((module, name), 0.0) + float(case.attrib["time"])
         inner = case.attrib["classname"].removeprefix(module).strip(".").split(".")
         node = "::".join([module.replace(".", "/") + ".py", *filter(None, inner), name])
-        held = nodes.setdefault((module, name), [])
-        if node not in held:
-            held.append(node)
-    return _reach(copy.root, dict(seconds), nodes)
+        nodes = reach.nodes.setdefault((module, name), [])
+        if node not in nodes:
+            nodes.append(node)
+    data = CoverageData(str(at.with_suffix(".coverage")))
+    data.read()
+    tests = {context: _test(root, context) for context in data.measured_contexts() if context}
+    for file in data.measured_files():
+        reach.executed.setdefault(file, set()).update(data.lines(file) or [])
+        by_line = reach.by_line.setdefault(file, {})
+        for line, contexts in data.contexts_by_lineno(file).items():
+            of_line = {tests[context] for context in contexts if context} & mine
+            by_line.setdefault(line, []).extend(sorted(of_line))
 
 
 def _module(root: Path, name: str) -> str:
@@ -81,21 +149,6 @@ def _module(root: Path, name: str) -> str:
     while name and not (root / (name.replace(".", "/") + ".py")).is_file():
         name = name.rpartition(".")[0]
     return name
-
-
-def _reach(root: Path, seconds: dict[Test, float], nodes: dict[Test, list[str]]) -> Reach:
-    data = CoverageData(str(root / ".coverage"))
-    data.read()
-    reach = Reach(seconds, nodes, {})
-    tests = {context: _test(root, context) for context in data.measured_contexts() if context}
-    for path in data.measured_files():
-        file = Path(path).resolve().relative_to(root.resolve()).as_posix()
-        reach.executed[file] = set(data.lines(path) or [])
-        reach.by_line[file] = {
-            line: sorted({tests[context] for context in contexts if tests.get(context) in seconds})
-            for line, contexts in data.contexts_by_lineno(path).items()
-        }
-    return reach
 
 
 def _test(root: Path, context: str) -> Test:

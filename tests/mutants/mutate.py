@@ -113,17 +113,21 @@ def _lines(node: Node, place: Place) -> tuple[int, int]:
     return place[0], place[0]
 
 
-def sample(of_file: Sequence[Mutant], count: int | None, rng: random.Random) -> list[Mutant]:
+def sample(every: Sequence[Mutant], count: int | None, rng: random.Random) -> list[Mutant]:
     """One mutant of each of `count` places drawn at random, of all places where None: so no sign with many replacements
     outweighs the rest. Mutants that differ in the occurrence alone (5 -> 6, 5 -> 4) share a place."""
-    by_place: dict[tuple[Place, bool], list[Mutant]] = defaultdict(list)
-    for mutant in of_file:
-        by_place[mutant.place, mutant.operator in OWN].append(mutant)
-    places = sorted(by_place)
-    drawn = places if count is None or count >= len(places) else sorted(rng.sample(places, count))
+    by_place = _by_place(every)
+    drawn = list(by_place) if count is None or count >= len(by_place) else sorted(rng.sample(list(by_place), count))
     return [rng.choice(by_place[place]) for place in drawn]
 
 
-def places(of_file: Sequence[Mutant]) -> int:
-    """How many places a sample of a file is drawn from."""
-    return len({(mutant.place, mutant.operator in OWN) for mutant in of_file})
+def places(every: Sequence[Mutant]) -> int:
+    """How many places a sample is drawn from."""
+    return len(_by_place(every))
+
+
+def _by_place(every: Sequence[Mutant]) -> dict[tuple[str, Place, bool], list[Mutant]]:
+    by_place: dict[tuple[str, Place, bool], list[Mutant]] = defaultdict(list)
+    for mutant in sorted(every):
+        by_place[mutant.file, mutant.place, mutant.operator in OWN].append(mutant)
+    return by_place

@@ -10,7 +10,7 @@ import pytest
 from cosmic_ray.mutating import mutate_code
 
 from tests.conftest import ROOT
-from tests.mutants.__main__ import KILLED, NOT_REACHED, SURVIVED, Verdict, files, judge, score, wilson
+from tests.mutants.__main__ import KILLED, NOT_REACHED, SURVIVED, Verdict, files, judge, report, wilson
 from tests.mutants.choose import Reach, Suite
 from tests.mutants.copies import Copy
 from tests.mutants.mutate import Mutant, mutants, places, sample
@@ -65,7 +65,7 @@ def test_the_files_are_found() -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    yield Copy.make(tmp_path_factory.mktemp("copies") / "0")
+    return Copy.make(tmp_path_factory.mktemp("copies") / "0")
 
 
 TEST = "import sim_core.units\n\ndef test_it():\n    assert sim_core.units.quantity('3 s', 's') == 3\n"
@@ -97,19 +97,19 @@ def test_code_runs_on_the_sources_of_the_copy_and_not_for_ever(copy: Copy) -> No
     assert copy.run(["-c", "while True: pass"], {}, 0.5)[0] is None
 
 
-def verdicts(file: str, outcomes: list[str]) -> list[Verdict]:
-    return [
-        Verdict(mutant=Mutant(file, (k, 0), "", 0, (k, k)), outcome=outcome, tests=1, how="", diff="")
-        for k, outcome in enumerate(outcomes)
-    ]
+def test_the_bar_counts_all_rooms_together(capsys: pytest.CaptureFixture[str]) -> None:
+    def verdicts(file: str, outcomes: list[str]) -> list[Verdict]:
+        mutant = [Mutant(file, (k, 0), "", 0, (k, k)) for k in range(len(outcomes))]
+        return [
+            Verdict(mutant=m, outcome=outcome, tests=1, how="", diff="") for m, outcome in zip(mutant, outcomes, strict=True)
+        ]
 
-
-def test_the_score_weighs_files_by_their_places() -> None:
-    found = verdicts("large", [KILLED] * 4 + [SURVIVED, NOT_REACHED]) + verdicts("small", [SURVIVED] * 2)
-    share, half = score(found, {"large": 600, "small": 200})
-    assert share == pytest.approx(0.75 * 4 / 6)
-    assert 0.1 < half < 0.4
-    assert score(found, {"large": 6, "small": 2})[1] == 0  # nothing was left to chance
+    well, badly = verdicts("a/large.py", [KILLED] * 18), verdicts("b/small.py", [SURVIVED, NOT_REACHED])
+    assert report([*well, *badly])
+    assert not report([*well[1:], *badly])
+    told = capsys.readouterr().out
+    assert "b/small.py:0 survived" in told
+    assert "all                               20      18  90.0%" in told
 
 
 def test_an_interval_holds_its_share() -> None:

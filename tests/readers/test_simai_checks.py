@@ -131,7 +131,8 @@ def test_each_artefact_is_found_with_its_effect(tmp_path: Path, text: str, name:
     check = fired(read(tmp_path, text))[name]
     if effect_s is not None:
         assert check.effect_s == pytest.approx(effect_s, rel=1e-4)
-    assert check.effect_s is not None and check.share is not None
+    assert check.effect_s is not None
+    assert check.share is not None
     assert not check.kept
     assert check.found in check.full()
 
@@ -175,7 +176,9 @@ def test_the_model_behind_a_deepseek_is_the_same_behind_every_plan(tmp_path: Pat
     dense = 32 * layer + 50257 * h
     for plan in (Plan(tp=4, pp=2, ep=2, dp=16), Plan(tp=2, pp=4, ep=8, dp=16), Plan(tp=8, ep=4)):
         model = read(tmp_path, str(Text(DEEPSEEK, plan))).implied
-        assert model is not None and not model.approximate and not model.missing
+        assert model is not None
+        assert not model.approximate
+        assert not model.missing
         assert model.parameters == pytest.approx(dense + routed, rel=1e-9)
         assert model.active == pytest.approx(dense + routed * 8 / 64, rel=1e-9)
 
@@ -207,7 +210,8 @@ def test_wrong_facts_about_tokens_are_told(tmp_path: Path) -> None:
 def test_the_model_is_the_same_behind_every_plan(tmp_path: Path, tp: int, pp: int) -> None:
     """12 h^2 a layer and the embedding once, though each stage's file counts it four times."""
     model = read(tmp_path, dense_text(tp=tp, pp=pp)).implied
-    assert model is not None and not model.approximate
+    assert model is not None
+    assert not model.approximate
     assert (model.layers, model.hidden, model.sequence) == (LAYERS, HIDDEN, SEQUENCE)
     assert model.parameters == LAYERS * 12 * HIDDEN**2 + WORDS * HIDDEN
 
@@ -224,27 +228,33 @@ def test_norms_on_every_rank_do_not_hide_a_third_matrix(tmp_path: Path) -> None:
     of_a_layer = 4 * 4096**2 + 3 * 4096 * 10880 + 2 * 4096
     for tp in (2, 8):
         model = read(tmp_path, str(Text(replace(DENSE, sequence_parallel=True), Plan(tp=tp)))).implied
-        assert model is not None and model.parameters == 32 * of_a_layer + 50257 * 4096
+        assert model is not None
+        assert model.parameters == 32 * of_a_layer + 50257 * 4096
 
 
 def test_an_mlp_of_another_width_must_be_given(tmp_path: Path) -> None:
     """One sum of parameters does not tell vocabulary and width apart."""
     model = read(tmp_path, dense_text(width=3000)).implied
-    assert model is not None and model.approximate
+    assert model is not None
+    assert model.approximate
     assert any("workload.ffn" in line for line in model.missing)
     model = read(tmp_path, dense_text(width=3000), ffn=3000).implied
-    assert model is not None and not model.approximate
+    assert model is not None
+    assert not model.approximate
     assert model.parameters == LAYERS * (4 * HIDDEN**2 + 2 * HIDDEN * 3000) + WORDS * HIDDEN
 
 
 def test_a_token_meets_some_of_the_experts(tmp_path: Path) -> None:
     """The vocabulary follows from the file; experts per layer must be given."""
     model = read(tmp_path, moe_text()).implied
-    assert model is not None and model.active is None
+    assert model is not None
+    assert model.active is None
     assert model.vocabulary == WORDS
     assert any("workload.experts" in line for line in model.missing)
     model = read(tmp_path, moe_text(), experts=8).implied
-    assert model is not None and model.active is not None and model.parameters is not None
+    assert model is not None
+    assert model.active is not None
+    assert model.parameters is not None
     experts = LAYERS * 8 * 2 * HIDDEN * 2048
     norms = LAYERS * 2 * HIDDEN  # both ranks hold them
     dense = LAYERS * 4 * HIDDEN**2 + norms + WORDS * HIDDEN
@@ -351,7 +361,8 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
     try:
         changed = with_records(text, choices_of(records))
     except SpecError as error:
-        assert "\n" not in str(error) and str(error).startswith("workload.records: ")
+        assert "\n" not in str(error)
+        assert str(error).startswith("workload.records: ")
     else:
         assert all(check.full() for check in checks_of(file_of(changed, Given()), choices_of(records)))
 

@@ -75,7 +75,7 @@ def experts(*, exchanged: Sent = ROUTED, counted: Sent = COUNTED, attention: Sen
 
 def reason(workload: Workload, hardware: HardwareTable, **plan: int) -> str:
     base = {"tp": workload.base.tp, "pp": workload.base.pp, "ep": workload.base.ep, "all_gpus": workload.base.all_gpus}
-    return REASONS[simulate(workload, hardware, make_plans(workload, **{**base, **plan})).reason[0]]
+    return REASONS[int(simulate(workload, hardware, make_plans(workload, **{**base, **plan})).reason[0])]
 
 
 # pipeline sends

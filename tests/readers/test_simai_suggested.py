@@ -58,7 +58,8 @@ def test_the_sequence_is_solved_where_a_text_is_cut_before_it(tmp_path: Path) ->
 def test_a_deepseek_is_suggested_with_its_latents_and_experts(tmp_path: Path, shared: bool) -> None:
     model = replace(DEEPSEEK, hidden=7168, heads=40, vocabulary=128256, shared=shared, dense_layers=3 * shared)
     found, comments = suggest_model(write(tmp_path, str(Text(model, Plan(tp=4, pp=2, ep=2, dp=16)))), Facts(micro_batch=1))
-    assert found.mla is not None and found.experts is not None
+    assert found.mla is not None
+    assert found.experts is not None
     assert (found.layers, found.hidden, found.heads, found.vocabulary) == (32, 7168, 40, 128256)
     assert (found.mla.q_rank, found.mla.kv_rank, found.ffn) == (1536, 512, 2048 if shared else None)
     experts = found.experts

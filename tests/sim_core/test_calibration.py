@@ -195,7 +195,8 @@ def test_a_recompute_in_attentions_messages_is_not_the_hidden_size(tmp_path: Pat
     for a in (Plan(tp=1, pp=2, micro_batch=2), Plan(tp=2, pp=1, micro_batch=2)):
         text = write(tmp_path, str(Text(model, a, profiled=False)))
         plain, _ = read_workload(text, Facts(micro_batch=2))
-        assert plain.implied is not None and plain.implied.hidden == 4096
+        assert plain.implied is not None
+        assert plain.implied.hidden == 4096
         assert any("attention sends 67.11 MB, mlp_column 33.55 MB: the smaller" in note for note in plain.notes)
         work, _ = read_calibrated(text, Facts(micro_batch=2), numbers(model), STACK, H20)
         b = Plan(tp=4, pp=2, ga=8)

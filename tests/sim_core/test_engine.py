@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, GPIPE, MICRO_BATCH_SHIFT, ONE_F_ONE_B
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
+from sim_core.engine.orders import fill_order
 from sim_core.engine.program import DOWN, UP, Shape
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.schedules import GPIPE, ONE_F_ONE_B
 from tests.pipelines import Pipeline, run_one
 from tests.pipelines import pipeline as empty_pipeline
 

@@ -13,23 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
-from sim_core.engine.codes import (
-    DEEPSPEED,
-    DUALPIPE,
-    DUALPIPEV,
-    GPIPE,
-    INTERLEAVED_ZB,
-    LOOPED_BFS,
-    ONE_F_ONE_B,
-    PAIRED,
-    PART_MASK,
-    PART_SHIFT,
-    PLACEMENT,
-    SPLITS,
-    ZB_H1,
-    V,
-    row_of,
-)
+from sim_core.engine.codes import PAIRED, PART_MASK, PART_SHIFT, row_of
 from sim_core.engine.lanes import ALONE_S, CROWDED_S, END_S, READY_S, SLOWED_S, STAGE, WORKS, Lanes, run_lanes
 from sim_core.engine.program import (
     CLEARED,
@@ -47,6 +31,19 @@ from sim_core.engine.program import (
     Program,
     Shape,
     Times,
+)
+from sim_core.engine.schedules import (
+    DEEPSPEED,
+    DUALPIPE,
+    DUALPIPEV,
+    GPIPE,
+    INTERLEAVED_ZB,
+    LOOPED_BFS,
+    ONE_F_ONE_B,
+    PLACEMENT,
+    SPLITS,
+    ZB_H1,
+    V,
 )
 from sim_core.engine.sequence import EVENTS, LEFT, PIECE, SLOTS, fill_next, fill_sequence
 from sim_core.jit import outer_kernel

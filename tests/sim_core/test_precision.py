@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sim_core import (
-    PRECISION_NAMES,
     REASONS,
     HardwareTable,
     Results,
@@ -30,6 +29,7 @@ from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER
 from tests.conftest import make_plans
 
@@ -149,7 +149,7 @@ def test_devices_have_precisions(preset: str, refused: set[str]) -> None:
 
 def test_plans_that_frameworks_refuse(gpt7b: Workload, h100: HardwareTable) -> None:
     def reason(work: Workload, **plan: Any) -> str:
-        return REASONS[run(work, **plan).reason[0]]
+        return REASONS[int(run(work, **plan).reason[0])]
 
     assert reason(workload(stack="megatron-2022"), precision="fp8_delayed") == "precision_not_in_stack"
     assert reason(workload(stack="megatron-2022"), precision="fp16") == ""

@@ -6,27 +6,29 @@ what a stage takes beyond its work: of the makespan (first start to last end of 
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, trace, workload_from_model
+from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, sends_in_background, trace, workload_from_model
 from sim_core.costing.in_flight import MOMENTS, count_in_flight
-from sim_core.engine.codes import (
-    BOTH_WAYS,
-    CHUNK_MASK,
-    CHUNK_SHIFT,
-    MICRO_BATCH_SHIFT,
-    PLACEMENT,
-    chunks_of,
-    most_scratch,
-    rounds_of,
-    row_of,
-)
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, chunks_of, most_scratch, rounds_of, row_of
+from sim_core.engine.orders import fill_order
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Shape
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.schedules import (
+    ANY_VPP,
+    BACKGROUND,
+    BOTH_WAYS,
+    IN_GROUPS,
+    PLACEMENT,
+    ROWS,
+    WHOLE_BACKWARDS,
+    Schedule,
+)
 from tests.pipelines import pipeline, run_one
 
 TIMES = [(1.0, 1.0, 1.0), (2.0, 2.0, 1.0), (3.0, 4.0, 2.0), (2.0, 3.0, 4.0), (2.0, 1.0, 3.0)]
@@ -76,6 +78,35 @@ def codes_of(name: str, pp: int, ga: int, vpp: int = 1, group: int = 0) -> list[
         [f"{words[c & 7]}{(c >> CHUNK_SHIFT) & CHUNK_MASK}.{c >> MICRO_BATCH_SHIFT}" for c in row if c >= 0]
         for row in order.reshape(pp, -1)
     ]
+
+
+FORMS = [row for row in ROWS if row.bubble]
+
+
+@pytest.mark.parametrize("row", FORMS, ids=[row.name for row in FORMS])
+def test_the_closed_form_of_every_row(row: Schedule) -> None:
+    """The bubble that the ledger states, wherever its condition holds and the schedule takes the numbers."""
+    compared = 0
+    for p, m, v in itertools.product((2, 3, 4, 8), (1, 3, 4, 8, 12, 17), (1, 2, 3)):
+        fits = (row.vpp in (ANY_VPP, v)) and (row.micro_batches != IN_GROUPS or v == 1 or m % p == 0)
+        for seconds in TIMES if fits else ():
+            names = dict(zip("FIW", seconds, strict=True)) | {"T": sum(seconds), "p": p, "m": m, "v": v, "max": max}
+            if row.holds_if and not eval(row.holds_if, {}, names):
+                continue
+            assert play(row.name, p, m, v, seconds=seconds).makespan == pytest.approx(eval(row.bubble, {}, names)), (p, m, v)
+            compared += 1
+    assert compared >= 12
+
+
+def test_a_row_must_say_how_it_sends() -> None:
+    """Every schedule says it, and how it does it is what its plans do."""
+    said = {field.name: getattr(ROWS[0], field.name) for field in dataclasses.fields(ROWS[0])}
+    for field in ("order", "placement", "backwards", "sends", "sends_otherwise", "vpp", "micro_batches", "bubble"):
+        with pytest.raises(TypeError, match=field):
+            Schedule(**{name: value for name, value in said.items() if name != field})
+    every = np.arange(len(ROWS))
+    assert sends_in_background(every, np.ones_like(every)).tolist() == [int(row.sends == BACKGROUND) for row in ROWS]
+    assert all(row.sends == BACKGROUND for row in ROWS if row.backwards != WHOLE_BACKWARDS)
 
 
 PP_GA = [(1, 3), (2, 4), (4, 8), (4, 13), (8, 24)]

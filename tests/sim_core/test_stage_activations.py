@@ -11,8 +11,9 @@ from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, shape
 from sim_core import plans as plans_of
 from sim_core.costing.in_flight import count_in_flight
 from sim_core.costing.stage_activations import micro_batches_to_fill
-from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, DEEPSPEED, GPIPE, ONE_F_ONE_B, row_of
-from sim_core.engine.schedule import fill_order
+from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
+from sim_core.engine.orders import fill_order
+from sim_core.engine.schedules import DEEPSPEED, GPIPE, ONE_F_ONE_B
 from tests.conftest import make_plans
 from tests.model_plans import MODELS, drawn, machines, workload_of
 

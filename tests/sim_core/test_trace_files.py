@@ -234,7 +234,8 @@ def test_the_start_is_the_recorded_plan(tmp_path: Path) -> None:
     assert start.error == pytest.approx(0.0, abs=0.01)
     small = hardware_table([read_hardware("A800-80G-SXM").with_values({"memory": "1 GB"})], None)
     full = start_of(replace(workload, gradients_known=(True, True)), small)
-    assert full is not None and (full.reason == "" or np.isnan(full.simulated_s))
+    assert full is not None
+    assert full.reason == "" or np.isnan(full.simulated_s)
 
 
 def test_a_step_that_is_cut_is_not_the_median(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def sweep(*arguments: object) -> CompletedProcess[str]:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", line)
+        patch.setattr(sys.modules["__main__"], "__package__", None, raising=False)  # else `python -m pytest` names the command
         try:
             run()
         except SystemExit as stop:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError, count, read_hardware
-from sweep.budget import COSTS, Budget, costs
+from sweep.budget import Budget, costs
+from sweep.columns import measures_of
 from sweep.execution import run_sweep
 from sweep.executors.inline import InlineExecutor
 from sweep.store import Store
@@ -47,7 +48,7 @@ def test_a_plan_takes_its_gpus_for_as_long_as_its_tokens_last(write_spec: SpecWr
 @pytest.mark.parametrize(
     ("sets", "unknown"),
     [
-        (["budget=null"], COSTS),
+        (["budget=null"], measures_of("cost")),
         (["budget.usd_per_gpu_hour=null"], ("usd",)),
         (["hardware.power=0 W"], ("energy_mwh",)),
     ],
@@ -56,7 +57,7 @@ def test_what_is_not_given_is_unknown(write_spec: SpecWriter, sets: list[str], u
     ok = [row for row in rows_of(prepared_of(write_spec(**MODEL, budget=BUDGET), *sets)) if row["status"] == "ok"]
     assert ok
     for row in ok:
-        assert [name for name in COSTS if row[name] is None] == list(unknown)
+        assert [name for name in measures_of("cost") if row[name] is None] == list(unknown)
         assert row["hfu"] >= row["mfu"]
 
 

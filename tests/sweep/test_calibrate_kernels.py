@@ -183,7 +183,8 @@ def test_attention_is_taken_from_the_fastest_kernel_unless_it_is_another(tmp_pat
     told = sweep("calibrate", "kernels", slow, "-o", tmp_path / "b.yaml")
     assert "left out, 1.90 x the preset: flash of this PyTorch is another kernel" in told.stdout
     found = read_hardware(str(tmp_path / "b.yaml")).surface
-    assert found is not None and found.attention == ()
+    assert found is not None
+    assert found.attention == ()
 
 
 def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ def ranks_of(nodes: int, each: int, gpu: str = "NVIDIA H100 80GB HBM3") -> str:
         "#",
         "# Using devices",
     ]
-    for rank in range(nodes * each):
-        lines.append(
-            f"#  Rank {rank:2} Group  0 Pid  {1000 + rank} on     host{rank // each} device {rank % each:2} [0000:1b:00] {gpu}"
-        )
+    lines += [
+        f"#  Rank {rank:2} Group  0 Pid  {1000 + rank} on     host{rank // each} device {rank % each:2} [0000:1b:00] {gpu}"
+        for rank in range(nodes * each)
+    ]
     return "\n".join([*lines, "NCCL version 2.26.2+cuda12.8", "#", ""])
 
 

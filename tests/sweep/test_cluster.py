@@ -185,20 +185,6 @@ def jobs() -> Iterator[DemoCluster]:
         yield cluster
 
 
-def test_a_job_ends_with_0_and_a_log_without_control_codes(
-    jobs: DemoCluster, spec: Path, tmp_path: Path, undisturbed: pa.Table
-) -> None:
-    out = tmp_path / "out"
-    entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "3"]
-    done = jobs.submit(entry, "--submission-id", "whole")
-    assert done.returncode == 0, done.stdout
-    log = JobSubmissionClient(jobs.dashboard).get_job_logs("whole")
-    assert "61,440 plans in" in log
-    assert "\x1b" not in log
-    assert "\r" not in log
-    assert rows(out).equals(undisturbed)
-
-
 def test_a_job_that_fails_says_why_in_its_last_lines(jobs: DemoCluster) -> None:
     entry = ["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"]
     done = jobs.submit(entry, "--submission-id", "refused")
@@ -211,7 +197,7 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     jobs: DemoCluster, spec: Path, tmp_path: Path, undisturbed: pa.Table
 ) -> None:
     out = tmp_path / "out"
-    entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "0"]
+    entry = ["python", "-m", "sweep", "run", str(spec), "--executor", "ray", "--out", str(out), "--top", "3"]
     patience = '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}'
     submitted = jobs.submit(entry, "--no-wait", "--submission-id", "stopped", "--runtime-env-json", patience)
     assert submitted.returncode == 0, submitted.stdout
@@ -223,7 +209,11 @@ def test_a_stopped_job_leaves_a_result_that_is_resumed(
     assert "Interrupted. Finished slices are in" in log
     assert "Traceback" not in log
     assert 0 < there(out) < undisturbed.num_rows
-    done = jobs.submit(entry)
+    done = jobs.submit(entry, "--submission-id", "resumed")
     assert done.returncode == 0, done.stdout
-    assert "were already there" in done.stdout
+    log = client.get_job_logs("resumed")
+    assert "were already there" in log
+    assert " plans in" in log
+    assert "\x1b" not in log, "a log has no control codes"
+    assert "\r" not in log
     assert rows(out).equals(undisturbed)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError, collective_seconds, read_hardware
-from sweep.validation.collectives import BAR_PERCENT, compare, published, summary
+from sweep.validation.collectives import BAR_PERCENT, Compared, compare, published, summary
 from tests.sweep.commands import sweep
 
 KNOWN_FAR = {
@@ -19,8 +19,14 @@ KNOWN_FAR = {
 """Tables with sizes that are off by more than a factor of 2, told in docs/network.md."""
 
 
-def test_the_cost_model_is_within_the_bars_on_stated_fabrics() -> None:
-    found = summary(compare(published()))
+@pytest.fixture(scope="module")
+def compared() -> list[Compared]:
+    """All published tables with what they take here."""
+    return compare(published())
+
+
+def test_the_cost_model_is_within_the_bars_on_stated_fabrics(compared: list[Compared]) -> None:
+    found = summary(compared)
     assert found.rows["large"] > 400
     assert found.rows["small"] > 200
     for name, bar in BAR_PERCENT.items():
@@ -48,11 +54,13 @@ SMALL = 1.01 * 2**20
         ("not stated", "all_reduce", 0.2),  # of A100s on 2 to 16 nodes: nothing was fitted to them
     ],
 )
-def test_small_messages_between_nodes_take_as_long_as_measured(fabric: str, operation: str, off: float) -> None:
+def test_small_messages_between_nodes_take_as_long_as_measured(
+    compared: list[Compared], fabric: str, operation: str, off: float
+) -> None:
     """Up to 1 MB the presets were 20 to 55 % too fast: the median over the sizes of all tables of a fabric and operation."""
     ratios = [
         ratio
-        for one in compare(published())
+        for one in compared
         if one.table.fabric == fabric and one.table.operation == operation and one.table.nodes > 1 and one.table.quality == "ok"
         for size, ratio in zip(one.table.sizes, one.ratios, strict=True)
         if size <= SMALL

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sweep.store import Store
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, rows, spec_in
 from tests.waiting import PATIENCE_S, until
 
@@ -38,6 +39,13 @@ def call(*arguments: object, expect: int = 0) -> str:
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == expect, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def here(*arguments: object, expect: int = 0) -> str:
+    """`call` in this process, where it makes no difference: a new one takes two seconds to start."""
+    done = sweep(*arguments)
+    assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
@@ -97,12 +105,11 @@ def undisturbed(spec: Path) -> pa.Table:
 def test_the_result_is_the_same_whatever_the_number_of_workers(write_spec: SpecWriter, tmp_path: Path) -> None:
     spec = write_spec()
     tables = []
-    for workers in (0, 1, 3):
+    for workers in (0, 2):
         call("run", spec, "--out", tmp_path / f"{workers}", "--workers", workers)
         tables.append(rows(tmp_path / f"{workers}"))
     assert tables[0].num_rows == 11_520
     assert tables[0].equals(tables[1])
-    assert tables[0].equals(tables[2])
 
 
 def ends_with_its_driver(workers: list[int]) -> None:
@@ -111,7 +118,7 @@ def ends_with_its_driver(workers: list[int]) -> None:
 
 
 def disturb(spec: Path, out: Path, undisturbed: pa.Table, kills: int, seed: int) -> None:
-    """Kill a worker or the driver once a random number of rows has been added, resume, `kills` times; then compare."""
+    """Kill a worker or the driver, in turn, at a random number of rows, and resume, `kills` times; then compare."""
     rng = random.Random(seed)
     killed = 0
     for _ in range(3 * kills):  # a run may end before its moment
@@ -125,7 +132,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, kills: int, seed: int)
         moment = before + 1 + rng.randrange(max(int(0.6 * (undisturbed.num_rows - before)), 1))
         process = started(spec, out, moment)
         workers = workers_of(process.pid)
-        if rng.random() < 0.5:
+        if (killed + seed) % 2:
             if workers:
                 with suppress(ProcessLookupError):  # it has just ended
                     os.kill(rng.choice(workers), signal.SIGKILL)
@@ -143,7 +150,7 @@ def disturb(spec: Path, out: Path, undisturbed: pa.Table, kills: int, seed: int)
 
 
 def test_kill_9_of_workers_and_driver(spec: Path, tmp_path: Path, undisturbed: pa.Table) -> None:
-    disturb(spec, tmp_path / "out", undisturbed, kills=3, seed=1)
+    disturb(spec, tmp_path / "out", undisturbed, kills=2, seed=1)
 
 
 @pytest.mark.long
@@ -170,20 +177,20 @@ def test_an_interrupt_leaves_a_result_that_the_same_command_completes(
     assert 0 < there < undisturbed.num_rows
     assert f"({there:,} were already there)" in call("run", spec, "--out", out, "--top", 0)
     assert rows(out).equals(undisturbed)
-    assert "Nothing to do" in call("run", spec, "--out", out, "--top", 0)
+    assert "Nothing to do" in here("run", spec, "--out", out, "--top", 0)
 
 
 def test_a_sample_is_a_part_of_the_whole(write_spec: SpecWriter, tmp_path: Path) -> None:
     spec = write_spec()
-    call("run", spec, "--out", tmp_path / "all", "--workers", 0, "--top", 0)
-    call("run", spec, "--out", tmp_path / "some", "--workers", 0, "--top", 0, "--set", "sample.n=500", "--set", "sample.seed=3")
+    here("run", spec, "--out", tmp_path / "all", "--workers", 0, "--top", 0)
+    here("run", spec, "--out", tmp_path / "some", "--workers", 0, "--top", 0, "--set", "sample.n=500", "--set", "sample.seed=3")
     whole, part = rows(tmp_path / "all"), rows(tmp_path / "some")
     assert part.num_rows == len(set(part["plan"].to_pylist())) == 500
     assert part.equals(whole.take(part["plan"]))
 
 
 def test_a_dry_run_stores_nothing_and_tells_reasons_and_time(write_spec: SpecWriter, tmp_path: Path) -> None:
-    told = call("run", write_spec(), "--out", tmp_path / "out", "--dry-run")
+    told = here("run", write_spec(), "--out", tmp_path / "out", "--dry-run")
     assert "11,520 plans" in told
     assert "gpus_not_divisible" in told
     assert "plans/s per worker" in told
@@ -193,10 +200,10 @@ def test_a_dry_run_stores_nothing_and_tells_reasons_and_time(write_spec: SpecWri
 
 def test_a_moved_or_renamed_input_is_the_same_sweep_another_content_is_not(write_spec: SpecWriter, tmp_path: Path) -> None:
     spec, out = write_spec(), tmp_path / "out"
-    call("run", spec, "--out", out, "--workers", 0, "--top", 0)
+    here("run", spec, "--out", out, "--workers", 0, "--top", 0)
     (tmp_path / "w.txt").rename(tmp_path / "renamed.txt")
     renamed = ("--set", "workload.path=renamed.txt", "--set", "name=other")
-    assert "Nothing to do" in call("run", spec, "--out", out, "--top", 0, *renamed)
+    assert "Nothing to do" in here("run", spec, "--out", out, "--top", 0, *renamed)
     text = (tmp_path / "renamed.txt").read_text().replace("355767", "355768", 1)
     (tmp_path / "renamed.txt").write_text(text)
-    assert "holds results of another workload" in call("run", spec, "--out", out, *renamed, expect=1)
+    assert "holds results of another workload" in here("run", spec, "--out", out, *renamed, expect=1)

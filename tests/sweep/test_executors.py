@@ -60,9 +60,16 @@ def execute(
     return rows(directory)
 
 
-@pytest.fixture
-def undisturbed(prepared: Prepared, tmp_path: Path) -> pa.Table:
-    return execute(InlineExecutor(), prepared, tmp_path / "undisturbed")
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The small sweep, once for all tests: none of them changes it."""
+    path = spec_in(tmp_path_factory.mktemp("spec"))
+    return prepare(load_spec(path), path.parent)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
+    return execute(InlineExecutor(), prepared, tmp_path_factory.mktemp("undisturbed"))
 
 
 Make = Callable[..., Executor]
@@ -88,7 +95,7 @@ def maker(request: pytest.FixtureRequest) -> Make:
     return partial(RayExecutor, at_driver=rest == "driver")
 
 
-@pytest.fixture(params=["inline", "local-1", "local-3", "ray-driver", "ray-worker"])
+@pytest.fixture(params=["inline", "local-2", "ray-driver", "ray-worker"])
 def executor(request: pytest.FixtureRequest) -> Executor:
     return maker(request)()
 
@@ -98,9 +105,17 @@ def make(request: pytest.FixtureRequest) -> Make:
     return maker(request)
 
 
+one_to_many = pytest.mark.parametrize("executor", ["inline", "local-1", "local-3", "ray-driver", "ray-worker"], indirect=True)
+loses_late = pytest.mark.parametrize(
+    "make", ["local-2", "ray-driver", pytest.param("ray-worker", marks=pytest.mark.long)], indirect=True
+)
+"""What halves a slice is the same code whoever stores: the second Ray is long, since each loss costs a process."""
+
+
 class TestContract:
     """What any executor does."""
 
+    @one_to_many
     def test_every_row_once_and_bit_for_bit_the_same(
         self, executor: Executor, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
     ) -> None:
@@ -159,22 +174,23 @@ class TestCaughtLosses:
 class TestLosses:
     """What an executor with worker processes does when they die or hang."""
 
+    @loses_late
     def test_the_guilty_plans_alone_are_failed(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path
     ) -> None:
-        poison = (7776, 7777)
-        assert "ok" in undisturbed["status"].to_pylist()[7776:7778]
-        part = Slice(7774, 7782)  # each halving costs a process: of a whole space, tested on the queue below
+        part, poison = Slice(7776, 7778), (7777,)  # each loss costs a process: more of them are lost on the queue below
+        assert undisturbed["status"][7777].as_py() == "ok"
         table = execute(make(), prepared, tmp_path / "out", Poisoned, part, poison=poison)
         check_failed(table, undisturbed.slice(part.start, part.rows), poison, "worker_lost")
 
+    @loses_late
     @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
     def test_a_plan_that_hangs_is_found(
         self, make: Make, prepared: Prepared, undisturbed: pa.Table, tmp_path: Path, busy: bool
     ) -> None:
         """Of a few plans only: each halving takes the time limit."""
         guilty = legal_after(undisturbed, 5000)
-        few = Slice(guilty - 3, guilty + 1)
+        few = Slice(guilty - 1, guilty + 1)
         table = execute(make(limit_s=2.0), prepared, tmp_path / "out", Hanging, few, position=guilty, busy=busy)
         check_failed(table, undisturbed.slice(few.start, few.rows), (guilty,), "timed_out")
 

@@ -133,7 +133,9 @@ def test_a_plan_survives_its_flags(parser: argparse.ArgumentParser) -> None:
         recompute = (args.recompute_granularity, args.recompute_method, args.recompute_num_layers)
         expected = {"none": (None,) * 3, "selective": ("selective", None, None), "full": ("full", "uniform", 1)}
         assert recompute == expected.get(row["checkpointing"], ("full", "block", 2))
-        assert args.use_distributed_optimizer and args.overlap_grad_reduce and args.overlap_param_gather
+        assert args.use_distributed_optimizer
+        assert args.overlap_grad_reduce
+        assert args.overlap_param_gather
         assert args.ddp_bucket_size == 25_000_000  # elements of 4 bytes
     assert told > 10
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sim_core import SpecError
-from sweep.failures import GOODPUT, LLAMA_3, Failures, best_interval_s, goodput, with_failures
+from sweep.columns import measures_of
+from sweep.failures import LLAMA_3, Failures, best_interval_s, goodput, with_failures
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_model_specs import prepared_of, rows_of
@@ -83,7 +84,7 @@ def test_columns_of_failures(write_spec: SpecWriter) -> None:
         assert row["effective_tokens_per_s"] == pytest.approx(row["goodput"] * row["tokens_per_s"])
         assert row["training_days"] == pytest.approx(1e12 / row["effective_tokens_per_s"] / 86400)
     (row, *_) = rows_of(prepared_of(path, "failures=null"))
-    assert [row[name] for name in GOODPUT] == [None] * 3
+    assert [row[name] for name in measures_of("goodput")] == [None] * 3
     assert prepared_of(path).sweep.identity != prepared_of(path, "failures.restart=900 s").sweep.identity
 
 

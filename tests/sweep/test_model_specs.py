@@ -63,7 +63,8 @@ def test_numbers_in_the_spec_are_a_model_and_change_a_preset(write_spec: SpecWri
     assert inline.sweep.workload.layers == 4
     changed = {"preset": "mixtral-8x7b", "layers": 8, "experts": {"topk": 1}}
     modelled = prepared_of(write_spec(**{**MODEL, "workload": {"model": changed}})).sweep.workload.modelled
-    assert modelled and modelled.model.experts
+    assert modelled
+    assert modelled.model.experts
     assert (modelled.model.layers, modelled.model.experts.topk, modelled.model.experts.count) == (8, 1, 8)
 
 

@@ -44,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     spec = EXAMPLES / "gpt7b.yaml"
     prepared = prepare(load_spec(spec, ["sample.n=6000"]), spec.parent)
     run_sweep(prepared, Store(directory=out), InlineExecutor())
-    yield out
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "fixed: {all_gpus: 8}\nwhere: [gpus = 8 and hardware.nic_bandwidth > 1e9]\n"
     )
     run_sweep(prepare(load_spec(spec), out), Store(directory=out / "r"), InlineExecutor())
-    yield out / "r"
+    return out / "r"
 
 
 def numbers(row: dict[str, Any]) -> tuple[float, ...]:

@@ -36,7 +36,8 @@ def test_set_overrides_any_key(write_spec: SpecWriter) -> None:
     assert spec.fixed["micro_batch"] == 2
     assert spec.hardware == {"preset": "H20-SXM", "nvlink_latency": "1 us"}
     assert spec.workload.micro_batch == 4
-    assert spec.sample and (spec.sample.n, spec.sample.seed) == (7, 0)
+    assert spec.sample
+    assert (spec.sample.n, spec.sample.seed) == (7, 0)
 
 
 def axes(**changes: Any) -> dict[str, Any]:

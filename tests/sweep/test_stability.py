@@ -36,7 +36,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reopened]:
     (folder / "small.yaml").write_text(SPEC, encoding="utf-8")
     store = Store(directory=folder / "result")
     run_sweep(prepare(load_spec(folder / "small.yaml", []), folder), store, InlineExecutor())
-    yield reopened(folder / "result")
+    return reopened(folder / "result")
 
 
 def test_draws_are_what_a_simulation_gives(opened: Reopened) -> None:

@@ -8,20 +8,16 @@ from typing import Final
 import numpy as np
 
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.terms import kinds_by
 from sim_core.workloads import moving
-from sim_core.workloads.readers.op_table_text import GRADIENT, OpTableText
+from sim_core.workloads.readers.op_table_text import ASYNC, GRADIENT, OpTableText
 from sim_core.workloads.workload import (
-    ALL_GATHER,
     ALL_REDUCE,
-    ALL_TO_ALL,
     DP,
     DP_EP,
     EP,
     FORWARD,
     INPUT_GRADIENT,
-    NO_COMM,
-    REDUCE_SCATTER,
-    SEND_RECEIVE,
     TP,
     WEIGHT_GRADIENT,
     Arrays,
@@ -36,18 +32,9 @@ from sim_core.workloads.workload import (
 
 BACKWARD_OVER_FORWARD: Final = 2.0
 """Time of a backward that was not profiled: two products of the size of the forward's (Narayanan et al. 2021, section 5.1)."""
-ASYNC: Final = "ALLREDUCE_ASYNC"
 DEFAULT_WIDTH: Final = 4
 MAX_LAYERS: Final = 100_000
-_KIND: Final = {
-    "NONE": NO_COMM,
-    ASYNC: ALL_REDUCE,
-    "ALLREDUCE": ALL_REDUCE,
-    "ALLGATHER": ALL_GATHER,
-    "REDUCESCATTER": REDUCE_SCATTER,
-    "ALLTOALL": ALL_TO_ALL,
-    "SENDRECV": SEND_RECEIVE,
-}
+_KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
 _RULE_OF_GROUP: Final = {
     TP: moving.ACTIVATION,
     EP: moving.SHARDED_ACTIVATION,

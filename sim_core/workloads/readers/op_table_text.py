@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
+from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import Warnings, text_lines
 
 Floats = npt.NDArray[np.float64]
@@ -28,7 +29,8 @@ COLUMNS: Final = (
     "process_time",
 )
 NEEDED: Final = COLUMNS[:2]
-COLLECTIVES: Final = ("NONE", "ALLREDUCE_ASYNC", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "SENDRECV")
+ASYNC: Final = "ALLREDUCE_ASYNC"
+COLLECTIVES: Final = ("NONE", ASYNC, *(word for word in kinds_by("op_table") if word != "NONE"))
 SUFFIXES: Final = ("_DP_EP", "_EP")
 GRADIENT: Final = "_grad"
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from sim_core.errors import FormatError
+from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
@@ -20,8 +21,6 @@ from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
     DP,
     DP_EP,
     EP,
@@ -47,13 +46,7 @@ from sim_core.workloads.workload import (
 
 MAX_LAYER_TABLE: Final = 300_000
 """Maximum of kinds of layers x layers of the model: the size of the table of counts (2 MB)."""
-_KIND: Final = {
-    "NONE": NO_COMM,
-    "ALLREDUCE": ALL_REDUCE,
-    "ALLGATHER": ALL_GATHER,
-    "REDUCESCATTER": REDUCE_SCATTER,
-    "ALLTOALL": ALL_TO_ALL,
-}
+_KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
+from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import text_lines
 from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header, HeaderLine, integer
 
-COLLECTIVES: Final = ("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL")
+COLLECTIVES: Final = tuple(kinds_by("simai"))
 BROADCAST: Final = "BROADCAST"
 """In files of the first generation."""
 SUFFIXES: Final = ("_DP_EP", "_EP")

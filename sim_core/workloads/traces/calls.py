@@ -9,17 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from sim_core.terms import kinds_by
 from sim_core.workloads.traces.job import Job
 from sim_core.workloads.traces.stage import BLOCKS, Phases
 from sim_core.workloads.traces.stamps import Call
-from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, NO_COMM, REDUCE_SCATTER, TP
+from sim_core.workloads.workload import ALL_GATHER, ALL_TO_ALL, EP, NO_COMM, TP
 
-KIND_OF_CALL: Final = {
-    "allreduce": ALL_REDUCE,
-    "allgather": ALL_GATHER,
-    "reduce_scatter": REDUCE_SCATTER,
-    "all_to_all": ALL_TO_ALL,
-}
+KIND_OF_CALL: Final = kinds_by("call")
 GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
 BEST: Final = 0.1
 """Part of the large calls of a kind that are taken to be free of waits: the slowest of them has the rate of the kind. A single

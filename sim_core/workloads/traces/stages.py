@@ -44,7 +44,7 @@ def mean_stages(job: Job) -> Stages:
 
 
 def chunk_of(job: Job, name: str, occurrence: int) -> int:
-    """The virtual stage that the k-th forward or backward runs: groups of pp micro-batches (schedule.py)."""
+    """The virtual stage that the k-th forward or backward runs: groups of pp micro-batches (engine/orders.py)."""
     pp, vpp = job.layout.pp, job.layout.vpp
     if vpp == 1 or name not in BLOCKS:
         return 0

@@ -1,0 +1,71 @@
+"""Make the tables of docs that follow from ledgers in the code: `make reference`. A test holds the pages to them.
+
+A table stands in its page between `<!-- NAME: made by make reference -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
+from sweep.columns import ROWS as COLUMNS
+from sweep.columns import Column
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+_NUMBER: Final = {IN_GROUPS: "with vpp > 1 in groups", IN_ROUNDS: "ga div pp equal rounds", TWICE_PP: "at least 2 pp"}
+
+
+def schedules() -> Iterator[str]:
+    """The lines of the table of schedules."""
+    yield "| `schedule` | vpp | micro-batches | sends | what it is | bubble | source |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in ROWS:
+        vpp = "any" if row.vpp == ANY_VPP else str(row.vpp)
+        bubble = f"`{row.bubble}`" if row.bubble else "below"
+        condition = f" if `{row.holds_if}`" if row.holds_if else ""
+        number = ("even, " if row.placement == BOTH_WAYS else "") + _NUMBER.get(row.micro_batches, "any")
+        yield f"| `{row.name}` | {vpp} | {number} | {_sends(row)} | {row.what} | {bubble}{condition} | {row.source} |"
+
+
+def _sends(row: Schedule) -> str:
+    way = "in the background" if row.sends == BACKGROUND else "blocking"
+    return f"{way}, unless the plan says otherwise" if row.sends_otherwise else f"always {way}"
+
+
+def measures() -> Iterator[str]:
+    """The lines of the table of measures; neighbours with the same text share a line."""
+    yield "| column | unit | better | meaning |"
+    yield "|---|---|---|---|"
+    for (unit, better, doc), rows in groupby(COLUMNS, key=lambda row: (row.unit, row.better, row.doc)):
+        names = ", ".join(map(_named, rows))
+        yield f"| {names} | {unit} | {'' if better == 'neither' else better} | {doc} |"
+
+
+def _named(row: Column) -> str:
+    return f"`{row.name}` ({row.heading})" if row.heading else f"`{row.name}`"
+
+
+TABLES: Final = {("schedules.md", "schedules"): schedules, ("results.md", "measures"): measures}
+
+
+def page(name: str) -> str:
+    """A page with its tables made anew. Raises ValueError if it lacks the place of one."""
+    text = (DOCS / name).read_text(encoding="utf-8")
+    for (of_page, table), lines in TABLES.items():
+        if of_page == name:
+            begin, end = f"<!-- {table}: made by make reference -->\n", "<!-- end -->"
+            made = re.subn(rf"(?s){begin}.*?{end}", lambda _: begin + "\n".join(lines()) + "\n" + end, text)  # noqa: B023
+            if made[1] != 1:
+                raise ValueError(f"docs/{name}: found {made[1]} places of the table {table}, expected one")
+            text = made[0]
+    return text
+
+
+if __name__ == "__main__":
+    for page_name in sorted({name for name, _ in TABLES}):
+        made_page = page(page_name)
+        (DOCS / page_name).write_text(made_page, encoding="utf-8")

@@ -1,0 +1,156 @@
+"""The ledger of pipeline schedules: one row each, from which names, placement, sends, legality and the docs follow.
+
+To add a schedule: a row here, its order in `orders.py`, its second opinion in `tests/oracle/` (docs/recipes.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+ALTERNATING, FORWARDS_FIRST, WEIGHTS_LATE, WEIGHTS_LATER, ZERO_BUBBLE_V, HALF_V, THIRD_V, HALFWAY = range(8)
+"""Orders of blocks, which `orders.fill_order` writes."""
+LOOP, V, BOTH_WAYS = 0, 1, 2
+"""Where virtual stages lie: chunk after chunk down the stages; down and up again; the whole model down and again up."""
+WHOLE_BACKWARDS, WEIGHTS_APART, IN_PAIRS = 0, 1, 2
+"""Backwards: input and weight gradient in one block; in two; whole ones beside forwards of other micro-batches, some in two."""
+BLOCKING, BACKGROUND = 0, 1
+"""Sends: both stages stop for a message; it runs beside the blocks of both."""
+ANY_VPP: Final = 0
+ANY_NUMBER, IN_GROUPS, IN_ROUNDS, TWICE_PP = range(4)
+"""Micro-batches: any number; in groups, where vpp is above 1; in equal rounds of about pp; at least 2 pp."""
+MORE: Final = 3
+"""Any vpp above 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A schedule. Nothing that changes a step has a default: a row that does not say how it sends is an error.
+
+    `bubble` and `holds_if` are Python expressions of p stages, m micro-batches, v virtual stages a stage, and F, I, W, the
+    seconds of forward, input gradient and weight gradient of a micro-batch on one stage; T is their sum.
+    """
+
+    name: str
+    order: int
+    placement: int
+    backwards: int
+    sends: int  # of vpp 1, where the plan does not say; interleaved chunks always send in the background
+    sends_otherwise: bool  # whether a plan may ask for the other way
+    vpp: int  # that it needs; ANY_VPP
+    micro_batches: int
+    bubble: str  # of the makespan, where messages cost nothing; "": no closed form
+    holds_if: str = ""
+    in_simai: bool = False  # whether fidelity simai has it
+    tried_with_vpp: tuple[int, ...] = ()  # 1, 2, MORE: where `sweep explain` tries it instead of another
+    what: str
+    source: str
+
+
+_FILL: Final = "(p - 1) * T / v"
+_LATE: Final = "(p - 1) * max(F + I - W, I, F) / v"
+
+ROWS: Final = (
+    Schedule(
+        name="gpipe", order=FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
+        vpp=1, micro_batches=ANY_NUMBER, bubble=_FILL, in_simai=True,
+        what="all forwards, then all backwards", source="Huang et al. 2019, figure 2",
+    ),
+    Schedule(
+        name="1f1b", order=ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
+        vpp=ANY_VPP, micro_batches=IN_GROUPS, bubble=_FILL, in_simai=True, tried_with_vpp=(1, 2, MORE),
+        what="one forward, one backward; with vpp > 1 interleaved, micro-batches in groups of `microbatch_group_size` "
+        "(Megatron's `--microbatch-group-size-per-virtual-pipeline-stage`; 0: pp)",
+        source="arXiv 2104.04473, section 2.2; Megatron-Core",
+    ),
+    Schedule(
+        name="1f1b-deepspeed", order=ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
+        sends_otherwise=False, vpp=1, micro_batches=ANY_NUMBER, bubble=_FILL,
+        what="the order of 1f1b; neighbours meet before each block, gradients are reduced at the end",
+        source="DeepSpeed, `TrainSchedule`",
+    ),
+    Schedule(
+        name="looped-bfs", order=FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
+        sends_otherwise=True, vpp=ANY_VPP, micro_batches=ANY_NUMBER, bubble="(p - 1 + (v - 1) * max(p - m, 0)) * T / v",
+        tried_with_vpp=(MORE,),
+        what="each run of layers takes all micro-batches in turn", source="arXiv 2211.05953",
+    ),
+    Schedule(
+        name="zb-h1", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        vpp=1, micro_batches=ANY_NUMBER, bubble=_LATE, holds_if="m >= p", tried_with_vpp=(1,),
+        what="weight gradients apart and late", source="arXiv 2401.10241, section 2.1",
+    ),
+    Schedule(
+        name="zb-h2", order=WEIGHTS_LATER, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        vpp=1, micro_batches=ANY_NUMBER, bubble="(p - 1) * max(F + I - 2 * W, I - F, F)", holds_if="m >= 2 * p - 1",
+        tried_with_vpp=(1,),
+        what="zb-h1 with twice as many micro-batches kept", source="arXiv 2401.10241, section 2.2",
+    ),
+    Schedule(
+        name="interleaved-zb", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND,
+        sends_otherwise=False, vpp=ANY_VPP, micro_batches=IN_ROUNDS, bubble=_LATE, holds_if="m % p == 0",
+        tried_with_vpp=(2, MORE),
+        what="interleaved, weight gradients apart", source="PyTorch, `ScheduleInterleavedZeroBubble`",
+    ),
+    Schedule(
+        name="zb-v", order=ZERO_BUBBLE_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        vpp=2, micro_batches=ANY_NUMBER, bubble="(p - 1) / 2 * F", holds_if="F == I == W and m >= 2 * p - 1",
+        tried_with_vpp=(2,),
+        what="layers in a V: down the stages and up again; weight gradients apart",
+        source="arXiv 2401.10241, section 6; PyTorch, `ScheduleZBVZeroBubble`",
+    ),
+    Schedule(
+        name="v-half", order=HALF_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        vpp=2, micro_batches=ANY_NUMBER, bubble="", tried_with_vpp=(2,),
+        what="a V with about half of the activations of 1f1b", source="arXiv 2405.15362",
+    ),
+    Schedule(
+        name="v-min", order=THIRD_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
+        vpp=2, micro_batches=ANY_NUMBER, bubble="",
+        what="a V with about a third of the activations of 1f1b", source="arXiv 2405.15362",
+    ),
+    Schedule(
+        name="dualpipe", order=HALFWAY, placement=BOTH_WAYS, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
+        vpp=1, micro_batches=TWICE_PP, bubble="",
+        what="micro-batches from both ends; each stage holds two runs of layers, the job two copies of the model",
+        source="arXiv 2412.19437, section 3.2.1",
+    ),
+    Schedule(
+        name="dualpipev", order=HALFWAY, placement=V, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
+        vpp=2, micro_batches=TWICE_PP, bubble="", tried_with_vpp=(2,),
+        what="dualpipe folded into a V, with one copy of the model", source="DeepSeek's DualPipe repository",
+    ),
+)  # fmt: skip
+"""All schedules; a plan names one by its position."""
+
+SCHEDULES: Final = tuple(row.name for row in ROWS)
+GPIPE: Final = SCHEDULES.index("gpipe")
+ONE_F_ONE_B: Final = SCHEDULES.index("1f1b")
+DEEPSPEED: Final = SCHEDULES.index("1f1b-deepspeed")
+LOOPED_BFS: Final = SCHEDULES.index("looped-bfs")
+ZB_H1: Final = SCHEDULES.index("zb-h1")
+INTERLEAVED_ZB: Final = SCHEDULES.index("interleaved-zb")
+DUALPIPE: Final = SCHEDULES.index("dualpipe")
+DUALPIPEV: Final = SCHEDULES.index("dualpipev")
+
+# Columns of the ledger, by the position of a schedule
+ORDER: Final = np.array([row.order for row in ROWS])
+PLACEMENT: Final = np.array([row.placement for row in ROWS])
+SPLITS: Final = np.array([row.backwards != WHOLE_BACKWARDS for row in ROWS])
+"""Whether a schedule runs weight gradients apart, at least some."""
+PAIRS: Final = np.array([row.backwards == IN_PAIRS for row in ROWS])
+"""Whether it runs a forward and a backward of different micro-batches at the same time."""
+APART: Final = SPLITS & ~PAIRS
+"""Whether it runs all of them apart: then no message hides behind the weight gradient of its own piece."""
+SENDS: Final = np.array([row.sends for row in ROWS])
+SENDS_OTHERWISE: Final = np.array([row.sends_otherwise for row in ROWS])
+VPP: Final = np.array([row.vpp for row in ROWS])
+MICRO_BATCHES: Final = np.array([row.micro_batches for row in ROWS])
+IN_SIMAI: Final = tuple(row.name for row in ROWS if row.in_simai)
+
+
+def schedules_to_try(vpp: int) -> tuple[str, ...]:
+    """Schedules that may suit a plan with this vpp better than its own."""
+    return tuple(row.name for row in ROWS if min(vpp, MORE) in row.tried_with_vpp)
