@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.hardware.description import KERNEL_DIR, measured_devices, preset_names, read_hardware
-from sim_core.hardware.kernels.grid import SLACK, Grid, interpolate
-from sim_core.hardware.kernels.tables import NOT_MEASURED, STEPS, read_tables, wave_efficiency
+from sim_core.hardware.kernels.tables import NOT_MEASURED, SLACK, STEPS, Grid, interpolate, read_tables, wave_efficiency
 
 AICONFIGURATOR: Final = "ai-dynamo/aiconfigurator at 095f58a, Apache License 2.0, Copyright (c) NVIDIA CORPORATION & AFFILIATES"
 SIMUMAX: Final = "MooreThreads/SimuMax at 4dcaae5, configs/system, Apache License 2.0, Copyright Moore Threads Technology"

@@ -8,25 +8,22 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.batch import Tables, batches, tables_of
+from sim_core.batch import Tables, batches, scratch_for, tables_of
 from sim_core.costing.case import Case, case_at
+from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
-from sim_core.over_micro_batches import reasons_over
-from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.imbalance import with_loads
-from sim_core.scratch import Scratch, allocate_scratch
+from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
 from sim_core.simulator import arrays_of, legality, simulate
-from sim_core.step.beside import cost_last_backwards
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.lower import lower
-from sim_core.step.nics import count_carried, share_sends
-from sim_core.step.once import gather_parameters, slowest_after_s, work_after
-from sim_core.step.sharding import shard_blocks
+from sim_core.step.once import slowest_after_s
+from sim_core.step.whole import Scratch, begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
 
@@ -200,7 +197,7 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
     step_s = np.full(len(reason), np.nan)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = tables_of(workload, hardware, plans, rows)
-        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
+        scratch = scratch_for(workload.arrays, plans, tables.split, rows)
         _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
     return step_s * ROUNDING
 
@@ -218,13 +215,7 @@ def _bound_rows(
 def _bound_one(case: Case, scratch: Scratch) -> float:
     """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
     plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
-    lower(case, scratch.low, program)
-    count_carried(case, scratch.low)
-    shard_blocks(case, scratch.low, program, scratch.layers, unused)
-    share_sends(case, scratch.low, program)
-    work_after(case, scratch.once, unused)
-    gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)
-    cost_last_backwards(case, scratch.low, program, scratch.buckets)
+    begin_step(case, scratch)
     bound_pipeline(plan, program, times)
     barrier_s = 0.0
     if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:
@@ -239,3 +230,34 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     for stage in range(plan.pp):
         longest_s = max(longest_s, times.idle_s[stage] + scratch.once.after_s[stage])
     return longest_s
+
+
+def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints) -> Ints:
+    """The reason of each plan with each number of micro-batches in `ga`, [n, m], as `legality` gives it.
+
+    `ga` decides a reason by the rules of `micro_batches_unfit`, by the micro-batches that fill a pipeline (peak memory),
+    and by a global batch that is too large. Where all of these agree, one number stands for the others.
+    """
+    kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in BESIDE_GA]))
+    kinds, numbers = len(first), np.arange(len(ga))
+    if (replicas(plans).astype(np.float64) * plans.micro_batch * ga.max() > MAX_BATCH).any():
+        alike = np.tile(numbers, (kinds, 1))
+    else:
+        alike = _alike_in_pipeline(slice_plans(plans, first), ga)
+    used = np.zeros((kinds, len(ga)), np.bool_)
+    np.put_along_axis(used, alike, values=True, axis=1)
+    row, stands = np.nonzero(used[kind])  # of each plan the numbers to be checked
+    checked = slice_plans(plans, row)._replace(ga=ga[stands])
+    found = np.zeros((len(kind), len(ga)), np.int64)
+    found[row, stands], _ = legality(workload, hardware, checked)
+    return np.take_along_axis(found, alike[kind], axis=1)
+
+
+def _alike_in_pipeline(plans: Plans, ga: Ints) -> Ints:
+    """The index of the first number in `ga` that a pipeline cannot tell from another, for each of both, [n, m]."""
+    row, number = (index.ravel() for index in np.indices((len(plans.tp), len(ga))))
+    each = slice_plans(plans, row)._replace(ga=ga[number])
+    filling = micro_batches_to_fill(each, np.arange(len(row)))
+    rules = [column.astype(np.int64) for column in micro_batches_unfit(each).values()]
+    key, first = distinct_rows(np.column_stack([row, filling, *rules]))
+    return number[first[key]].reshape(len(plans.tp), len(ga))

@@ -18,8 +18,8 @@ from sim_core.terms import OPTIMIZER_SHARDED, SHARDINGS
 from sim_core.workloads.lacking import completed
 from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
-from sim_core.workloads.readers.simai_records import MODEL, flat
 from sim_core.workloads.reading import SIMAI, Facts, read_workload
+from sim_core.workloads.simai_repair.records import MODEL, flat
 from sim_core.workloads.workload import ALL_GATHER, FORWARD, NO_LOAD, NO_RULE, REDUCE_SCATTER, TP, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]

@@ -28,8 +28,8 @@ from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import Messages, messages
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
-from sim_core.models.sharding import held
 from sim_core.models.stack import Stack
+from sim_core.models.weights import held
 from sim_core.planning.columns import MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import CP_A2A, CP_RING

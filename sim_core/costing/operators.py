@@ -13,9 +13,8 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_backward_s,
     unfused_attention_forward_s,
 )
-from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels
+from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels, memory_s
 from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
-from sim_core.hardware.kernels.memory import memory_s
 from sim_core.hardware.table import HardwareTable
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys

@@ -34,8 +34,8 @@ from sim_core.models.activations import activation_bytes, buffer_bytes, logits_b
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
-from sim_core.models.sharding import held
 from sim_core.models.stack import read_stack
+from sim_core.models.weights import held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans

@@ -16,7 +16,7 @@ from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.keys import Keys
 from sim_core.planning.columns import SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
-from sim_core.workloads.lacking_messages import unit_shares
+from sim_core.workloads.lacking import unit_shares
 from sim_core.workloads.workload import FORWARD, Arrays, BasePlan, Modelled
 
 Floats = npt.NDArray[np.float64]

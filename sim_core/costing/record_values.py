@@ -15,7 +15,7 @@ from sim_core.hardware.description import Hardware
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.models.description import EMBEDDING, LAYER, Unit
 from sim_core.workloads.lacking import optimizer_of
-from sim_core.workloads.readers.simai_records import FINAL, PHASES
+from sim_core.workloads.simai_repair.records import FINAL, PHASES
 from sim_core.workloads.workload import Modelled, Workload
 
 Floats = npt.NDArray[np.float64]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.hardware.description import Hardware
+from sim_core.hardware.description import KEYS, Hardware
 from sim_core.jit import outer_kernel
+from sim_core.units import SWITCH
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -158,39 +159,22 @@ def hardware_table(variants: Sequence[Hardware], measured_on: Hardware | None, d
         return np.array([variant.value(key) for variant in variants], np.float64)
 
     of_dtype = f"peak_flops_{dtype}"
-    peak = column(of_dtype)
-    gpus = column("gpus_per_node")
-    columns = HardwareColumns(
-        compute_scale=np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / peak,
-        memory_bytes=column("memory"),
-        gpus_per_node=gpus.astype(np.int64),
-        nvlink_bandwidth=column("nvlink_bandwidth") * column("nvlink_efficiency"),
-        nvlink_latency=column("nvlink_latency"),
-        nics_per_node=column("nics_per_node").astype(np.int64),
-        nic_bandwidth=column("nic_bandwidth") * column("nic_efficiency"),
-        nic_bandwidth_per_gpu=column("nic_bandwidth") * column("nic_efficiency") * column("nics_per_node") / gpus,
-        nic_latency=column("nic_latency"),
-        ll128=column("ll128") == 1,
-        pat=column("pat") == 1,
-        nvls=column("nvls") == 1,
-        nvls_tree=column("nvls_tree") == 1,
-        nvls_efficiency=column("nvls_efficiency"),
-        ll_bandwidth_one_node=column("ll_bandwidth_one_node"),
-        ll_bandwidth_two_nodes=column("ll_bandwidth_two_nodes"),
-        ll_bandwidth_more_nodes=column("ll_bandwidth_more_nodes"),
-        net_overhead=column("net_overhead"),
-        hbm_bandwidth=column("memory_bandwidth") * column("hbm_efficiency"),
-        gpus_per_socket=column("gpus_per_socket").astype(np.int64),
-        socket_bandwidth=column("socket_bandwidth"),
-        socket_bandwidth_one=column("socket_bandwidth_one"),
-        fabric_efficiency=column("fabric_efficiency"),
-        gpus_per_leaf=(column("nodes_per_leaf") * gpus).astype(np.int64),
-        leaf_oversubscription=column("leaf_oversubscription"),
-        gpus_per_pod=(column("nodes_per_pod") * gpus).astype(np.int64),
-        pod_oversubscription=column("pod_oversubscription"),
-        shared_nics=column("shared_nics") == 1,
-        rails=column("rails") == 1,
-        pxn=column("pxn") == 1,
-        step_overhead=column("step_overhead"),
-    )
+    gpus, of_nic = column("gpus_per_node"), column("nic_bandwidth") * column("nic_efficiency")
+    derived: dict[str, Floats | Ints] = {
+        "compute_scale": np.ones(len(variants)) if measured_on is None else measured_on.value(of_dtype) / column(of_dtype),
+        "memory_bytes": column("memory"),
+        "nvlink_bandwidth": column("nvlink_bandwidth") * column("nvlink_efficiency"),
+        "nic_bandwidth": of_nic,
+        "nic_bandwidth_per_gpu": of_nic * column("nics_per_node") / gpus,
+        "hbm_bandwidth": column("memory_bandwidth") * column("hbm_efficiency"),
+        "gpus_per_leaf": (column("nodes_per_leaf") * gpus).astype(np.int64),
+        "gpus_per_pod": (column("nodes_per_pod") * gpus).astype(np.int64),
+        **{key: column(key).astype(np.int64) for key in ("gpus_per_node", "nics_per_node", "gpus_per_socket")},
+    }
+    stated: dict[str, Floats | Bools] = {
+        key: column(key) == 1 if KEYS[key][1] == SWITCH else column(key)
+        for key in HardwareColumns._fields
+        if key not in derived
+    }
+    columns = HardwareColumns(**derived, **stated)  # type: ignore[arg-type]  # by name, as the fields are annotated
     return HardwareTable(columns, tuple(variants), measured_on)

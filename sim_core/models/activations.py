@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
-from sim_core.models.flops import sequence_of
 from sim_core.models.keys import Floats, Keys, Shape, shape_of
 from sim_core.models.recompute import RECOMPUTE_MODULES
+from sim_core.models.weights import sequence_of
 
 MODES: Final = ("none", "selective", "full")
 """Columns of `activation_bytes`. Selective: core attention is computed again; full: only the layer's input is kept."""

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
 from sim_core.models.description import HEAD, LAYER, Model, Unit
-from sim_core.models.flops import sequence_of
-from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Floats, Ints, Keys, Shape, shape_of
+from sim_core.models.stack import Kernels
+from sim_core.models.weights import sequence_of
 from sim_core.terms import (
     ALL_GATHER,
     ALL_REDUCE,

@@ -1,16 +1,209 @@
-"""The operators of each unit of a model, as columns over keys."""
+"""The operators of each unit of a model: embedding, layer, head with loss, multi-token prediction; as columns over keys."""
 
 from __future__ import annotations
 
-from sim_core.models.description import EMBEDDING, HEAD, LAYER, Model, Unit
-from sim_core.models.ends import add_embedding, add_head, add_mtp
-from sim_core.models.flops import sequence_of
-from sim_core.models.kernels import Kernels
-from sim_core.models.keys import Keys, shape_of
-from sim_core.models.layer import add_accumulation, add_layer
+import numpy as np
+
+from sim_core.models import traffic
+from sim_core.models.description import EMBEDDING, HEAD, LAYER, Mla, Model, Unit
+from sim_core.models.keys import Floats, Keys, Shape, shape_of
 from sim_core.models.precision import CAST
-from sim_core.models.rows import Operators, Rows
-from sim_core.models.sharding import held
+from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
+from sim_core.models.stack import Kernels
+from sim_core.models.weights import held, sequence_of
+from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+
+
+def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, *, flash: bool) -> None:
+    """All operators of one layer, in forward order; backward rows stand beside their forward."""
+    _norm(rows, model, shape, "attention_norm")
+    if model.mla:
+        _latent_projections(rows, model, model.mla, shape)
+    else:
+        _projections(rows, model, shape)
+    if flash:
+        rows.flash(_attention_shape(model, unit, shape))
+        _ring(rows, model, shape)
+    else:
+        _unfused_attention(rows, model, shape)
+    rows.gemm("projection", shape.tokens, model.hidden, shape.heads * model.v_head_dim)
+    if model.projection_bias:
+        rows.memory("projection_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.local * model.hidden)
+    _residual(rows, model, shape, "attention_residual")
+    _norm(rows, model, shape, "mlp_norm")
+    if unit.moe:
+        _experts(rows, model, shape)
+    else:
+        _mlp(rows, model, shape, "", model.ffn or 0)
+    _residual(rows, model, shape, "mlp_residual")
+
+
+def _norm(rows: Rows, model: Model, shape: Shape, name: str) -> None:
+    """The norm before a block; with four norms per layer one after it, too."""
+    after = model.norms_per_layer // 2
+    rows.both(name, traffic.NORM, after * shape.local * model.hidden, kernels=(after, after))
+
+
+def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
+    elements = shape.local * model.hidden
+    forward, backward = traffic.RESIDUAL
+    if model.hidden_dropout:
+        forward += traffic.DROPOUT[0]
+        rows.memory(f"{name}_dropout", INPUT_GRADIENT, traffic.DROPOUT[1] * elements)
+    rows.both(name, (forward, backward), elements)
+
+
+def _projections(rows: Rows, model: Model, shape: Shape) -> None:
+    """Queries, keys and values in one GEMM; their norm and rotation."""
+    width = (shape.heads + 2 * shape.kv_heads) * model.head_dim
+    rows.gemm("qkv", shape.tokens, width, model.hidden)
+    if model.qkv_bias:
+        rows.memory("qkv_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.tokens * width)
+    turned = shape.tokens * (shape.heads + shape.kv_heads) * model.head_dim
+    if model.qk_norm:
+        rows.both("qk_norm", traffic.NORM, turned, kernels=(2.0, 2.0))
+    if model.position == "rotary":
+        rows.both("rotary", traffic.ROTARY, turned)
+
+
+def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape) -> None:
+    """Megatron-LM (core, multi_latent_attention.py): down projections are not divided by tp, but work on local tokens."""
+    if mla.q_rank:
+        rows.gemm("q_down", shape.local, mla.q_rank, model.hidden)
+        rows.gemm("q_up", shape.tokens, shape.heads * model.head_dim, mla.q_rank)
+    else:
+        rows.gemm("q", shape.tokens, shape.heads * model.head_dim, model.hidden)
+    rows.gemm("kv_down", shape.local, mla.kv_rank + mla.rope_head_dim, model.hidden)
+    rows.gemm("kv_up", shape.tokens, shape.heads * (mla.nope_head_dim + mla.v_head_dim), mla.kv_rank)
+    if model.qk_norm:
+        rows.both("qk_norm", traffic.NORM, shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
+    if model.position == "rotary":  # queries and keys are copied whole: each head's key gets the rotated part
+        rows.both("rotary", traffic.ROTARY, 2 * shape.tokens * shape.heads * model.head_dim, kernels=(2.0, 2.0))
+
+
+def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
+    return AttentionShape(
+        sequences=shape.micro_batch,
+        queries=shape.sequence / shape.ring,
+        keys=np.full(len(shape.tp), shape.sequence),
+        heads=shape.heads / shape.a2a,
+        kv_heads=np.maximum(shape.kv_heads / shape.a2a, 1.0),
+        head_dim=model.head_dim,
+        v_head_dim=model.v_head_dim,
+        window=unit.window,
+    )
+
+
+def _ring(rows: Rows, model: Model, shape: Shape) -> None:
+    """What a ring adds to attention: the output of each step is scaled and added to that of the steps before; so are gradients.
+
+    Transformer Engine (context_parallel.py): of the causal half, a step has three quarters of a rank's queries and of the keys
+    that it is given, on average.
+    """
+    further = np.where(shape.gathers == 1, 0.0, shape.ring - 1)
+    if not further.any():
+        return
+    values, queries = shape.heads * model.v_head_dim, shape.heads * model.head_dim
+    keys = shape.kv_heads * (model.head_dim + model.v_head_dim)
+    forward, backward = traffic.RING_STEP
+    rows.memory("attention_sums", FORWARD, forward * further * shape.tokens * values, kernels=further, core=True)
+    rows.memory("attention_sums", INPUT_GRADIENT, backward * further * shape.tokens * (queries + keys), kernels=2 * further)
+
+
+def _unfused_attention(rows: Rows, model: Model, shape: Shape) -> None:
+    """Scores, softmax, dropout and context as kernels of their own on the whole square (Megatron-LM before FlashAttention)."""
+    s, d, v = shape.sequence, model.head_dim, model.v_head_dim
+    queries = s / shape.cp
+    batches = shape.micro_batch * shape.heads
+    scores = batches * queries * s
+    values = shape.tokens * shape.heads * v
+    rows.product("scores", FORWARD, queries, s, d, batch=batches, core=True)
+    rows.memory("softmax", FORWARD, traffic.SOFTMAX[0] * scores, core=True)
+    if model.attention_dropout:
+        rows.memory("attention_dropout", FORWARD, traffic.UNFUSED_DROPOUT[0] * scores, core=True)
+    rows.product("context", FORWARD, queries, v, s, batch=batches, core=True)
+    rows.memory("context_transpose", FORWARD, traffic.CONTEXT_TRANSPOSE * values, core=True)
+    rows.product("context_values", INPUT_GRADIENT, s, v, queries, batch=batches)
+    rows.product("context_scores", INPUT_GRADIENT, queries, s, v, batch=batches)
+    if model.attention_dropout:
+        rows.memory("attention_dropout", INPUT_GRADIENT, traffic.UNFUSED_DROPOUT[1] * scores)
+    rows.memory("softmax", INPUT_GRADIENT, traffic.SOFTMAX[1] * scores)
+    rows.product("scores_queries", INPUT_GRADIENT, queries, d, s, batch=batches)
+    rows.product("scores_keys", INPUT_GRADIENT, s, d, queries, batch=batches)
+    rows.memory("qkv_gradient_concat", INPUT_GRADIENT, traffic.QKV_GRADIENT_CONCAT * shape.tokens * shape.heads * d)
+
+
+def _mlp(rows: Rows, model: Model, shape: Shape, prefix: str, ffn: int) -> None:
+    """A tensor-parallel MLP; with a gate its two halves are one GEMM."""
+    first = 2 if model.gated else 1
+    width = ffn / shape.tp
+    rows.gemm(f"{prefix}fc1", shape.tokens, first * width, model.hidden)
+    rows.both(f"{prefix}activation", traffic.GATED if model.gated else traffic.UNGATED, shape.tokens * width)
+    rows.gemm(f"{prefix}fc2", shape.tokens, model.hidden, width)
+    if model.mlp_bias:
+        elements = first * shape.tokens * width + shape.local * model.hidden
+        rows.memory(f"{prefix}mlp_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
+
+
+def _experts(rows: Rows, model: Model, shape: Shape) -> None:
+    """Router, permutation, grouped GEMMs over the experts of a rank, shared experts."""
+    experts = model.experts
+    if experts is None:
+        raise ValueError(f"{model.name} has no experts")
+    h, first = model.hidden, 2 if model.gated else 1
+    rows.gemm("router", shape.local, experts.count, h, linear=False)
+    scores = traffic.SCORES * shape.local * experts.count
+    for phase, kernels in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
+        rows.memory("routing", phase, scores, kernels=kernels)
+    moved = (traffic.PERMUTE, traffic.PERMUTE)
+    rows.both("permute", moved, shape.sent * h)
+    each = shape.routed / shape.experts
+    width = experts.ffn / shape.etp
+    rows.gemm("experts_fc1", each, first * width, h, batch=shape.experts, kind=GROUPED_GEMM)
+    rows.both("experts_activation", traffic.GATED if model.gated else traffic.UNGATED, shape.routed * width)
+    rows.gemm("experts_fc2", each, h, width, batch=shape.experts, kind=GROUPED_GEMM)
+    if model.mlp_bias:
+        elements = shape.routed * (first * width + h)
+        rows.memory("experts_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
+    rows.both("unpermute", moved, shape.sent * h)
+    if experts.shared_ffn:
+        _mlp(rows, model, shape, "shared_", experts.shared_ffn)
+        rows.both("shared_add", traffic.RESIDUAL, shape.local * h)
+
+
+def add_accumulation(rows: Rows, held: Floats, per_weight: float) -> None:
+    """Gradients of one micro-batch added to those of the step."""
+    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * held)
+
+
+def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
+    """Look-up of the rank's rows for all tokens; the gradient of the table is written whole."""
+    rows.both("embedding", traffic.EMBEDDING, shape.tokens * model.hidden)
+    rows.memory("embedding_table", WEIGHT_GRADIENT, traffic.EMBEDDING_TABLE * shape.vocabulary * model.hidden / shape.tp)
+    local = shape.local * model.hidden
+    if model.embedding_norm:
+        rows.both("embedding_norm", traffic.NORM, local)
+    if model.hidden_dropout:
+        rows.both("embedding_dropout", traffic.UNFUSED_DROPOUT, local)
+
+
+def add_head(rows: Rows, model: Model, shape: Shape, *, fused_loss: bool) -> None:
+    """Final norm, logits over the rank's part of the vocabulary, cross entropy."""
+    rows.both("final_norm", traffic.NORM, shape.local * model.hidden)
+    columns = shape.vocabulary / shape.tp
+    rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)
+    if model.logit_softcap:
+        rows.both("logit_softcap", traffic.SOFTCAP, shape.tokens * columns)
+    rows.both("loss", traffic.LOSS_FUSED if fused_loss else traffic.LOSS_UNFUSED, shape.tokens * columns)
+
+
+def add_mtp(rows: Rows, model: Model, unit: Unit, shape: Shape, *, flash: bool, fused_loss: bool) -> None:
+    """DeepSeek-V3 (arXiv 2412.19437), section 2.2: embedding again, two norms, a projection of 2h to h, a layer, the head."""
+    add_embedding(rows, model, shape)
+    rows.both("mtp_norms", traffic.NORM, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
+    rows.gemm("mtp_projection", shape.tokens, model.hidden / shape.tp, 2 * model.hidden)
+    add_layer(rows, model, unit, shape, flash=flash)
+    add_head(rows, model, shape, fused_loss=fused_loss)
 
 
 def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operators:

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from sim_core.documents import Lines, located, read_document
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.models.description import Model
-from sim_core.models.parsing import parse_model, put
+from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import read_config
 from sim_core.models.readers.megatron import read_megatron
-from sim_core.models.readers.megatron_text import flags_of_document, flags_of_text
+from sim_core.models.readers.megatron_flags import flags_of_document, flags_of_text
 
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 CONFIG: Final = "config.json"
@@ -50,10 +49,10 @@ def _read(path: Path, given: str, values: Mapping[str, object]) -> tuple[dict[st
     """The numbers in a file and the lines of their keys; those in `values` may be missing."""
     folder = Path(given) if path.is_dir() else Path(given).parent
     path = path / CONFIG if path.is_dir() else path
-    found = {"name": path.stem, "source": str(path)}
+    of_file = {"name": path.stem, "source": str(path)}
     try:
         if path.suffix not in (".json", ".yaml", ".yml"):
-            return found | _of_text(path.read_text(encoding="utf-8"), path, values), {}
+            return of_file | _of_text(path.read_text(encoding="utf-8"), path, values), {}
         document, lines = read_document(path, "layers, hidden, heads, ... or MODEL_ARGS")
     except OSError as error:
         raise SpecError(f"model {str(path)!r}: {error.strerror}: {path}") from None
@@ -61,18 +60,18 @@ def _read(path: Path, given: str, values: Mapping[str, object]) -> tuple[dict[st
         raise SpecError(f"{path}: not UTF-8 text") from None
     if path.suffix == ".json":
         if path.name == CONFIG:  # as that of every model is called: the folder as given, not where it lies
-            found["name"] = folder.name.strip(".") or str(document.get("model_type"))
+            of_file["name"] = folder.name.strip(".") or str(document.get("model_type"))
         try:
-            return found | read_config(document, str(path)), {}
+            return of_file | read_config(document, str(path)), {}
         except SpecError as error:
             raise located(error, str(path), lines) from None
     inner = document.get("model")
     if isinstance(inner, dict) and set(document) == {"model"}:
-        return found | inner, {at[1:]: line for at, line in lines.items() if len(at) > 1}
+        return of_file | inner, {at[1:]: line for at, line in lines.items() if len(at) > 1}
     of_megatron = flags_of_document(document, lines)
     if of_megatron is not None:
-        return found | read_megatron(of_megatron, str(path), values), {}
-    return found | document, lines
+        return of_file | read_megatron(of_megatron, str(path), values), {}
+    return of_file | document, lines
 
 
 def _of_text(text: str, path: Path, values: Mapping[str, object]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import LAYER, Model, Unit
-from sim_core.models.flops import core_flops
 from sim_core.models.rows import Operators
+from sim_core.models.weights import core_flops
 from sim_core.terms import FORWARD
 
 Floats = npt.NDArray[np.float64]

@@ -81,15 +81,7 @@ class Rows:
         self._numbers.append(numbers)
 
     def gemm(
-        self,
-        name: str,
-        m: Number,
-        n: Number,
-        k: Number,
-        *,
-        batch: Number = 1.0,
-        kind: int = GEMM,
-        linear: bool = True,
+        self, name: str, m: Number, n: Number, k: Number, *, batch: Number = 1.0, kind: int = GEMM, linear: bool = True
     ) -> None:
         """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m)."""
         sizes = {FORWARD: (m, n, k), INPUT_GRADIENT: (m, k, n), WEIGHT_GRADIENT: (n, k, m)}

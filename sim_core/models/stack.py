@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -12,11 +12,19 @@ from sim_core.documents import read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.activations import Kept
 from sim_core.models.description import Checked, Flag
-from sim_core.models.kernels import Kernels
+from sim_core.models.traffic import FUSED_ACCUMULATION
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Number = Annotated[float, Field(ge=0)]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+
+
+class Kernels(NamedTuple):
+    """Choices that change the operators of a model. Their speed is not described here."""
+
+    flash_attention: bool = True  # else scores, softmax and context are kernels of their own
+    fused_loss: bool = True
+    accumulation_bytes: float = FUSED_ACCUMULATION  # per weight and micro-batch
 
 
 class Stack(Checked):

@@ -1,10 +1,15 @@
-"""The weights of a model, unit by unit: how many, and how tensor and expert parallelism divide them."""
+"""The weights of a model, unit by unit: how many, what a rank has of them, and the FLOPs that a token costs with them."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sim_core.models.description import EMBEDDING, HEAD, MTP, Model, Unit
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import SpecError
+from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
+from sim_core.models.keys import Keys, padded_vocabulary
 
 REPLICATED: Final = 0
 """Every rank of a tensor-parallel group holds all of it."""
@@ -79,16 +84,16 @@ def _attention(model: Model) -> tuple[Weights, ...]:
             vectors += kv + rope + (q or 0)
         matrices = (Weights("attention", down, REPLICATED), Weights("attention", up, TENSOR), projection)
         return (*matrices, Weights("attention", vectors, REPLICATED, False)) if vectors else matrices
-    found = [Weights("attention", h * a * d, TENSOR), Weights("attention", 2 * h * k * d, KV_HEADS), projection]
+    weights = [Weights("attention", h * a * d, TENSOR), Weights("attention", 2 * h * k * d, KV_HEADS), projection]
     if model.qkv_bias:
-        found += [Weights("attention", a * d, TENSOR, False), Weights("attention", 2 * k * d, KV_HEADS, False)]
+        weights += [Weights("attention", a * d, TENSOR, False), Weights("attention", 2 * k * d, KV_HEADS, False)]
     if model.attention_sinks:
-        found.append(Weights("attention", a, TENSOR, False))
+        weights.append(Weights("attention", a, TENSOR, False))
     if model.qk_norm:
         vectors += 2 * norm_width(model, d)
     if vectors:
-        found.append(Weights("attention", vectors, REPLICATED, False))
-    return tuple(found)
+        weights.append(Weights("attention", vectors, REPLICATED, False))
+    return tuple(weights)
 
 
 def _mlp(model: Model, part: str, ffn: int) -> tuple[Weights, ...]:
@@ -105,14 +110,146 @@ def _experts(model: Model) -> tuple[Weights, ...]:
         raise ValueError(f"{model.name} has no experts")
     first = 2 if model.gated else 1
     matrices = experts.count * (first + 1) * model.hidden * experts.ffn
-    found = [
-        Weights("router", model.hidden * experts.count, REPLICATED),
-        Weights("routed_experts", matrices, EXPERT),
-    ]
+    weights = [Weights("router", model.hidden * experts.count, REPLICATED), Weights("routed_experts", matrices, EXPERT)]
     if experts.router_bias:
-        found.append(Weights("router", experts.count, REPLICATED, False))
+        weights.append(Weights("router", experts.count, REPLICATED, False))
     if model.mlp_bias:
-        found.append(Weights("routed_experts", experts.count * (first * experts.ffn + model.hidden), EXPERT, False))
+        weights.append(Weights("routed_experts", experts.count * (first * experts.ffn + model.hidden), EXPERT, False))
     if experts.shared_ffn:
-        found += _mlp(model, "shared_experts", experts.shared_ffn)
-    return tuple(found)
+        weights += _mlp(model, "shared_experts", experts.shared_ffn)
+    return tuple(weights)
+
+
+Floats = npt.NDArray[np.float64]
+
+
+class Held(NamedTuple):
+    """Parameters of one unit on a rank, [n]. Data-parallel groups: dense all_gpus / (tp cp pp), experts / (etp ep pp)."""
+
+    dense: Floats
+    experts: Floats
+    replicated: Floats  # of the dense ones: those that every tensor-parallel rank holds
+
+
+def held(model: Model, unit: Unit, keys: Keys) -> Held:
+    """Parameters of one unit on a rank, with the vocabulary padded.
+
+    With sequence parallelism the gradients of the replicated ones differ between tensor-parallel ranks, which sum them once a
+    step (Megatron-LM, finalize_model_grads).
+    """
+    total = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
+    for weights in weights_of(model, unit):
+        mine = weights.elements * _share(model, weights, keys)
+        if weights.sharding == EXPERT:
+            total.experts[:] += mine
+            continue
+        total.dense[:] += mine
+        if weights.sharding == REPLICATED:
+            total.replicated[:] += mine
+    return total
+
+
+def tied_elements(model: Model, keys: Keys) -> Floats:
+    """Elements of the embedding's gradient that first and last stage add once a step; 0 if the head is not tied, [n]."""
+    if not model.tied:
+        return np.zeros(len(keys.tp))
+    return padded_vocabulary(model, keys.tp) * model.hidden / keys.tp
+
+
+def _share(model: Model, weights: Weights, keys: Keys) -> Floats:
+    tp = keys.tp.astype(np.float64)
+    if weights.sharding == REPLICATED:
+        return np.ones(len(tp))
+    if weights.sharding == KV_HEADS:
+        return np.maximum(1 / tp, 1 / model.kv_heads)
+    if weights.sharding == VOCABULARY:
+        return padded_vocabulary(model, keys.tp) / model.vocabulary / tp
+    if weights.sharding == EXPERT:
+        return 1.0 / (keys.ep * keys.etp)
+    return 1 / tp
+
+
+BACKWARD_PER_FORWARD: Final = 2
+"""Input and weight gradient: each as many FLOPs as the forward (Narayanan et al. 2021, arXiv 2104.04473, appendix)."""
+
+
+def model_flops_per_token(model: Model) -> float:
+    """Forward and backward FLOPs per token of a sequence, without recompute or padding.
+
+    Scores and context count the whole square of the sequence, as the formulas of Narayanan et al. 2021 (eq. 3), PaLM
+    (arXiv 2204.02311, appendix B) and Korthikanti et al. 2022 (arXiv 2205.05198, appendix A) do; kernels that skip the
+    masked half do less. A window counts its tokens. Raises SpecError if the sequence is unknown.
+    """
+    return (1 + BACKWARD_PER_FORWARD) * sum(unit.number * forward_flops(model, unit) for unit in model.units)
+
+
+def sequence_of(model: Model) -> int:
+    """The sequence length. Raises SpecError if it is unknown."""
+    if model.sequence is None:
+        raise SpecError(f"model {model.name}: sequence: missing: give the tokens of a training sequence")
+    return model.sequence
+
+
+def forward_flops(model: Model, unit: Unit) -> float:
+    """Forward FLOPs of one unit per token; counted as in `model_flops_per_token`."""
+    head = 2.0 * model.hidden * model.vocabulary
+    if unit.kind == EMBEDDING:
+        return 0.0
+    if unit.kind == HEAD:
+        return head
+    elements = 0.0
+    for weights in weights_of(model, unit):
+        if weights.matrix:
+            routed = weights.part == "routed_experts" and model.experts is not None
+            elements += weights.elements * (model.experts.topk / model.experts.count if routed and model.experts else 1)
+    return 2 * elements + core_flops(model, unit) + (head if unit.kind != LAYER else 0.0)
+
+
+def core_flops(model: Model, unit: Unit) -> float:
+    """Forward FLOPs of the core attention (scores and context) of one layer per token."""
+    sequence = sequence_of(model)
+    keys = min(sequence, unit.window) if unit.window else sequence
+    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim)
+
+
+class UnitParameters(NamedTuple):
+    """Parameters of one unit. `by_part` has the keys of PARTS that are not 0; `active` are those that one token meets."""
+
+    name: str
+    number: int
+    parameters: int
+    active: int
+    by_part: dict[str, int]
+
+
+class Parameters(NamedTuple):
+    """Parameters of a model without padding; `total` and `active` leave out multi-token prediction, as publishers do."""
+
+    units: tuple[UnitParameters, ...]
+    total: int
+    active: int
+    mtp: int  # of the layers of multi-token prediction; embedding and head are shared
+    by_part: dict[str, int]  # of the total
+
+
+def parameters(model: Model) -> Parameters:
+    """Count the parameters of a model. Tied weights count once; a router's correction bias is no parameter."""
+    units = []
+    for unit in model.units:
+        parts: dict[str, int] = {}
+        for weights in weights_of(model, unit):
+            parts[weights.part] = parts.get(weights.part, 0) + weights.elements
+        whole = sum(parts.values())
+        routed = parts.get("routed_experts", 0)
+        experts = model.experts
+        active = whole - routed + (routed // experts.count * experts.topk if experts else 0)
+        units.append(UnitParameters(unit.name, unit.number, whole, active, parts))
+    inside = [unit for unit in units if unit.name != MTP]
+    by_part = {part: sum(unit.number * unit.by_part.get(part, 0) for unit in inside) for part in PARTS}
+    return Parameters(
+        units=tuple(units),
+        total=sum(unit.number * unit.parameters for unit in inside),
+        active=sum(unit.number * unit.active for unit in inside),
+        mtp=sum(unit.number * unit.parameters for unit in units if unit.name == MTP),
+        by_part={part: count for part, count in by_part.items() if count},
+    )

@@ -7,10 +7,13 @@ in GB/s as GiB/s. We differ where the tool is defective, see docs/fidelity.md.
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from sim_core.costing.compute import compute_factor, once_s, rerun_s, rerun_share
 from sim_core.costing.parameters import first_stage_dense, first_stage_layers, stage_factor
@@ -36,7 +39,6 @@ from sim_core.metrics import (
     TP_TOTAL,
 )
 from sim_core.planning.columns import BLOCK, FILE, NONE, SELECTIVE, Plan, Plans, plan_at
-from sim_core.simai.tables import BusTables
 from sim_core.workloads.moving import COMPUTE, EXPONENTS, N_RULES, rule_scales
 from sim_core.workloads.workload import (
     ALL_GATHER,
@@ -58,6 +60,7 @@ from sim_core.workloads.workload import (
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+TABLE_FILE: Final = Path(__file__).parent / "bus_bandwidth.yaml"
 GIB: Final = 2.0**30
 SMALL: Final = 2.0**20
 SMALL_NS: Final = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
@@ -72,6 +75,31 @@ SIMAI_PARTS: Final = (
 )  # fmt: skip
 _FWD, _BWD, _RERUN, _STEP, _TP, _EP, _DP, _DP_EP = 0, 1, 2, 3, 4, 5, 6, 7
 _TP_OUT, _EP_OUT, _DP_OUT, _BUBBLE, _PIPE = 8, 9, 10, 11, 12
+
+
+class BusTables(NamedTuple):
+    """Message sizes in bytes [rows], and per table the ratios [rows, columns]; column c is 2^c nodes.
+
+    The last column of `all_to_all` is for tensor groups that fill one or more nodes.
+    """
+
+    size: Floats
+    nic: Floats
+    nvlink: Floats
+    all_to_all: Floats
+
+
+@cache
+def bus_tables() -> BusTables:
+    """The tables, read once; all three have the same message sizes."""
+    document = yaml.safe_load(TABLE_FILE.read_text(encoding="utf-8"))
+    rows = {name: np.array(document[name]["rows"], np.float64) for name in ("nic", "nvlink", "all_to_all")}
+    return BusTables(
+        size=rows["nic"][:, 0].copy(),
+        nic=rows["nic"][:, 1:].copy(),
+        nvlink=rows["nvlink"][:, 1:].copy(),
+        all_to_all=rows["all_to_all"][:, 1:].copy(),
+    )
 
 
 @kernel

@@ -1,42 +1,220 @@
 """What a recording lacks, from a model in numbers: messages of tp 1 and ep 1, gradients that nobody exchanged, the embedding.
 
 What the recording has stays. A SimAI text gets the messages that its generator would have written, so that it answers as the
-file of another plan does; another recording those of the model.
+file of another plan does: names, kinds and sizes are those of AICB (aliyun/aicb, workload_generator/
+AIOB_simAI_workload_generator.py), as its files show them (docs/aicb.md), also where they are no training's: 0 bytes for the
+reduce-scatter of a column-parallel GEMM, no all-reduce in the backward. Another recording gets the messages of the model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core.models.messages import pipeline_bytes
-from sim_core.models.weights import REPLICATED, weights_of
+from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
+from sim_core.models.description import LAYER, Unit
+from sim_core.models.keys import shape_of
+from sim_core.models.messages import ELEMENT, ETP, messages, pipeline_bytes
+from sim_core.models.weights import REPLICATED, sequence_of, weights_of
 from sim_core.workloads import moving
-from sim_core.workloads.lacking_messages import SIMAI, sizes_of, with_messages
-from sim_core.workloads.readers.simai_form import Message
+from sim_core.workloads.readers.simai_sections import COUNT_BYTES, EXPERTS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
     DP,
     DP_EP,
     EP,
+    FORWARD,
     GATHER_PARAMETERS,
     INPUT_GRADIENT,
+    NO_COMM,
     REDUCE_GRADIENTS,
     REDUCE_SCATTER,
     TP,
     WEIGHT_GRADIENT,
     Arrays,
     BasePlan,
+    Floats,
     Modelled,
     Optimizer,
+    Pieces,
     Shares,
     StepPieces,
+    StepRow,
     Workload,
+    no_work,
+    step_pieces,
 )
+
+FP8_DISPATCH: Final = (1 + 4 / 128) / 2
+"""Bytes of a dispatch in fp8 with a scale of 4 bytes for each 128 elements, over those in bf16: DeepSeek's, forward only."""
+
+
+class Sizes(NamedTuple):
+    """Bytes under the recorded plan."""
+
+    activation: float  # sequence x micro-batch x hidden
+    routed: float  # the same of all copies of tokens that experts receive, of a tensor-parallel group
+    counts: float  # numbers of tokens, for each expert and rank
+    tp: int
+    dispatch: float = 1.0  # bytes of a forward dispatch, over those of a combine
+
+
+class Message(NamedTuple):
+    """One collective and the rule that moves it."""
+
+    kind: int
+    group: int
+    bytes: float
+    rule: int
+
+
+def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | None, Message | None]:
+    """The messages of forward and input gradient; `nth`: records of this name that precede it in the layer."""
+    whole, routed = sizes.activation, sizes.routed
+    if name == EXPERTS:
+        exchanged = Message(ALL_TO_ALL, EP, routed / sizes.tp, moving.SHARDED_ACTIVATION)
+        gathered, scattered = _on_tp(ALL_GATHER, routed), _on_tp(REDUCE_SCATTER, routed)
+        each = (
+            (Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS), None),
+            (exchanged._replace(bytes=exchanged.bytes * sizes.dispatch), exchanged),
+            (gathered, scattered),
+            (scattered, gathered),
+            (exchanged, exchanged),
+        )
+        return each[nth] if nth < len(each) else (None, None)
+    if name in ("embedding_layer", "attention_layer", "mlp_layer"):
+        return _on_tp(ALL_REDUCE, whole), None
+    if name.endswith("_column"):
+        return _on_tp(ALL_GATHER, whole), _on_tp(REDUCE_SCATTER, 0.0)
+    if name.endswith("_row"):
+        return _on_tp(REDUCE_SCATTER, whole), _on_tp(ALL_GATHER, whole)
+    return None, None
+
+
+def _on_tp(kind: int, size: float) -> Message:
+    return Message(kind, TP, size, moving.ACTIVATION)
+
+
+SIMAI: Final = "simai"
+DERIVED: Final = "of the model"
+"""Name of a piece that holds one message of the model."""
+
+
+def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[Arrays, tuple[str, ...], list[int]]:
+    """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
+    arrays, left = recorded.arrays, list(groups)
+    if recorded.kind == SIMAI:
+        in_form = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
+        left = [group for group in groups if not (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
+        arrays = in_form.arrays if len(left) < len(groups) else arrays
+    formed = [group for group in groups if group not in left]
+    if not left:
+        return arrays, recorded.names, formed
+    return *_with_pieces(arrays, recorded.names, modelled, left), formed
+
+
+def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
+    """Sizes of the generator's messages."""
+    model = modelled.model
+    keys = modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+    shape = shape_of(model, keys, sequence_of(model))
+    whole = float(ELEMENT * shape.tokens[0] * model.hidden)
+    sent = float(ELEMENT * shape.sent[0] * model.hidden) * base.tp
+    count = model.experts.count if model.experts else 0
+    return Sizes(activation=whole, routed=sent, counts=float(COUNT_BYTES) * count * base.tp * base.ep, tp=base.tp)
+
+
+def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> Pieces:
+    """The pieces of a SimAI text with the generator's messages where a record has none."""
+    pieces, sizes = recorded.arrays.pieces, sizes_of(modelled, recorded.base)
+    if modelled.model.mla:
+        sizes = sizes._replace(dispatch=FP8_DISPATCH)
+    kind, group, rule = (column.copy() for column in (pieces.comm_kind, pieces.comm_group, pieces.comm_rule))
+    size = pieces.comm_bytes.copy()
+    before: dict[tuple[int, str], int] = {}
+    for k, name in enumerate(recorded.names):
+        at = (int(pieces.unit[k]), name)
+        nth = before[at] = before.get(at, -1) + 1
+        for phase, message in zip((FORWARD, INPUT_GRADIENT), messages_of_record(name, nth, sizes), strict=True):
+            if message is not None and message.group in groups and kind[k, phase] == NO_COMM:
+                kind[k, phase], group[k, phase], size[k, phase], rule[k, phase] = message
+    return pieces._replace(comm_kind=kind, comm_group=group, comm_bytes=size, comm_rule=rule)
+
+
+def _with_pieces(
+    arrays: Arrays, names: tuple[str, ...], modelled: Modelled, groups: list[int]
+) -> tuple[Arrays, tuple[str, ...]]:
+    """Columns and names with a piece for each message of the model on some groups."""
+    first, last, tables = arrays.first_unit, arrays.last_unit, arrays.unit_layers
+    if TP in groups and first < 0:
+        first, tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
+    if TP in groups and last < 0:
+        last, tables = len(tables), np.concatenate([tables, np.zeros_like(tables[:1])])
+    rows = _Rows(arrays.pieces)
+    kinds = modelled.model.layer_units
+    for to, share in enumerate(unit_shares(arrays, modelled)):
+        for kind, part in zip(kinds, share, strict=True):
+            if part > 0:
+                rows.add(to, float(part), modelled, kind, arrays.base, groups)
+    for unit in modelled.model.units:
+        if unit.kind != LAYER and TP in groups:
+            rows.add(first if unit.kind == EMBEDDING_UNIT else last, unit.number, modelled, unit, arrays.base, [TP])
+    pieces, order = rows.sorted()
+    told = (*names, *[DERIVED] * (len(order) - len(names)))
+    return (arrays._replace(pieces=pieces, unit_layers=tables, first_unit=first, last_unit=last), tuple(told[k] for k in order))
+
+
+def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
+    """Part of each of the model's kinds of layer in the layers of each recorded unit, [units, kinds]; 0 for ends."""
+    of_layer = np.diff(arrays.unit_layers, axis=1).astype(np.float64)  # [units, layers]
+    kinds = np.array(modelled.model.unit_of_layer)
+    one_hot = kinds[:, None] == np.arange(len(modelled.model.layer_units))
+    total = of_layer.sum(axis=1, keepdims=True)
+    shares: Floats = np.divide(of_layer @ one_hot, total, out=np.zeros((len(of_layer), one_hot.shape[1])), where=total > 0)
+    return shares
+
+
+@dataclass
+class _Rows:
+    """Pieces that are added to others."""
+
+    pieces: Pieces
+    added: list[tuple[int, int, Message]] = field(default_factory=list)
+
+    def add(self, to: int, part: float, modelled: Modelled, unit: Unit, base: BasePlan, groups: list[int]) -> None:
+        """The messages of a model's unit, by `part`, in the recorded unit `to`."""
+        for group in groups:
+            # sizes on TP are those of any tp above 1, on EP of any ep above 1
+            tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
+            keys = modelled.keys(np.array([tp]), np.array([ep]), np.array([base.micro_batch]))
+            sent = messages(modelled.model, unit, keys, modelled.stack.kernels)
+            for k, name in enumerate(sent.names):
+                on_tp = sent.group[k] in (TP, ETP)
+                size = float(sent.bytes[0, k]) * part
+                if on_tp != (group == TP) or size <= 0:
+                    continue
+                rule = moving.ACTIVATION if on_tp else moving.SHARDED_ACTIVATION
+                if name.startswith("routing"):
+                    rule = moving.FIXED
+                self.added.append((to, int(sent.phase[k]), Message(int(sent.kind[k]), group, size, rule)))
+
+    def sorted(self) -> tuple[Pieces, list[int]]:
+        """All pieces by unit, and the place of each among those given and those added."""
+        more = no_work(len(self.added))._replace(unit=np.array([unit for unit, _, _ in self.added], np.int64))
+        for k, (unit, phase, (kind, group, size, rule)) in enumerate(self.added):
+            more.comm_kind[k, phase], more.comm_group[k, phase] = kind, group
+            more.comm_bytes[k, phase], more.comm_rule[k, phase] = size, rule
+            beside = np.flatnonzero(self.pieces.unit == unit)
+            more.rerun[k] = self.pieces.rerun[beside[0]] if len(beside) else 0.0
+        both = [np.concatenate(columns) for columns in zip(self.pieces, more, strict=True)]
+        order = np.argsort(both[0], kind="stable")
+        return Pieces(*(np.ascontiguousarray(column[order]) for column in both)), order.tolist()
+
 
 PARAMETER_BYTES: Final = 2.0
 LEAST_OPTIMIZER_S: Final = 1e-6
@@ -54,20 +232,17 @@ class Rank:
 
 def rank_of(of_model: Workload, base: BasePlan) -> Rank:
     """What a rank of the recorded plan holds."""
-    arrays, shares, width = of_model.arrays, of_model.arrays.shares, of_model.arrays.gradient_width
-    reduced = arrays.step.role == REDUCE_GRADIENTS
-
-    def counted(rule: int) -> float:
-        return float(arrays.step.comm_bytes[reduced & (arrays.step.comm_rule == rule)].sum()) / width
-
-    total = counted(moving.PARAMETERS)
+    shares = of_model.arrays.shares
+    total = _reduced_parameters(of_model.arrays, moving.PARAMETERS)
     replicated = _of_latents(of_model) / base.pp
     layers = total * (1 - shares.ends - shares.head - shares.whole) / (base.tp * base.pp) + replicated * (1 - 1 / base.tp)
     padding = moving.padded(shares.vocabulary, base.tp) / shares.vocabulary
     ends, head = (total * part / base.tp * padding for part in (shares.ends, shares.head))
     dense = layers + ends + head + total * shares.whole
-    experts = counted(moving.EXPERT_PARAMETERS) / (base.pp * base.ep * (1 if shares.whole_experts else base.tp))
-    held = Shares(
+    experts = _reduced_parameters(of_model.arrays, moving.EXPERT_PARAMETERS) / (
+        base.pp * base.ep * (1 if shares.whole_experts else base.tp)
+    )
+    of_rank = Shares(
         ends=ends / dense,
         head=head / dense,
         whole=total * shares.whole / dense,
@@ -75,7 +250,13 @@ def rank_of(of_model: Workload, base: BasePlan) -> Rank:
         vocabulary=shares.vocabulary,
         whole_experts=shares.whole_experts,
     )
-    return Rank(dense=dense, experts=experts, shares=held)
+    return Rank(dense=dense, experts=experts, shares=of_rank)
+
+
+def _reduced_parameters(arrays: Arrays, rule: int) -> float:
+    """Parameters whose gradients are in messages of this rule."""
+    rows = (arrays.step.role == REDUCE_GRADIENTS) & (arrays.step.comm_rule == rule)
+    return float(arrays.step.comm_bytes[rows].sum()) / arrays.gradient_width
 
 
 def _of_latents(of_model: Workload) -> float:
@@ -132,24 +313,15 @@ def _with_sends(arrays: Arrays, modelled: Modelled) -> Arrays:
     return arrays._replace(p2p_bytes=float(pipeline_bytes(modelled.model, keys)[0]), p2p_rule=rule)
 
 
-def _with_rows(step: StepPieces, rows: list[tuple[int, Message]]) -> StepPieces:
+def _with_rows(step: StepPieces, sent: list[tuple[int, Message]]) -> StepPieces:
     """Step pieces with more messages, each with its role."""
-    if not rows:
+    if not sent:
         return step
-    n = len(rows)
-    roles, sent = zip(*rows, strict=True)
-    more = StepPieces(
-        role=np.array(roles, np.int64),
-        phase=np.array([INPUT_GRADIENT if role == AFTER_GRADIENTS else WEIGHT_GRADIENT for role in roles], np.int64),
-        compute_s=np.zeros(n),
-        compute_rule=np.zeros(n, np.int64),
-        comm_kind=np.array([m.kind for m in sent], np.int64),
-        comm_group=np.array([m.group for m in sent], np.int64),
-        comm_bytes=np.array([m.bytes for m in sent], np.float64),
-        comm_rule=np.array([m.rule for m in sent], np.int64),
-        forward_on_ep=np.zeros(n, np.bool_),
-    )
-    return StepPieces(*(np.concatenate(both) for both in zip(step, more, strict=True)))
+    rows = [
+        StepRow(role, INPUT_GRADIENT if role == AFTER_GRADIENTS else WEIGHT_GRADIENT, 0.0, moving.FIXED, *message)
+        for role, message in sent
+    ]
+    return StepPieces(*(np.concatenate(both) for both in zip(step, step_pieces(rows), strict=True)))
 
 
 def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) -> tuple[Arrays, list[str]]:
@@ -174,8 +346,8 @@ def _with_gradients(recorded: Workload, of_model: Workload, modelled: Modelled) 
         shares = _shares(arrays, rank, recorded)
     if not experts_known:
         told.append("gradients of experts")
-        held = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
-        rows += _reduced(DP_EP, held, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
+        experts = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
+        rows += _reduced(DP_EP, experts, moving.EXPERT_PARAMETERS, arrays.gradient_width, sharded=sharded)
     return arrays._replace(step=_with_rows(step, rows), shares=shares), told
 
 
@@ -189,16 +361,10 @@ def _reduced(group: int, count: float, rule: int, width: float, *, sharded: bool
 
 def _shares(arrays: Arrays, rank: Rank, recorded: Workload) -> Shares:
     """How the recorded parameters divide: layers are the model's, what they leave is the embedding as the file counts it."""
-    step = arrays.step
-    reduced = step.role == REDUCE_GRADIENTS
-
-    def counted(rule: int) -> float:
-        return float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / arrays.gradient_width
-
-    mixed = counted(moving.ALL_PARAMETERS)
+    mixed = _reduced_parameters(arrays, moving.ALL_PARAMETERS)
     known = recorded.gradients_known[1]
     experts = arrays.shares.experts if known or not mixed else min(rank.experts / mixed, 1.0)
-    dense = counted(moving.PARAMETERS) + mixed * (1 - experts)
+    dense = _reduced_parameters(arrays, moving.PARAMETERS) + mixed * (1 - experts)
     layers = rank.dense * (1 - rank.shares.ends - rank.shares.head - rank.shares.whole)
     whole = rank.dense * rank.shares.whole
     if dense <= layers + whole:  # it counts its layers otherwise

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from sim_core.models.description import EMBEDDING, LAYER, Model
-from sim_core.models.flops import sequence_of
 from sim_core.models.keys import make_keys
 from sim_core.models.messages import pipeline_bytes
-from sim_core.models.sharding import held
 from sim_core.models.stack import Stack
 from sim_core.models.traffic import GRADIENT_CLEAR
-from sim_core.models.weights import REPLICATED, weights_of
+from sim_core.models.weights import REPLICATED, held, sequence_of, weights_of
 from sim_core.terms import SHARDINGS
 from sim_core.workloads import moving
 from sim_core.workloads.workload import (
@@ -28,15 +26,15 @@ from sim_core.workloads.workload import (
     Framework,
     Modelled,
     Optimizer,
-    Pieces,
     Shares,
     StepPieces,
+    StepRow,
     Workload,
     layers_by_unit,
+    no_work,
+    step_pieces,
 )
-from sim_core.workloads.workload import (
-    EMBEDDING as TIED,
-)
+from sim_core.workloads.workload import EMBEDDING as TIED
 
 MODEL = "model"
 BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
@@ -59,7 +57,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
     )
     arrays = Arrays(
         base=BASE,
-        pieces=_no_pieces(),
+        pieces=no_work(0),
         step=_step(model, stack, total, experts),
         unit_layers=layers_by_unit(np.array(model.unit_of_layer, np.int64), len(kinds) + 2),
         first_unit=len(kinds),
@@ -131,42 +129,19 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
 
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
     """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
-    rows: list[tuple[int, int, int, float, int]] = []
+    rows: list[StepRow] = []
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
         if not count:
             continue
         reduction = ALL_REDUCE if stack.sharding == "none" else REDUCE_SCATTER
-        rows.append((REDUCE_GRADIENTS, reduction, group, stack.gradient_bytes * count, rule))
-        rows.append((GATHER_PARAMETERS, ALL_GATHER, group, PARAMETER_BYTES * count, rule))
+        for role, kind, width in (
+            (REDUCE_GRADIENTS, reduction, stack.gradient_bytes),
+            (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES),
+        ):
+            rows.append(StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=width * count, comm_rule=rule))
     if model.tied:
         tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
-        rows.append((AFTER_GRADIENTS, ALL_REDUCE, TIED, tied, moving.VOCABULARY))
-    columns = list(zip(*rows, strict=True))
-    n = len(rows)
-    return StepPieces(
-        role=np.array(columns[0], np.int64),
-        phase=np.zeros(n, np.int64),
-        compute_s=np.zeros(n),
-        compute_rule=np.zeros(n, np.int64),
-        comm_kind=np.array(columns[1], np.int64),
-        comm_group=np.array(columns[2], np.int64),
-        comm_bytes=np.array(columns[3], np.float64),
-        comm_rule=np.array(columns[4], np.int64),
-        forward_on_ep=np.zeros(len(rows), np.bool_),
-    )
-
-
-def _no_pieces() -> Pieces:
-    none = np.zeros(0, np.int64)
-    return Pieces(
-        unit=none,
-        compute_s=np.zeros((0, 3)),
-        comm_kind=np.zeros((0, 3), np.int64),
-        comm_group=np.zeros((0, 3), np.int64),
-        comm_bytes=np.zeros((0, 3)),
-        comm_rule=np.zeros((0, 3), np.int64),
-        rerun=np.zeros(0),
-        rerun_s=np.zeros(0),
-        attention_core=np.zeros(0, np.bool_),
-        gradient_bytes=np.zeros(0),
-    )
+        rows.append(
+            StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=TIED, comm_bytes=tied, comm_rule=moving.VOCABULARY)
+        )
+    return step_pieces(rows)

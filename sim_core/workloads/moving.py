@@ -20,13 +20,13 @@ class Rule(NamedTuple):
     """Exponents of one rule, with the reason in one sentence."""
 
     name: str
-    micro_batch: int
-    tp: int
-    ep: int
-    sequence: int
-    experts: int
-    by_layers: bool
     why: str
+    micro_batch: int = 0
+    tp: int = 0
+    ep: int = 0
+    sequence: int = 0
+    experts: int = 0
+    by_layers: bool = False
 
 
 FIXED: Final = 0
@@ -43,115 +43,53 @@ EXPERT_COUNTS: Final = 10
 N_RULES: Final = 11
 
 RULES: Final = (
+    Rule("fixed", "sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)"),
     Rule(
-        name="fixed",
-        micro_batch=0,
-        tp=0,
-        ep=0,
-        sequence=0,
-        experts=0,
-        by_layers=False,
-        why="sizes that no plan changes (the gradient norm's 4 bytes, the tied embedding's gradient)",
-    ),
-    Rule(
-        name="compute",
+        "compute",
+        "a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is constant",
         micro_batch=1,
         tp=-1,
-        ep=0,
         sequence=1,
-        experts=0,
-        by_layers=False,
-        why="a rank computes 1/tp of a layer, for micro_batch sequences; kernel efficiency is constant",
     ),
+    Rule("activation", "TP collectives carry the whole sequence x hidden tensor at any tp", micro_batch=1, sequence=1),
     Rule(
-        name="activation",
-        micro_batch=1,
-        tp=0,
-        ep=0,
-        sequence=1,
-        experts=0,
-        by_layers=False,
-        why="TP collectives carry the whole sequence x hidden tensor at any tp",
-    ),
-    Rule(
-        name="sharded_activation",
+        "sharded_activation",
+        "expert traffic; sends under sequence parallelism: a rank has 1/tp of them",
         micro_batch=1,
         tp=-1,
-        ep=0,
         sequence=1,
-        experts=0,
-        by_layers=False,
-        why="expert traffic; sends under sequence parallelism: a rank has 1/tp of them",
     ),
     Rule(
-        name="parameters",
-        micro_batch=0,
+        "parameters", "weights, gradients and optimizer work of a rank: 1/tp of the layers of its stage", tp=-1, by_layers=True
+    ),
+    Rule("expert_parameters", "the same for experts; a rank holds 1/ep of them", tp=-1, ep=-1, experts=1, by_layers=True),
+    Rule("vocabulary", "a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary", tp=-1),
+    Rule(
+        "all_parameters",
+        "one message with the dense parameters and those of the experts, each part by its own rule",
         tp=-1,
-        ep=0,
-        sequence=0,
-        experts=0,
         by_layers=True,
-        why="weights, gradients and optimizer work of a rank: 1/tp of the layers of its stage",
     ),
     Rule(
-        name="expert_parameters",
-        micro_batch=0,
+        "expert_load",
+        "work and traffic of the rank with the most tokens: x its load at the plan's ep over that at the recorded ep",
+        micro_batch=1,
+        tp=-1,
+        sequence=1,
+    ),
+    Rule(
+        "expert_weights",
+        "experts' weights and gradients that a pass reads and writes: a rank holds 1/ep of them",
         tp=-1,
         ep=-1,
-        sequence=0,
         experts=1,
-        by_layers=True,
-        why="the same for experts; a rank holds 1/ep of them",
     ),
     Rule(
-        name="vocabulary",
-        micro_batch=0,
-        tp=-1,
-        ep=0,
-        sequence=0,
-        experts=0,
-        by_layers=False,
-        why="a tied embedding's gradient in a trace: a rank has 1/tp of the vocabulary",
-    ),
-    Rule(
-        name="all_parameters",
-        micro_batch=0,
-        tp=-1,
-        ep=0,
-        sequence=0,
-        experts=0,
-        by_layers=True,
-        why="one message with the dense parameters and those of the experts, each part by its own rule",
-    ),
-    Rule(
-        name="expert_load",
-        micro_batch=1,
-        tp=-1,
-        ep=0,
-        sequence=1,
-        experts=0,
-        by_layers=False,
-        why="work and traffic of the rank with the most tokens: x its load at the plan's ep over that at the recorded ep",
-    ),
-    Rule(
-        name="expert_weights",
-        micro_batch=0,
-        tp=-1,
-        ep=-1,
-        sequence=0,
-        experts=1,
-        by_layers=False,
-        why="experts' weights and gradients that a pass reads and writes: a rank holds 1/ep of them",
-    ),
-    Rule(
-        name="expert_counts",
-        micro_batch=0,
+        "expert_counts",
+        "how many tokens each rank has for each expert: all ranks of tp and ep tell each other",
         tp=1,
         ep=1,
-        sequence=0,
         experts=1,
-        by_layers=False,
-        why="how many tokens each rank has for each expert: all ranks of tp and ep tell each other",
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sim_core.models.flops import model_flops_per_token
+from sim_core.models.weights import model_flops_per_token
 from sim_core.units import short
 from sim_core.workloads.check import ImpliedModel
 from sim_core.workloads.summary import summarize
@@ -35,15 +35,15 @@ def implied_model(workload: Workload) -> ImpliedModel:
     """The model that a workload implies: as its reader derived it, or by its gradient messages."""
     if workload.implied is not None:
         return workload.implied
-    found, base = summarize(workload), workload.base
+    summary, base = summarize(workload), workload.base
     ranks = base.tp * base.pp
-    if found.parameters_per_rank is None or not all(workload.gradients_known):
+    if summary.parameters_per_rank is None or not all(workload.gradients_known):
         return ImpliedModel(
             layers=workload.layers, sequence=workload.sequence, missing=("parameters: no messages of gradients",)
         )
-    dense = found.parameters_per_rank * ranks
-    experts = (found.expert_parameters_per_rank or 0.0) * ranks * base.ep
-    ranks_text = f"{short(found.parameters_per_rank, '')} of a rank x tp {base.tp} x pp {base.pp}"
+    dense = summary.parameters_per_rank * ranks
+    experts = (summary.expert_parameters_per_rank or 0.0) * ranks * base.ep
+    ranks_text = f"{short(summary.parameters_per_rank, '')} of a rank x tp {base.tp} x pp {base.pp}"
     how = [f"parameters {short(dense, '')}: {ranks_text}, by the messages of gradients"]
     if experts:
         how.append(f"experts {short(experts, '')}, likewise")
@@ -88,15 +88,15 @@ def layer_flops(workload: Workload) -> float:
 
 def _dominant(workload: Workload) -> list[str]:
     """Records outside the layers that hold too much of the compute of a micro-batch or of the step."""
-    found, arrays = summarize(workload), workload.arrays
-    total_s = found.forward_s + found.backward_s
+    summary, arrays = summarize(workload), workload.arrays
+    total_s = summary.forward_s + summary.backward_s
     ends = {arrays.first_unit, arrays.last_unit}
     lines = []
     for k, name in enumerate(workload.names):
         share = float(arrays.pieces.compute_s[k].sum()) / total_s if total_s else 0.0
         if int(arrays.pieces.unit[k]) in ends and share > LARGEST_SHARE:
             lines.append(f"{name} has {share:.0%} of the compute of a micro-batch of the file")
-    step_s = total_s * workload.base.ga + found.step_compute_s
-    if found.step_compute_s > LARGEST_SHARE * step_s:
-        lines.append(f"once-per-step records have {found.step_compute_s / step_s:.0%} of the compute of the file's step")
+    step_s = total_s * workload.base.ga + summary.step_compute_s
+    if summary.step_compute_s > LARGEST_SHARE * step_s:
+        lines.append(f"once-per-step records have {summary.step_compute_s / step_s:.0%} of the compute of the file's step")
     return lines

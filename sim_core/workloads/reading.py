@@ -13,18 +13,13 @@ from sim_core.errors import SpecError, shown
 from sim_core.limits import LARGEST, whole_number
 from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_from_op_table
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
-from sim_core.workloads.readers.simai import workload_from_simai
-from sim_core.workloads.readers.simai_checks import checks_of
-from sim_core.workloads.readers.simai_evidence import file_of
 from sim_core.workloads.readers.simai_facts import Given
-from sim_core.workloads.readers.simai_model import model_of
-from sim_core.workloads.readers.simai_records import choices_of, with_records
-from sim_core.workloads.readers.simai_suggested import Suggestion, suggested_model
 from sim_core.workloads.readers.simai_text import read_simai_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
+from sim_core.workloads.simai_repair.checks import read_checked
+from sim_core.workloads.simai_repair.model import Suggestion, suggested_model
 from sim_core.workloads.traces.job import HEAD_CHARS, Job, read_job, trace_paths
-from sim_core.workloads.traces.together import check_together, clock_warnings
-from sim_core.workloads.traces.unstamped import placed
+from sim_core.workloads.traces.together import check_together, clock_warnings, placed
 from sim_core.workloads.traces.workload import workload_from_job
 from sim_core.workloads.workload import Workload
 
@@ -136,20 +131,8 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
-    return _simai(path, facts)
-
-
-def _simai(path: str, facts: Facts) -> tuple[Workload, tuple[str, ...]]:
-    """A SimAI text with the values that the user gives, its checks and the model it implies."""
-    given = facts.records or {}
-    choices = choices_of(given)
-    told = _given(facts)
-    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
-    workload, warnings = workload_from_simai(text, told, measured_on=facts.measured_on)
-    file = file_of(text, told)
-    implied = model_of(file.sizes, text.header, told)
-    workload = replace(workload, sequence=implied.sequence, experts=facts.experts or file.sizes.number or None)
-    return replace(workload, checks=checks_of(file, choices), implied=implied, records=given), warnings
+    records = facts.records or {}
+    return read_checked(path, _given(facts), records, all_gpus=facts.all_gpus, measured_on=facts.measured_on)
 
 
 def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
@@ -159,10 +142,7 @@ def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
     if kind != SIMAI:
         raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts suggest a model")
     _check(kind, facts)
-    return suggested_model(
-        read_simai_text(path, all_gpus=facts.all_gpus),
-        _given(facts),
-    )
+    return suggested_model(read_simai_text(path, all_gpus=facts.all_gpus), _given(facts))
 
 
 def _given(facts: Facts) -> Given:

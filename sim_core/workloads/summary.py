@@ -36,8 +36,8 @@ class Summary:
 def summarize(workload: Workload) -> Summary:
     """The summary of a workload, for the recorded stage: its layers, its embedding and its last layers."""
     arrays, pp = workload.arrays, workload.base.pp
-    held = workload.layers // pp
-    times = (arrays.unit_layers[:, held] if arrays.dense_layers else arrays.unit_layers[:, -1] / pp).astype(float)
+    of_stage = workload.layers // pp
+    times = (arrays.unit_layers[:, of_stage] if arrays.dense_layers else arrays.unit_layers[:, -1] / pp).astype(float)
     for unit in (arrays.first_unit, arrays.last_unit):
         if unit >= 0:
             times[unit] += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
@@ -38,6 +38,7 @@ from sim_core.terms import SEND_RECEIVE as SEND_RECEIVE
 from sim_core.terms import TP as TP
 from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
 from sim_core.workloads.check import Check, ImpliedModel
+from sim_core.workloads.moving import FIXED
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -101,6 +102,45 @@ class StepPieces(NamedTuple):
     comm_bytes: Floats  # [n]
     comm_rule: Ints  # [n]
     forward_on_ep: Bools  # [n] whether the forward collective of the same record is on the EP group
+
+
+class StepRow(NamedTuple):
+    """One row of `StepPieces`; what is not given is no work."""
+
+    role: int
+    phase: int = FORWARD
+    compute_s: float = 0.0
+    compute_rule: int = FIXED
+    comm_kind: int = NO_COMM
+    comm_group: int = TP
+    comm_bytes: float = 0.0
+    comm_rule: int = FIXED
+    forward_on_ep: bool = False
+
+
+_STEP_TYPES: Final = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, np.float64, np.int64, np.bool_)
+
+
+def step_pieces(rows: Sequence[StepRow]) -> StepPieces:
+    """The rows as columns."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(_STEP_TYPES)
+    return StepPieces(*(np.array(column, kind) for column, kind in zip(columns, _STEP_TYPES, strict=True)))
+
+
+def no_work(n: int) -> Pieces:
+    """`n` pieces of unit 0 without compute and messages, to be filled in."""
+    return Pieces(
+        unit=np.zeros(n, np.int64),
+        compute_s=np.zeros((n, 3)),
+        comm_kind=np.full((n, 3), NO_COMM, np.int64),
+        comm_group=np.zeros((n, 3), np.int64),
+        comm_bytes=np.zeros((n, 3)),
+        comm_rule=np.full((n, 3), FIXED, np.int64),
+        rerun=np.zeros(n),
+        rerun_s=np.zeros(n),
+        attention_core=np.zeros(n, np.bool_),
+        gradient_bytes=np.zeros(n),
+    )
 
 
 class Shares(NamedTuple):

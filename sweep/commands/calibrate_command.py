@@ -12,18 +12,16 @@ import numpy as np
 import typer
 
 from sim_core import Hardware, SimError, SpecError, hardware_yaml, preset_names, read_hardware
-from sweep.calibration.kernel_file import read_kernels
-from sweep.calibration.kernels import KernelFit, fit_kernels
+from sweep.calibration.kernels import KernelFit, fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Fit, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.calibration.runs import Fitted, RunsFit, fit_runs
 from sweep.commands.shared import rows_of_set
 from sweep.validation.devices import preset_of
-from sweep.validation.reasons import NotSimulated
-from sweep.validation.table import read_table
+from sweep.validation.table import NotSimulated, read_table
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "measure_kernels.py"
+SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py"
 KNOWN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive")
 MOST_FAR: Final = 8
 EXIT_BOUND: Final = 5

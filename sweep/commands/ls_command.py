@@ -10,10 +10,10 @@ import typer
 from sim_core import SpecError
 from sweep.commands.shared import RESULTS, AsJson, write_json
 from sweep.folder import folder_at
+from sweep.listing import results_below
 from sweep.show.progress import clock
 from sweep.show.tables import cell, print_table
 from sweep.show.terminal import own_console
-from sweep.standing import results_below
 
 DAY_S = 86_400
 

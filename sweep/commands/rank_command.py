@@ -25,10 +25,9 @@ from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, 
 from sweep.show.tables import rows_text
 from sweep.show.terminal import form_of, own_console, screen
 from sweep.stability import CANDIDATES, sigmas_of, stability
-from sweep.uncertainty.own_runs import names_plans, read_steps
-from sweep.validation.residuals import own_runs
+from sweep.validation.error_bars import own_runs
 from sweep.validation.simulation import run_rows
-from sweep.validation.table import read_table
+from sweep.validation.table import names_plans, read_steps, read_table
 
 
 class Form(StrEnum):

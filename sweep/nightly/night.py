@@ -18,8 +18,7 @@ from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
 from sweep.execution import Progress, run_sweep
-from sweep.executors import Executor
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import Executor, InlineExecutor
 from sweep.folder import Folder, folder_at
 from sweep.nightly.judging import baseline_of, make_whole, regressions
 from sweep.nightly.lock import locked

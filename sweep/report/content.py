@@ -18,7 +18,7 @@ from sweep.report.table import Columns, Floats, Ints, read_columns
 from sweep.selection import quoted
 from sweep.show.ranked import error_lines
 from sweep.store import Store
-from sweep.validation.margins import RECORDED
+from sweep.validation.figures import RECORDED
 
 ROWS: Final = 3000
 """Plans that the page holds in full; of the others it has counts, densities, fronts and best values."""

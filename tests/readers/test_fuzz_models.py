@@ -11,13 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim_core import SimError, model_document, parameters, parse_model, read_model
-from tests.sim_core.test_model_readers import (
-    BLOOM_ARGUMENTS,
-    CONFIGS,
-    DEEPSEEK_YAML,
-    GPT3_ARGUMENTS,
-    MIXTRAL_ARGUMENTS,
-)
+from tests.sim_core.test_model_readers import BLOOM_ARGUMENTS, CONFIGS, DEEPSEEK_YAML, GPT3_ARGUMENTS, MIXTRAL_ARGUMENTS
 
 PRESETS = ("gpt2", "deepseek-v3", "gpt-oss-20b", "gemma2-27b", "glm-4.5-air")
 ODD = st.one_of(

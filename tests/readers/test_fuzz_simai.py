@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import FormatError
-from sim_core.simai.text import write_simai_text
+from sim_core.exporting import write_simai_text
 from sim_core.workloads.readers.simai import workload_from_simai
 from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_text import read_simai_text

@@ -24,8 +24,8 @@ from sim_core import (
     workload_from_model,
 )
 from sim_core.costing.fabric import shared_s
-from sim_core.models.flops import sequence_of
 from sim_core.models.stack import Stack
+from sim_core.models.weights import sequence_of
 
 Floats = npt.NDArray[np.float64]
 WEIGHT_PART = 2

@@ -24,10 +24,10 @@ from sim_core import (
 )
 from sim_core.costing.groups import group_plans
 from sim_core.models.description import LAYER
-from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
+from sim_core.models.stack import Kernels
 from sim_core.terms import (
     ALL_GATHER,
     ALL_TO_ALL,

@@ -14,7 +14,7 @@ import pytest
 from sim_core import hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
 from sim_core.costing.groups import group_plans
 from sim_core.models.keys import make_keys
-from sim_core.models.sharding import held
+from sim_core.models.weights import held
 from sim_core.workloads.workload import DP_EP, EP
 
 GPUS_PER_NODE = 8

@@ -133,7 +133,7 @@ def a_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
-        ("engine/events.py", "end_s, position, free_s = ", "end_s, position, other_s = ", True),  # in a function that it calls
+        ("engine/lanes.py", "waited = start - free", "waited = free - start", True),  # in a function that it calls
         ("engine/schedules.py", "LOOP, V, BOTH_WAYS = 0, 1, 2", "LOOP, V, BOTH_WAYS = 0, 2, 1", True),  # a constant
         ("jit.py", "_nrt=False", "_nrt=True", True),  # in its decorator
         ("vector_code.py", "builder.fadd(a, b)", "builder.fsub(a, b)", True),  # in what its vectors become

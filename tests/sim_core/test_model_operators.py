@@ -10,23 +10,13 @@ import pytest
 from sim_core import Model, SpecError, model_flops_per_token, model_names, parameters, read_model, read_workload
 from sim_core.models.activations import MODES, activation_bytes
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Unit
-from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Keys, make_keys, padded_vocabulary, refusals
 from sim_core.models.messages import ETP, Messages, messages, pipeline_bytes
 from sim_core.models.operators import operators
 from sim_core.models.rows import ATTENTION, GEMM, GROUPED_GEMM, MEMORY, Operators
-from sim_core.models.sharding import held, tied_elements
-from sim_core.terms import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    EP,
-    FORWARD,
-    INPUT_GRADIENT,
-    REDUCE_SCATTER,
-    TP,
-    WEIGHT_GRADIENT,
-)
+from sim_core.models.stack import Kernels
+from sim_core.models.weights import held, tied_elements
+from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER, TP, WEIGHT_GRADIENT
 from tests.conftest import EXAMPLES
 
 UNFUSED = Kernels(flash_attention=False, fused_loss=False)

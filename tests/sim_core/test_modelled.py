@@ -31,7 +31,7 @@ from sim_core import (
 from sim_core.costing.groups import group_plans
 from sim_core.metrics import ALLOCATED, PEAK_BYTES
 from sim_core.models.keys import make_keys
-from sim_core.models.sharding import held
+from sim_core.models.weights import held
 from sim_core.terms import DP_EP, EP
 
 GIB = 2**30

@@ -25,11 +25,11 @@ from sim_core.costing.operators import unit_cost
 from sim_core.hardware.kernels.gemm import gemm_s
 from sim_core.models.activations import activation_bytes
 from sim_core.models.description import HEAD, LAYER
-from sim_core.models.kernels import Kernels
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
 from sim_core.models.precision import PRECISION_NAMES
+from sim_core.models.stack import Kernels
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER
 from tests.conftest import make_plans
 

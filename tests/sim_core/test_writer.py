@@ -23,8 +23,8 @@ from sim_core import (
     read_workload,
     simulate,
 )
+from sim_core.exporting import write_simai_text
 from sim_core.metrics import STEP_TIME
-from sim_core.simai.text import write_simai_text
 from sim_core.workloads.readers.simai_text import read_simai_text
 from tests.aicb import gpt_text, read, write
 from tests.conftest import GPT7B, LLAMA405B, make_plans

@@ -19,7 +19,7 @@ from sweep.compare.comparison import QUANTILES, compare
 from sweep.compare.report import percent, plan_text, sections
 from sweep.compare.result import Comparison
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.show.sections import markdown
 from sweep.slice_file import sealed_text
@@ -270,11 +270,11 @@ def test_what_changed_in_the_spec(run: Runner) -> None:
 def test_a_new_model_is_named_with_its_sources(run: Runner) -> None:
     new = provenance(run("old"))
     old = json.loads(json.dumps(new)) | {"model": "0123456789abcdef"}
-    old["inputs"]["model"]["engine/events.py"] = "0"
+    old["inputs"]["model"]["engine/lanes.py"] = "0"
     (change,) = input_changes(old, new)
-    assert change.text == f"model version: 0123456789abcdef -> {new['model']} (engine/events.py)"
-    same = new["inputs"]["model"]["engine/events.py"]
-    old["inputs"]["model"] |= {"engine/events.py": same, "hardware/presets/H20-SXM.yaml": "0"}
+    assert change.text == f"model version: 0123456789abcdef -> {new['model']} (engine/lanes.py)"
+    same = new["inputs"]["model"]["engine/lanes.py"]
+    old["inputs"]["model"] |= {"engine/lanes.py": same, "hardware/presets/H20-SXM.yaml": "0"}
     (change,) = input_changes(old, new)
     assert (change.name, change.moves_results) == ("presets", False)
     del old["inputs"]

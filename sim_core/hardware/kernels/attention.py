@@ -8,8 +8,7 @@ import numpy as np
 
 from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed
 from sim_core.hardware.kernels.gemm import ALIGNED_BYTES, UNALIGNED
-from sim_core.hardware.kernels.grid import Bools, Floats, interpolate
-from sim_core.hardware.kernels.own import ratio_grid
+from sim_core.hardware.kernels.tables import Bools, Floats, interpolate, ratio_grid
 
 Phase = Literal["forward", "backward"]
 

@@ -1,4 +1,4 @@
-"""What the kernels of one GPU need: its measured tables, the factors on them, and its peaks for what was not measured."""
+"""What the kernels of one GPU need: measured tables, factors on them, peaks for what was not measured; memory-bound kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import Hardware
-from sim_core.hardware.kernels.grid import Bools, Floats
-from sim_core.hardware.kernels.tables import Tables, read_tables
+from sim_core.hardware.kernels.tables import Bools, Floats, Tables, read_tables
 from sim_core.hardware.surface import Surface
 
 Sizes = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
@@ -117,3 +116,11 @@ def measured_kernels(kernels: Kernels) -> list[str]:
             ranges.append(f"head size {', '.join(map(str, heads))}")
         lines.append(f"{kind} forward: {', '.join(by_dtype)}; {', '.join(ranges)}")
     return lines
+
+
+def memory_s(kernels: Kernels, moved_bytes: Sizes, launched: Sizes) -> Timed:
+    """`launched` kernels that read and write `moved_bytes` in all: norms, activations, residual adds, optimizer."""
+    moved, launched = np.asarray(moved_bytes, np.float64), np.asarray(launched, np.float64)
+    # no table behind it, so never measured
+    seconds = moved / kernels.hbm_bandwidth + launched * kernels.numbers["kernel_overhead"]
+    return Timed(seconds, np.zeros(len(seconds), np.bool_))

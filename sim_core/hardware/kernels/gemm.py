@@ -7,9 +7,7 @@ from typing import Final, Literal
 import numpy as np
 
 from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Timed
-from sim_core.hardware.kernels.grid import Floats, Grid, interpolate
-from sim_core.hardware.kernels.own import ratio_grid
-from sim_core.hardware.kernels.tables import wave_efficiency
+from sim_core.hardware.kernels.tables import Floats, Grid, interpolate, ratio_grid, wave_efficiency
 from sim_core.hardware.surface import GemmSurface
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]

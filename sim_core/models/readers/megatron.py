@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from sim_core.errors import FormatError, SpecError, nearest, shown
 from sim_core.models.description import MAX, MAX_LAYERS
-from sim_core.models.readers.megatron_flags import NOT_MODELLED, is_free
-from sim_core.models.readers.megatron_text import Flags
+from sim_core.models.readers.megatron_flags import NOT_MODELLED, Flags, is_free
 
 Document = dict[str, Any]
 
@@ -103,8 +102,8 @@ class _Arguments:
         return values[0]
 
     def number(self, flag: str, default: int) -> int:
-        found = self.optional(flag)
-        return default if found is None else found
+        value = self.optional(flag)
+        return default if value is None else value
 
     def optional(self, flag: str) -> int | None:
         word = self.word(flag)

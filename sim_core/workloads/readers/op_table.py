@@ -11,6 +11,7 @@ from sim_core.errors import SpecError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads import moving
 from sim_core.workloads.readers.op_table_text import ASYNC, GRADIENT, OpTableText
+from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     ALL_REDUCE,
     DP,
@@ -18,16 +19,15 @@ from sim_core.workloads.workload import (
     EP,
     FORWARD,
     INPUT_GRADIENT,
-    TP,
     WEIGHT_GRADIENT,
     Arrays,
     BasePlan,
     Floats,
-    Ints,
     Pieces,
-    StepPieces,
     Workload,
     layers_by_unit,
+    no_work,
+    step_pieces,
 )
 
 BACKWARD_OVER_FORWARD: Final = 2.0
@@ -35,12 +35,6 @@ BACKWARD_OVER_FORWARD: Final = 2.0
 DEFAULT_WIDTH: Final = 4
 MAX_LAYERS: Final = 100_000
 _KIND: Final = {ASYNC: ALL_REDUCE, **kinds_by("op_table")}
-_RULE_OF_GROUP: Final = {
-    TP: moving.ACTIVATION,
-    EP: moving.SHARDED_ACTIVATION,
-    DP: moving.PARAMETERS,
-    DP_EP: moving.EXPERT_PARAMETERS,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +76,7 @@ def workload_from_op_table(
     arrays = Arrays(
         base=base,
         pieces=pieces,
-        step=_no_step(),
+        step=step_pieces([]),  # the table has no optimizer
         unit_layers=layers_by_unit(np.zeros(layers, np.int64), max(units) + 1),
         first_unit=first,
         last_unit=last,
@@ -149,9 +143,7 @@ def _pieces(
     text: OpTableText, order: list[int], units: list[int], compute_s: Floats, width: int, warnings: list[str]
 ) -> Pieces:
     """One piece per row. An asynchronous all-reduce is a gradient for the buckets; any other collective blocks its operator."""
-    n = len(order)
-    kind, group, rule = (np.zeros((n, 3), np.int64) for _ in range(3))
-    size, gradient_bytes = np.zeros((n, 3)), np.zeros(n)
+    pieces = no_work(len(order))._replace(unit=np.array(units, np.int64), compute_s=compute_s[order])
     for k, row in enumerate(order):
         for phase in range(3):
             word, suffix = text.collective[row][phase], text.suffix[row][phase]
@@ -159,42 +151,15 @@ def _pieces(
             if word == "NONE" or sent == 0:
                 continue
             if word == ASYNC and phase != FORWARD and not suffix:
-                gradient_bytes[k] += sent
+                pieces.gradient_bytes[k] += sent
                 continue
             if word == ASYNC:
                 where = "on a group of its own" if suffix else "in a forward"
                 warnings.append(f"{text.path}:{text.line[row]}: {ASYNC} {where} blocks its operator: nothing overlaps with it")
-            own = {"_EP": EP, "_DP_EP": DP_EP}.get(suffix, DP if phase == WEIGHT_GRADIENT else TP)
-            kind[k, phase], group[k, phase], size[k, phase] = _KIND[word], own, sent
-            rule[k, phase] = _RULE_OF_GROUP[own]
-    return Pieces(
-        unit=np.array(units, np.int64),
-        compute_s=compute_s[order],
-        comm_kind=kind,
-        comm_group=group,
-        comm_bytes=size,
-        comm_rule=rule,
-        rerun=np.zeros(n),
-        rerun_s=np.zeros(n),
-        attention_core=np.zeros(n, np.bool_),
-        gradient_bytes=gradient_bytes,
-    )
-
-
-def _no_step() -> StepPieces:
-    """No work once per step: the table has no optimizer."""
-    none: Ints = np.zeros(0, np.int64)
-    return StepPieces(
-        role=none,
-        phase=none,
-        compute_s=np.zeros(0),
-        compute_rule=none,
-        comm_kind=none,
-        comm_group=none,
-        comm_bytes=np.zeros(0),
-        comm_rule=none,
-        forward_on_ep=np.zeros(0, np.bool_),
-    )
+            group = group_of(suffix, phase)
+            pieces.comm_kind[k, phase], pieces.comm_group[k, phase] = _KIND[word], group
+            pieces.comm_bytes[k, phase], pieces.comm_rule[k, phase] = sent, RULE_OF_GROUP[group]
+    return pieces
 
 
 def _notes(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import Warnings, text_lines
+from sim_core.workloads.readers.words import SUFFIXES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,7 +32,6 @@ COLUMNS: Final = (
 NEEDED: Final = COLUMNS[:2]
 ASYNC: Final = "ALLREDUCE_ASYNC"
 COLLECTIVES: Final = ("NONE", ASYNC, *(word for word in kinds_by("op_table") if word != "NONE"))
-SUFFIXES: Final = ("_DP_EP", "_EP")
 GRADIENT: Final = "_grad"
 
 _WORDS: Final = {"None": ("NONE", "")} | {

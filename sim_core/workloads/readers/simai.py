@@ -14,10 +14,9 @@ from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai_facts import Given, first_excess_ns, has_columns, messages_of, parameters_of
-from sim_core.workloads.readers.simai_form import EXPERTS
-from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header
-from sim_core.workloads.readers.simai_sections import Sections, dense_layers, layer_starts, sections_of, shape_of
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.readers.simai_sections import EXPERTS, Sections, dense_layers, layer_starts, sections_of, shape_of
+from sim_core.workloads.readers.simai_text import RERUN_POLICY, Header, Record, SimaiText
+from sim_core.workloads.readers.words import RULE_OF_GROUP, group_of
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_GATHER,
@@ -40,8 +39,10 @@ from sim_core.workloads.workload import (
     Ints,
     Pieces,
     StepPieces,
+    StepRow,
     Workload,
     layers_by_unit,
+    step_pieces,
 )
 
 MAX_LAYER_TABLE: Final = 300_000
@@ -72,7 +73,7 @@ def workload_from_simai(text: SimaiText, given: Given, *, measured_on: str | Non
     occurrences = _occurrences(units, unit_of_layer, starts)
     pieces, names = _pieces(text, sections, units, occurrences, compute_s, again)
     layers = len(starts) * header.pp
-    step = _step_pieces([text.records[text.order[k]] for k in (*sections.before, *sections.after)], excess_ns * NS)
+    step = _step_pieces(text.at(sections.once), excess_ns * NS)
     messages = messages_of(text, sections, given)
     parameters = parameters_of(text, sections, messages, len(starts), given)
     p2p_bytes, p2p_rule, notes = _p2p(text, sections, pieces, messages.activation)
@@ -177,7 +178,7 @@ def _alike(
     ids: dict[object, int] = {}
     units: list[range] = []
     unit_of_layer = np.empty(len(starts), np.int64)
-    shapes = [shape_of(text.records[text.order[k]]) for k in sections.repetitions[0]]
+    shapes = [shape_of(record) for record in text.at(sections.repetitions[0])]
     for layer, (begin, end) in enumerate(itertools.pairwise([*starts, stop])):
         times = compute_s[begin:end].tobytes() if compute_s is not None else b""
         unit = ids.setdefault((tuple(shapes[begin:end]), times), len(units))
@@ -189,10 +190,10 @@ def _alike(
 
 def _occurrences(units: list[range], unit_of_layer: Ints, starts: list[int]) -> list[list[int]]:
     """Start positions of all occurrences of each unit."""
-    found: list[list[int]] = [[] for _ in units]
+    places_of: list[list[int]] = [[] for _ in units]
     for layer, unit in enumerate(unit_of_layer):
-        found[unit].append(starts[layer])
-    return [places or [unit.start] for places, unit in zip(found, units, strict=True)]
+        places_of[unit].append(starts[layer])
+    return [places or [unit.start] for places, unit in zip(places_of, units, strict=True)]
 
 
 def _rerun_counts(header: Header, lines: int) -> Floats:
@@ -207,17 +208,12 @@ def _rerun_counts(header: Header, lines: int) -> Floats:
 
 
 def _pieces(
-    text: SimaiText,
-    sections: Sections,
-    units: list[range],
-    occurrences: list[list[int]],
-    compute_s: Floats,
-    again: Floats,
+    text: SimaiText, sections: Sections, units: list[range], occurrences: list[list[int]], compute_s: Floats, again: Floats
 ) -> tuple[Pieces, tuple[str, ...]]:
     """The columns of all units' pieces; `again[line]`: re-runs of its forward, and their seconds; a unit has the mean."""
     positions = [(unit, k) for unit, span in enumerate(units) for k in span]
-    records = [text.records[text.order[sections.repetitions[0, k]]] for _, k in positions]
-    group = np.array([[_group(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
+    records = text.at(sections.repetitions[0, k] for _, k in positions)
+    group = np.array([[group_of(r.suffix[p], p) for p in range(3)] for r in records], np.int64)
     rerun = np.array([again[[s + k - units[u].start for s in occurrences[u]]].mean(0) for u, k in positions])
     pieces = Pieces(
         unit=np.array([unit for unit, _ in positions], np.int64),
@@ -240,62 +236,45 @@ def _mean(rows: Floats) -> Floats:
     return mean
 
 
-def _group(suffix: str, phase: int) -> int:
-    """The group of a suffix; without one: TP in forward and input gradient, DP in weight gradient."""
-    if suffix:
-        return {"_EP": EP, "_DP_EP": DP_EP}[suffix]
-    return DP if phase == WEIGHT_GRADIENT else TP
-
-
 def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
     """The once-per-step records, each as one row for its compute and one for each of its collectives.
 
     `first_s`: seconds that the embedding has in its first micro-batch only.
     """
-    rows: list[tuple[int, int, float, int, int, int, float, int, bool]] = []
+    rows: list[StepRow] = []
     if first_s > 0:
-        rows.append((ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, first_s, moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED, False))
+        rows.append(StepRow(ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, compute_s=first_s, compute_rule=moving.PARAMETERS))
     for record in records:
         rule, comm_rules = rules_of(record, in_layer=False)
         compute_s = sum(record.compute_ns) * NS
         if compute_s > 0:
-            rows.append((AFTER_GRADIENTS, FORWARD, compute_s, rule, NO_COMM, TP, 0.0, moving.FIXED, False))
+            rows.append(StepRow(AFTER_GRADIENTS, compute_s=compute_s, compute_rule=rule))
         for phase in range(3):
             kind = _KIND[record.collective[phase]]
             if kind == NO_COMM or record.comm_bytes[phase] == 0:
                 continue
-            group = _group(record.suffix[phase], phase)
+            group = group_of(record.suffix[phase], phase)
             role = AFTER_GRADIENTS
             if group in (DP, DP_EP):
                 role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
-            sent, on_ep = float(record.comm_bytes[phase]), _group(record.suffix[FORWARD], FORWARD) == EP
-            rows.append((role, phase, 0.0, moving.FIXED, kind, group, sent, comm_rules[phase], on_ep))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 9
-    return StepPieces(
-        role=np.array(columns[0], np.int64),
-        phase=np.array(columns[1], np.int64),
-        compute_s=np.array(columns[2], np.float64),
-        compute_rule=np.array(columns[3], np.int64),
-        comm_kind=np.array(columns[4], np.int64),
-        comm_group=np.array(columns[5], np.int64),
-        comm_bytes=np.array(columns[6], np.float64),
-        comm_rule=np.array(columns[7], np.int64),
-        forward_on_ep=np.array(columns[8], np.bool_),
-    )
-
-
-_RULE_OF_GROUP: Final = {
-    TP: moving.ACTIVATION,
-    EP: moving.SHARDED_ACTIVATION,
-    DP: moving.PARAMETERS,
-    DP_EP: moving.EXPERT_PARAMETERS,
-}
+            rows.append(
+                StepRow(
+                    role,
+                    phase,
+                    comm_kind=kind,
+                    comm_group=group,
+                    comm_bytes=float(record.comm_bytes[phase]),
+                    comm_rule=comm_rules[phase],
+                    forward_on_ep=group_of(record.suffix[FORWARD], FORWARD) == EP,
+                )
+            )
+    return step_pieces(rows)
 
 
 def rules_of(record: Record, *, in_layer: bool) -> tuple[int, tuple[int, int, int]]:
     """Rules of a record's compute, and of its collectives in the three phases (docs/moving.md)."""
-    groups = [_group(record.suffix[phase], phase) for phase in range(3)]
-    comm = [_RULE_OF_GROUP[group] for group in groups]
+    groups = [group_of(record.suffix[phase], phase) for phase in range(3)]
+    comm = [RULE_OF_GROUP[group] for group in groups]
     if record.name == "embedding_norm":  # the whole vocabulary at any tp
         return moving.COMPUTE, (moving.FIXED, moving.FIXED, moving.FIXED)
     if in_layer:
@@ -323,7 +302,7 @@ def _p2p(text: SimaiText, sections: Sections, pieces: Pieces, activation: float)
     header = text.header
     on_tp = (pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)
     scattered = on_tp & ((pieces.comm_kind == ALL_GATHER) | (pieces.comm_kind == REDUCE_SCATTER))
-    columns = has_columns([text.records[text.order[k]] for k in sections.repetitions[0]])
+    columns = has_columns(text.at(sections.repetitions[0]))
     sharded = bool(scattered.any()) if on_tp.any() else columns  # a text of tp 1 has no message that tells
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:

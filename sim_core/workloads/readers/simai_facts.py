@@ -14,20 +14,113 @@ from typing import Final, NamedTuple
 
 from sim_core.units import short
 from sim_core.workloads.moving import PADDING, padded
-from sim_core.workloads.readers.simai_form import EXPERTS
-from sim_core.workloads.readers.simai_header import Header
-from sim_core.workloads.readers.simai_latent import (
-    KNOWN_VOCABULARIES,
-    Latent,
-    is_latent,
-    number_of_experts,
-    replicated,
-    shared_part,
-    stage_of,
-)
-from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections
-from sim_core.workloads.readers.simai_text import Record, SimaiText
+from sim_core.workloads.readers.simai_sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
+from sim_core.workloads.readers.simai_text import Header, Record, SimaiText
 from sim_core.workloads.workload import FORWARD, WEIGHT_GRADIENT, Shares
+
+QUERY_RANK: Final = 1536
+KEY_RANK: Final = 512
+NOPE, ROPE, VALUE = 128, 64, 128
+"""The generator's defaults, DeepSeek-V3's: ranks of the latents, and sizes of a head."""
+EXPERT_MATRICES: Final = 3
+SHARED_MATRICES: Final = 2
+MOST_HEADS: Final = 1024
+VOCABULARIES: Final = (1_000, 1_000_000)
+KNOWN_VOCABULARIES: Final = (50257, 32000, 102400, 128256, 129280, 151552, 152064, 151936, 163840)
+"""GPT-2 (the generator's default), Llama 2, DeepSeek-V2, Llama 3, DeepSeek-V3, GLM-4.5, Qwen2.5-72B, Qwen3, Kimi K2: the
+`vocab_size` of their config.json. Heads and vocabulary are one sum in a text; many pairs fit, few with one of these."""
+_LATENT: Final = "_lora"
+_DENSE: Final = "mlp_column"
+
+
+def is_latent(records: Sequence[Record]) -> bool:
+    """Whether attention is latent: records of its down projections."""
+    return any(record.name.endswith(_LATENT) for record in records)
+
+
+def number_of_experts(records: Sequence[Record], header: Header) -> int:
+    """Experts of a layer, by the numbers of tokens that its ranks tell each other; 0: the file does not tell."""
+    counted = sum(record.name == EXPERTS for record in records)
+    sizes = [
+        r.comm_bytes[FORWARD] for r in records if r.name == EXPERTS and r.collective[FORWARD] == "ALLGATHER" and r.comm_bytes[0]
+    ]
+    return min(sizes) // (COUNT_BYTES * header.tp * header.ep) if sizes and counted % RECORDS_OF_EXPERTS == 0 else 0
+
+
+class Stage(NamedTuple):
+    """Layers of the recorded stage: all, those with experts, and those with a dense MLP (a shared expert is one, too)."""
+
+    layers: int
+    with_experts: int
+    with_mlp: int
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether every layer with experts has a shared one."""
+        return self.with_mlp == self.layers
+
+
+def stage_of(records: Sequence[Record], layers: int) -> Stage:
+    """The layers of a micro-batch with these records."""
+    moe = sum(record.name == EXPERTS for record in records) // RECORDS_OF_EXPERTS
+    return Stage(layers, moe, sum(record.name == _DENSE for record in records))
+
+
+def replicated(hidden: float) -> float:
+    """Parameters of a layer that every tensor-parallel rank holds: down projections, norms of latents and of the layer."""
+    latents = QUERY_RANK + KEY_RANK
+    return hidden * (latents + ROPE) + 2 * latents + 2 * hidden
+
+
+def of_a_head(hidden: float) -> float:
+    """Parameters of a layer for each head."""
+    return QUERY_RANK * (NOPE + ROPE) + KEY_RANK * (NOPE + VALUE) + VALUE * hidden
+
+
+def shared_part(stage: Stage, experts: int, ep: int) -> float:
+    """Part of a rank's experts' parameters that shared experts are."""
+    shared = SHARED_MATRICES * stage.has_shared
+    return shared / (EXPERT_MATRICES * experts / ep + shared)
+
+
+class Latent(NamedTuple):
+    """A stage whose attention is latent: parameters of a rank, dense ones and experts' (0: unknown); experts of a layer."""
+
+    header: Header
+    stage: Stage
+    hidden: float
+    dense: float
+    experts: float
+    number: int
+
+    def width(self, ffn: int | None) -> tuple[float, str]:
+        """Width of an expert and of a dense MLP, and why it is unknown. `ffn`: as the user gives it."""
+        if not self.stage.with_experts or not self.experts or not self.number:
+            lacking = "workload.experts or workload.ffn" if self.experts else "workload.ffn"
+            return float(ffn or 0), "" if ffn else f"set {lacking}"
+        shared = SHARED_MATRICES * self.stage.has_shared
+        matrices = self.stage.with_experts * (EXPERT_MATRICES * self.number / self.header.ep + shared)
+        width = self.experts * self.header.tp / (matrices * self.hidden)
+        if width != int(width):
+            return 0.0, f"the parameters of experts are not those of {self.number} with {EXPERT_MATRICES} matrices each"
+        wrong = f"workload.ffn is {ffn}, but experts are {width:.0f} wide" if ffn and ffn != width else ""
+        return width, wrong
+
+    def heads_and_vocabularies(self, width: float, positions: float, copies: int) -> list[tuple[int, int]]:
+        """All numbers of heads and padded vocabularies that together leave no parameter over.
+
+        `width` is that of an MLP; a rank has `positions` parameters of positions and `copies` vocabularies.
+        """
+        tp, layers = self.header.tp, self.stage.layers
+        rest = (self.dense - layers * replicated(self.hidden) - positions) * tp
+        rest -= self.stage.with_mlp * SHARED_MATRICES * self.hidden * width
+        pairs = []
+        for heads in range(tp, MOST_HEADS + 1, tp):
+            words = (rest - layers * heads * of_a_head(self.hidden)) / (copies * self.hidden)
+            if VOCABULARIES[0] <= words <= VOCABULARIES[1] and words % (PADDING * tp) == 0:
+                pairs.append((heads, int(words)))
+        return pairs
+
 
 VOCABULARY: Final = 50257
 """The generator's default vocabulary (GPT-2's); files of other models have it too."""
@@ -79,10 +172,9 @@ class Parameters:
 
 def messages_of(text: SimaiText, sections: Sections, given: Given) -> Messages:
     """The sizes that tell about the model."""
-    micro = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    micro = text.at(sections.repetitions[0])
     tokens = float(given.sequence or 0) * (given.micro_batch or 1)
-    for k in sections.after:
-        record = text.records[text.order[k]]
+    for record in text.at(sections.after):
         if record.name == "cross_entropy1" and not tokens:
             tokens = max(record.comm_bytes) / 4  # a number of 4 bytes for each token
     activation, note = _activation(text.header, micro)
@@ -132,10 +224,10 @@ def has_columns(records: Sequence[Record]) -> bool:
 
 def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, given: Given) -> Parameters:
     """How the parameters of the recorded stage with `layers` layers divide among layers, embedding and experts."""
-    before = [text.records[text.order[k]] for k in sections.before]
+    before = text.at(sections.before)
     dense, everything = (_sent(before, names) for names in (("grad_param_comm",), ("grad_norm",)))
     experts = _sent(before, ("moe_grad_norm2",))
-    micro = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    micro = text.at(sections.repetitions[0])
     has_experts = any(s == "_EP" for r in micro for s in r.suffix) or any("moe" in r.name for r in micro)
     count = given.experts or number_of_experts(micro, text.header)
     stage = stage_of(micro, layers) if is_latent(micro) else None
@@ -182,17 +274,17 @@ def _latent_parameters(file: Latent, messages: Messages, given: Given, shares: S
     width, why = file.width(given.ffn)
     if why:
         return _unknown(why, shares, replicated_known=False)
-    found = file.heads_and_vocabularies(width, positions, copies)
-    if not found:
+    pairs = file.heads_and_vocabularies(width, positions, copies)
+    if not pairs:
         return _unknown(_OTHER_LATENTS, shares, replicated_known=False)
     shares = shares._replace(replicated=file.stage.layers * replicated(hidden) / file.dense)
     if file.stage.with_mlp not in (0, file.stage.layers):
         return _unknown("some layers have a dense MLP, others have experts alone; set workload.model", shares)
     words_told = {padded(messages.vocabulary / 2 / hidden, tp): messages.vocabulary / 2 / hidden} if messages.vocabulary else {}
     usual = words_told or {padded(each, tp): each for each in KNOWN_VOCABULARIES}
-    likely = [each for each in found if each[0] == given.heads or (not given.heads and each[1] in usual)]
+    likely = [each for each in pairs if each[0] == given.heads or (not given.heads and each[1] in usual)]
     if len(likely) != 1:
-        choices = " or ".join(f"{heads} with a vocabulary of {words}" for heads, words in found)
+        choices = " or ".join(f"{heads} with a vocabulary of {words}" for heads, words in pairs)
         return replace(_unknown(f"set workload.heads: by the parameters {choices}", shares), width=width)
     heads, words = likely[0]
     ends = copies * words / tp * hidden
@@ -295,13 +387,12 @@ def first_excess_ns(text: SimaiText, sections: Sections) -> tuple[float, float]:
     """
     if not sections.head:
         return 0.0, 0.0
-    times = [text.records[text.order[row[0]]].compute_ns[WEIGHT_GRADIENT] for row in sections.repetitions]
+    times = [record.compute_ns[WEIGHT_GRADIENT] for record in text.at(sections.repetitions[:, 0])]
     if len(times) > 1:
         others = sum(times[1:]) / (len(times) - 1)
     else:
-        before = (text.records[text.order[k]] for k in sections.before)
-        optimizer = sum(sum(r.compute_ns) for r in before if r.name == "grad_param_compute")
+        optimizer = sum(sum(r.compute_ns) for r in text.at(sections.before) if r.name == "grad_param_compute")
         if not HALF[0] * optimizer <= times[0] <= HALF[1] * optimizer:
             return 0.0, 0.0
-        others = float(text.records[text.order[sections.repetitions[0][-1]]].compute_ns[WEIGHT_GRADIENT])
+        others = float(text.at(sections.repetitions[0])[-1].compute_ns[WEIGHT_GRADIENT])
     return max(times[0] - others, 0.0), others

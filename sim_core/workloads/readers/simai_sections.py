@@ -14,6 +14,11 @@ from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import Ints
 
 EMBEDDING: Final = "embedding_layer"
+EXPERTS: Final = "mlp_moelayer"
+RECORDS_OF_EXPERTS: Final = 5
+"""A layer's: counts of tokens, dispatch, gather of the ranks of an expert, their reduction, combine."""
+COUNT_BYTES: Final = 2
+"""Of the number of tokens for one expert and rank."""
 _BEFORE = re.compile(
     r"(grad_gather|grad_param_comm|grad_norm|grad_param_compute|layernorm|embedding_grads|moe_grad_norm[0-9]*)\Z"
 )
@@ -30,6 +35,11 @@ class Sections:
     after: range
     head: int  # records of a repetition before its layers (the embedding)
     tail: int  # records of a repetition after its layers
+
+    @property
+    def once(self) -> tuple[int, ...]:
+        """Layer lines of the once-per-step records."""
+        return (*self.before, *self.after)
 
 
 def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
@@ -107,16 +117,12 @@ def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
         if end - begin != size:
             where = int(text.line_of[end - 1])
             raise FormatError(
-                text.path,
-                where,
-                f"records of micro-batch {number}",
-                found=str(end - begin),
-                expected=f"{size} as in the first",
+                text.path, where, f"records of micro-batch {number}", found=str(end - begin), expected=f"{size} as in the first"
             )
         differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
         if len(differs):
             k = int(differs[0])
-            here, first = (text.records[text.order[b + k]] for b in (begin, bounds[0]))
+            here, first = text.at((begin + k, bounds[0] + k))
             raise FormatError(
                 text.path, int(text.line_of[begin + k]), f"record {k + 1} of micro-batch {number}",
                 found=_told(here), expected=f"{_told(first)} as in the first",
@@ -133,7 +139,7 @@ def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
     """Start of each layer in a repetition: by the shortest period of the names, else at each occurrence of the first name."""
     lines = sections.repetitions[0]
     stop = len(lines) - sections.tail
-    names = [text.records[text.order[k]].name for k in lines[sections.head : stop]]
+    names = [record.name for record in text.at(lines[sections.head : stop])]
     count = len(names)
     for period in range(1, count // 2 + 1):
         if count % period == 0 and names[period:] == names[:-period]:
@@ -144,7 +150,7 @@ def layer_starts(text: SimaiText, sections: Sections) -> list[int]:
 def dense_layers(text: SimaiText, sections: Sections, starts: list[int]) -> int:
     """Layers without experts that come before those with experts; 0 if others come between or after them."""
     stop = len(sections.repetitions[0]) - sections.tail
-    line = [text.records[text.order[k]] for k in sections.repetitions[0]]
+    line = text.at(sections.repetitions[0])
     moe = [any("moe" in r.name or "_EP" in r.suffix for r in line[a:b]) for a, b in itertools.pairwise([*starts, stop])]
     first = moe.index(True) if any(moe) else 0
     return first if all(moe[first:]) else 0

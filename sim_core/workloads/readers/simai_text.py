@@ -5,7 +5,8 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,14 +15,189 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.errors import FormatError, nearest, shown
+from sim_core.limits import LARGEST, whole_number
 from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import text_lines
-from sim_core.workloads.readers.simai_header import RERUN_POLICY, Header, HeaderLine, integer
+from sim_core.workloads.readers.words import SUFFIXES
+
+POLICY: Final = "HYBRID_TRANSFORMER"
+RERUN_POLICY: Final = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+_MICRO: Final = "AICB's benchmark of single collectives: no sizes of groups, no training step"
+_ASTRA: Final = "ASTRA-sim 1.0: groups are dimensions of a network that the file does not describe"
+REFUSED_POLICIES: Final = {
+    **dict.fromkeys(("MICRO", "MICRO_BENCHMARK"), _MICRO),
+    **dict.fromkeys(("ALL", "DATA", "MODEL", "HYBRID", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED"), _ASTRA),
+    **dict.fromkeys(("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM"), f"{_ASTRA}; a recommendation model"),
+    "DISTRIBUTED_INFERENCE": f"{_ASTRA}; inference",
+}
+"""Policies of other generations and tools, and what such a file is."""
+LIST_KEYS: Final = ("checkpoints", "checkpoint_initiates")
+TP_KEY: Final = "model_parallel_NPU_group"
+HEADER_KEYS: Final = (TP_KEY, "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
+_SAME_KEY: Final = {"expert_parallel_npu_group": "ep"}
+"""Keys under another name: AICB writes this one into benchmarks of all-reduces."""
+_FIRST: Final = "first generation of AICB, whose header states only the TP group"
+_INT64_MAX: Final = 2**63 - 1
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
+
+
+class Header(NamedTuple):
+    """Line 1. `vpp` is 1 and `pp_comm` 0 if the line lacks them; in the first generation, `ep`, `pp` and `ga` are 1."""
+
+    policy: str
+    tp: int
+    ep: int
+    pp: int
+    vpp: int
+    ga: int
+    all_gpus: int
+    checkpoints: tuple[int, ...]
+    checkpoint_initiates: tuple[int, ...]
+    pp_comm: int
+
+
+def integer(text: str, fail: Callable[[str, str], FormatError], *, least: int, most: int = _INT64_MAX) -> int:
+    """A decimal integer from `least` to `most`, by default of 64 bits."""
+    bounded = most < _INT64_MAX
+    expected = whole_number(least, most) if bounded else f"a whole number of at least {least}"
+    if not _INTEGER.match(text):
+        raise fail(shown(text), expected)
+    if len(text) > 64 or len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX:
+        raise fail(shown(text), expected if bounded or text.startswith("-") else "a number below 2^63")
+    if not least <= int(text) <= most:
+        raise fail(shown(text), expected)
+    return int(text)
+
+
+class HeaderLine:
+    """Parser of line 1."""
+
+    def __init__(self, path: str, line: int, text: str, all_gpus: int | None) -> None:
+        self.path, self.line, self.tokens, self.all_gpus = path, line, text.split(), all_gpus
+        self.values: dict[str, int] = {}
+        self.lists: dict[str, tuple[int, ...]] = {}
+        self.unknown: list[str] = []
+        self.warnings: list[str] = []
+        self.first_generation = False
+
+    def fail(self, what: str, *, found: str = "", expected: str = "") -> FormatError:
+        return FormatError(self.path, self.line, what, found=found, expected=expected)
+
+    def parse(self) -> Header:
+        policy = self._policy()
+        position = 1
+        while position < len(self.tokens):
+            position = self._entry(position)
+        self._complete()
+        return self._header(policy)
+
+    def _policy(self) -> str:
+        policy = self.tokens[0]
+        if policy in (POLICY, RERUN_POLICY):
+            return policy
+        if policy in REFUSED_POLICIES:
+            what = f"policy {policy} is not supported ({REFUSED_POLICIES[policy]})"
+            raise self.fail(what, expected=f"{RERUN_POLICY} or {POLICY}")
+        raise self.fail("unknown policy", found=shown(policy), expected=f"{RERUN_POLICY} or {POLICY}")
+
+    def _entry(self, position: int) -> int:
+        """Read the key at `position` with its value; returns the position of the next key."""
+        token = self.tokens[position]
+        key = _SAME_KEY.get(token.removesuffix(":"), token.removesuffix(":"))
+        if not _KEY.match(token):
+            if self.unknown:
+                raise self.fail(f"unknown key `{self.unknown[-1]}` ({nearest(self.unknown[-1], HEADER_KEYS)})")
+            raise self.fail("a header key is missing", found=shown(token), expected="`key: value`")
+        if not token.endswith(":") and key != "pp_comm":  # some generators omit this colon
+            raise self.fail("key without a colon", found=shown(token), expected=f"`{key}:`")
+        if key in self.values or key in self.lists:
+            raise self.fail(f"key `{key}` is repeated")
+        if position + 1 >= len(self.tokens) or self.tokens[position + 1].endswith(":"):
+            raise self.fail(f"key `{key}` without a value", expected="a number")
+        value = self.tokens[position + 1]
+        if key in LIST_KEYS:
+            return self._ids(key, value, position + 2)
+        if key not in HEADER_KEYS:
+            self.unknown.append(key)
+            self.warnings.append(f"{self.path}:{self.line}: unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})")
+            return position + 2
+        self.values[key] = self._value(key, value)
+        return position + 2
+
+    def _value(self, key: str, text: str) -> int:
+        if key == "pp_comm":
+            whole = re.fullmatch(r"([0-9]+)\.0*", text)  # written as a float by some generators
+            return self._number("`pp_comm`", whole[1] if whole else text, least=0)
+        return self._number(f"`{key}`", text, least=1, most=LARGEST["tp" if key == TP_KEY else key])
+
+    def _number(self, what: str, text: str, *, least: int, most: int = _INT64_MAX) -> int:
+        def fail(found: str, expected: str) -> FormatError:
+            return self.fail(what, found=found, expected=expected)
+
+        return integer(text, fail, least=least, most=most)
+
+    def _ids(self, key: str, text: str, start: int) -> int:
+        """`N id...`: the ids follow the count."""
+        count = self._number(f"count of `{key}`", text, least=0)
+        ids = self.tokens[start : start + count]
+        short = next((k for k, token in enumerate(ids) if token.endswith(":")), len(ids))
+        if short < count:
+            raise self.fail(f"`{key}` has too few ids", found=f"{short} of {count}", expected=f"{count} layer ids")
+        self.lists[key] = tuple(self._number(f"id of `{key}`", token, least=0) for token in ids)
+        after = self.tokens[start + count : start + count + 1]
+        if after and _INTEGER.match(after[0]):
+            raise self.fail(f"`{key}` has more ids than its count", found=shown(after[0]), expected=f"{count} layer ids")
+        return start + count
+
+    def _complete(self) -> None:
+        """Complete a header of the first generation, which describes one micro-batch on one stage of TP x DP."""
+        stated = self.values.get("all_gpus")
+        if stated is not None and self.all_gpus not in (None, stated):
+            raise self.fail("`all_gpus`", found=f"{stated}", expected=f"{self.all_gpus}, as workload.all_gpus")
+        self.first_generation = set(self.values) == {TP_KEY} and not self.unknown
+        if self.first_generation:
+            if self.all_gpus is None:
+                raise self.fail(f"{_FIRST}; the number of GPUs is missing", expected="workload.all_gpus")
+            self.values |= {"ep": 1, "pp": 1, "vpp": 1, "ga": 1, "all_gpus": self.all_gpus}
+            self.warnings.append(f"{self.path}:{self.line}: {_FIRST}: taken as one micro-batch on one stage, without experts")
+
+    def _header(self, policy: str) -> Header:
+        needed = [TP_KEY, "ep", "pp", "ga", "all_gpus"]
+        needed += list(LIST_KEYS) if policy == RERUN_POLICY else []
+        missing = [key for key in needed if key not in self.values and key not in self.lists]
+        if missing:
+            unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
+            expected = " ".join(f"{k}:" for k in needed)
+            raise self.fail(f"header key `{missing[0]}:` is missing", found=unknown, expected=expected)
+        v = self.values
+        tp, pp, ep, gpus = v[TP_KEY], v["pp"], v["ep"], v["all_gpus"]
+        if gpus % (tp * pp):
+            how = "exceeds" if tp * pp > gpus else "does not divide"
+            raise self.fail(f"model_parallel_NPU_group({tp}) * pp({pp}) = {tp * pp} {how} all_gpus({gpus})")
+        if gpus // (tp * pp) % ep:
+            raise self.fail(f"ep({ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
+        if policy == POLICY and any(self.lists.values()):
+            self.warnings.append(f"{self.path}:{self.line}: {POLICY} runs nothing again: the checkpoint ids have no effect")
+        if "vpp" not in v:
+            self.warnings.append(f"{self.path}:{self.line}: the header has no `vpp:`, taken as 1")
+        return Header(
+            policy=policy,
+            tp=tp,
+            ep=ep,
+            pp=pp,
+            vpp=v.get("vpp", 1),
+            ga=v["ga"],
+            all_gpus=gpus,
+            checkpoints=tuple(sorted(set(self.lists.get("checkpoints", ())))),
+            checkpoint_initiates=tuple(sorted(set(self.lists.get("checkpoint_initiates", ())))),
+            pp_comm=v.get("pp_comm", 0),
+        )
+
 
 COLLECTIVES: Final = tuple(kinds_by("simai"))
 BROADCAST: Final = "BROADCAST"
 """In files of the first generation."""
-SUFFIXES: Final = ("_DP_EP", "_EP")
 COLUMNS: Final = (
     "name",
     "dependency",
@@ -54,6 +230,10 @@ class SimaiText:
     line_of: npt.NDArray[np.int64]
     warnings: tuple[str, ...]
 
+    def at(self, lines: Iterable[int]) -> list[Record]:
+        """The records in some layer lines."""
+        return [self.records[self.order[k]] for k in lines]
+
 
 def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | None = None) -> SimaiText:
     """Parse the file at `path` (or `data`, with `path` for messages). Raises FormatError, OSError.
@@ -75,14 +255,7 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
     if line.first_generation:
         _refuse_zero3(path, header, records, first_lines)
         records = _without_broadcasts(path, records, first_lines, line.warnings)
-    return SimaiText(
-        path=path,
-        header=header,
-        records=records,
-        order=order,
-        line_of=line_of,
-        warnings=tuple(line.warnings),
-    )
+    return SimaiText(path=path, header=header, records=records, order=order, line_of=line_of, warnings=tuple(line.warnings))
 
 
 def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:

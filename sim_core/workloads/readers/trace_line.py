@@ -107,8 +107,8 @@ def any_line(path: str, line: int, text: str, *, unended: bool) -> TraceLine:
     free = fields.get(FREE_TEXT, "")
     joined = _JOINED.search(free)
     if joined:
-        found = shown(free[joined.start() : joined.start() + 40])
-        raise FormatError(path, line, "two operations on one line", found=found, expected="one operation per line")
+        both = shown(free[joined.start() : joined.start() + 40])
+        raise FormatError(path, line, "two operations on one line", found=both, expected="one operation per line")
     if unended and next(reversed(fields), "") == FREE_TEXT and free.count("(") > free.count(")"):
         raise Unclosed(path, line, "the line is truncated in its description", found=shown(free[-40:] + ")"))
     parts = _parts(path, line, fields.pop(_PARTS_KEY, "None"))

@@ -1,34 +1,214 @@
-"""The ranks of a job: trace files found, read and sorted by time, with exchanges merged and gaps computed."""
+"""The ranks of a job: trace files found, read, cut to one step and sorted by time, with exchanges merged and gaps computed."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.errors import FormatError
+from sim_core.errors import FormatError, SpecError
+from sim_core.units import short
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, check_facts, job_of_name, layout_of
-from sim_core.workloads.traces.stamps import SENDS, Call, bytes_of, calls_of, ends_of, is_fused
-from sim_core.workloads.traces.steps import one_step, without_repeats
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-COMPUTE: Final = ("get_batch", "forward_step", "loss_func", "backward_step", "optimizer_step")
+SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
+BLOCKS: Final = ("forward_step", "backward_step")
+OPTIMIZER: Final = "optimizer_step"
 EXPERT_REDUCTIONS: Final = ("ep_dp_allreduce", "exp_dp_allreduce")
 BESIDE: Final = "ddp_grad_comm"
 """Runs on its own stream during a backward; not one of the rank's operations in order."""
 LEAST_BUSY: Final = 0.01
 """Part of a step that operations fill at least: timestamps in microseconds would leave 0.1 %."""
 HEAD_CHARS: Final = 65_536
+_OF_FILE: Final = ("path", "rank", "stage", "warnings", "truncated")
+"""Fields of a `TraceText` that are not columns."""
 ALONE: Final = "a profile of a rank by itself (scaling mode, description=simulation or op_semantics=metadata_placeholder)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A communication call inside an operation; `begin_s` counts from the start of the operation."""
+
+    name: str
+    group: str
+    bytes: float
+    begin_s: float
+    duration_s: float
+
+
+def ends_of(file: TraceText, rows: list[int]) -> Floats:
+    """End of each row; a missing end (absent or 0) follows directly from the previous row, for the first rows from the next."""
+    ends = file.end_s[rows].copy()
+    unknown = ~(ends > 0)
+    if unknown.all():
+        return _in_line(file, rows)
+    known = int(np.flatnonzero(~unknown)[0])
+    for k in range(known - 1, -1, -1):
+        ends[k] = ends[k + 1] - file.duration_s[rows[k + 1]]
+    for k in range(known + 1, len(ends)):
+        if unknown[k]:
+            ends[k] = ends[k - 1] + file.duration_s[rows[k]]
+    return ends
+
+
+def _in_line(file: TraceText, rows: list[int]) -> Floats:
+    """End of each row where none is known: one after another, an exchange once."""
+    ends = np.zeros(len(rows))
+    parts: list[str] = []
+    for k, row in enumerate(rows):
+        together = bool(parts) and is_fused(file, rows[k - len(parts)], row, parts)
+        parts = [*parts, file.name[row]] if together else [file.name[row]] if file.name[row] in SENDS else []
+        ends[k] = (ends[k - 1] if k else 0.0) + (0.0 if together else float(file.duration_s[row]))
+    return ends
+
+
+def is_fused(file: TraceText, row: int, after: int, parts: list[str]) -> bool:
+    """Whether `after` is part of one exchange with `row`: same duration and timestamp, another pipeline message."""
+    same = file.duration_s[row] == file.duration_s[after] and (
+        file.end_s[row] == file.end_s[after] or (np.isnan(file.end_s[row]) and np.isnan(file.end_s[after]))
+    )
+    return bool(same) and file.name[after] in SENDS and file.name[after] not in parts
+
+
+def calls_of(file: TraceText) -> dict[int, list[Call]]:
+    """The communication calls inside each row, sorted by time."""
+    rows: dict[int, list[int]] = {}
+    for k, row in enumerate(file.sub_row.tolist()):
+        rows.setdefault(row, []).append(k)
+    begins = np.where(file.sub_end_s > 0, file.sub_end_s - file.sub_duration_s, np.nan)
+    calls: dict[int, list[Call]] = {}
+    for row, inside in rows.items():
+        start_s = _start_s(file, row, inside)
+        for k in sorted(inside, key=lambda k: begins[k] if np.isfinite(begins[k]) else -np.inf):
+            duration_s = float(file.sub_duration_s[k])
+            begin_s = float(begins[k] - start_s)
+            limit_s = max(float(file.duration_s[row]) - duration_s, 0.0)
+            begin_s = min(max(begin_s, 0.0), limit_s) if np.isfinite(begin_s) else 0.0
+            size = bytes_of(file.sub_shape[k], file.sub_dtype[k])
+            call = Call(name=file.sub_name[k], group=file.sub_group[k], bytes=size, begin_s=begin_s, duration_s=duration_s)
+            calls.setdefault(row, []).append(call)
+    return calls
+
+
+def _start_s(file: TraceText, row: int, inside: list[int]) -> float:
+    """When a row began, on the clock of the calls inside it; where its own timestamp is missing, they lie in its middle."""
+    if file.end_s[row] > 0:
+        return float(file.end_s[row] - file.duration_s[row])
+    ends = file.sub_end_s[inside]
+    first_s, last_s = float(np.min(ends - file.sub_duration_s[inside])), float(np.max(ends))
+    return (first_s + last_s - float(file.duration_s[row])) / 2
+
+
+def bytes_of(shape: tuple[int, ...], dtype: str) -> float:
+    """Bytes of a tensor; 4 an element where the type is unknown."""
+    return float(np.prod(np.array(shape, np.float64))) * DTYPE_BYTES.get(dtype, 4) if shape else 0.0
+
+
+def one_step(files: Sequence[TraceText], wanted: int | None, warnings: list[str]) -> list[TraceText]:
+    """The files with one step each: `wanted` (from 1), else the one of median span. Raises FormatError, SpecError."""
+    steps = [_step_of_rows(file) for file in files]
+    counts = [_complete(file, step) for file, step in zip(files, steps, strict=True)]
+    for file, count in zip(files, counts, strict=True):
+        if count != counts[0]:
+            raise FormatError(file.path, 1, "number of steps", found=str(count), expected=f"{counts[0]}, as in {files[0].path}")
+    if wanted is not None and wanted > counts[0]:
+        raise SpecError(f"workload.step: found {wanted}, expected a whole number from 1 to {counts[0]}, the steps in the files")
+    if counts[0] == 1 and all(step.max(initial=0) == 0 for step in steps):
+        return list(files)
+    spans = [max(_span_s(file, step == k) for file, step in zip(files, steps, strict=True)) for k in range(counts[0])]
+    whole = _whole_steps(files, steps, counts[0])
+    by_span = [k for k in np.argsort(spans, kind="stable").tolist() if k in whole]
+    median = by_span[(len(by_span) - 1) // 2]
+    taken = median if wanted is None else wanted - 1
+    if wanted is None and counts[0] > 1:
+        of = f" of {len(whole)} complete ones" if len(whole) < counts[0] else ""
+        warnings.append(
+            f"{files[0].path}:1: {counts[0]} steps of {short(min(spans), 's')} to {short(max(spans), 's')}: "
+            f"step {taken + 1} is taken, the median{of} (set workload.step)"
+        )
+    return [_rows(file, np.flatnonzero(step == taken)) for file, step in zip(files, steps, strict=True)]
+
+
+def without_repeats(file: TraceText, warnings: list[str]) -> TraceText:
+    """The file without operations that it holds twice: nothing ends twice at one time after as long."""
+    first: dict[tuple[object, ...], int] = {}
+    kept = []
+    for row, name in enumerate(file.name):
+        stamp = float(file.end_s[row]), float(file.duration_s[row])
+        key = (
+            name,
+            int(file.micro_batch[row]),
+            stamp,
+            file.group[row],
+            file.shape[row],
+            tuple((file.extra[row] or {}).items()),
+        )
+        twin = first.setdefault(key, row) if min(stamp) > 0 else row
+        if twin == row:
+            kept.append(row)
+        else:
+            warnings.append(f"{file.path}:{file.line[row]}: {name} is recorded on line {file.line[twin]}, too: skipped")
+    return file if len(kept) == len(file.name) else _rows(file, np.array(kept, np.int64))
+
+
+def _step_of_rows(file: TraceText) -> Ints:
+    """The step of each row: the first operation after an optimizer begins another."""
+    stamped = bool((file.end_s > 0).all())
+    order = np.argsort(file.end_s, kind="stable") if stamped else np.arange(len(file.name))
+    steps = np.zeros(len(file.name), np.int64)
+    step, ended = 0, False
+    for row in order.tolist():
+        if file.name[row] == OPTIMIZER:
+            ended = True
+        elif ended:
+            step, ended = step + 1, False
+        steps[row] = step
+    return steps
+
+
+def _complete(file: TraceText, step: Ints) -> int:
+    """Steps that end with an optimizer; at least 1."""
+    ended = {int(step[row]) for row, name in enumerate(file.name) if name == OPTIMIZER}
+    return max(len(ended), 1)
+
+
+def _whole_steps(files: Sequence[TraceText], steps: Sequence[Ints], count: int) -> set[int]:
+    """Steps with all their blocks: in every file as many as any step has; all steps if there is no such one."""
+    whole = set(range(count))
+    for file, step in zip(files, steps, strict=True):
+        blocks = np.array([name in BLOCKS for name in file.name], np.bool_)
+        counts = np.bincount(step[blocks], minlength=count)
+        whole &= set(np.flatnonzero(counts == counts.max()).tolist())
+    return whole or set(range(count))
+
+
+def _span_s(file: TraceText, of_step: Bools) -> float:
+    ends, durations = file.end_s[of_step], file.duration_s[of_step]
+    if len(ends) and (ends > 0).all():
+        return float(ends.max() - (ends - durations).min())
+    return float(durations.sum())
+
+
+def _rows(file: TraceText, rows: Ints) -> TraceText:
+    """The file with some of its rows, and the calls inside them."""
+    place = np.full(len(file.name), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    calls = np.flatnonzero(place[file.sub_row] >= 0) if len(file.sub_row) else np.zeros(0, np.int64)
+    columns: dict[str, Any] = {}
+    for name in (field.name for field in fields(file) if field.name not in _OF_FILE):
+        column, kept = getattr(file, name), calls if name.startswith("sub_") else rows
+        columns[name] = column[kept] if isinstance(column, np.ndarray) else tuple(column[k] for k in kept.tolist())
+    return replace(file, **{**columns, "sub_row": place[columns["sub_row"]]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +235,11 @@ class Operation:
     @property
     def end_s(self) -> float:
         return self.start_s + self.duration_s
+
+    @property
+    def expert_exchanges(self) -> list[Call]:
+        """The all-to-alls of experts inside it, in order."""
+        return [call for call in self.calls if (call.group, call.name) == ("exp", "all_to_all")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +294,11 @@ class Job:
         return not self.alone and (self.layout.pp == 1 or any(o.parts for rank in self.ranks for o in rank.operations))
 
     @property
+    def messages(self) -> list[Operation]:
+        """The pipeline messages of all ranks whose size is known."""
+        return [o for rank in self.ranks for o in rank.operations if o.parts and o.bytes > 0]
+
+    @property
     def has_experts(self) -> bool:
         """Whether the job has experts: their gradients or tokens are communicated."""
         return any(
@@ -126,15 +316,15 @@ class Job:
 def trace_paths(path: str) -> list[str]:
     """The files of a job: one file, those of a folder that look like traces, or those that match a glob. Raises OSError."""
     if os.path.isdir(path):
-        found = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and _is_trace(entry.path))
-        if not found:
+        traces = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and _is_trace(entry.path))
+        if not traces:
             raise FormatError(path, 1, "no rank trace in the folder", expected="files of lines like rank:0:forward_step(...)")
-        return found
+        return traces
     if not os.path.exists(path) and glob.has_magic(path):
-        found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
-        if not found:
+        matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        if not matches:
             raise FormatError(path, 1, "no file matches")
-        return found
+        return matches
     return [path]
 
 
@@ -189,9 +379,9 @@ def read_job(path: str, facts: Mapping[str, int | None]) -> Job:
         )
         for (stage, index), file in sorted(placed.items())
     )
-    for one in ranks:
-        _check_stamps(one)
-    warnings += [told for one in ranks if (told := _cut_off(one))]
+    for placed_rank in ranks:
+        _check_stamps(placed_rank)
+        warnings += _cut_off(placed_rank)
     alone = [file for file in files if _is_alone(file)]
     if alone:
         warnings.append(f"{alone[0].path}:{alone[0].line[0]}: {ALONE}: compute is taken, messages are those of the model")
@@ -213,32 +403,32 @@ def _token_bytes(file: TraceText) -> Iterator[float]:
 
 
 def _is_alone(file: TraceText) -> bool:
-    told = (f"{description}:".startswith("simulation:") for description in file.description)
-    return any(told) or any((extra or {}).get("op_semantics") == "metadata_placeholder" for extra in file.extra)
+    simulated = (f"{description}:".startswith("simulation:") for description in file.description)
+    return any(simulated) or any((extra or {}).get("op_semantics") == "metadata_placeholder" for extra in file.extra)
 
 
 def _beside(file: TraceText) -> dict[str, float]:
     """Bytes of gradient buckets, by group, which newer traces have as operations during the backward; each bucket once."""
     buckets: dict[tuple[str, str, str], float] = {}
     for k, name in enumerate(file.name):
-        told = file.extra[k] or {}
-        numel = told.get("bucket_numel", "")
+        extra = file.extra[k] or {}
+        numel = extra.get("bucket_numel", "")
         if name == BESIDE and numel.isdigit():
-            width = DTYPE_BYTES.get(told.get("grad_dtype", "").removeprefix("torch."), 4)
-            key = (file.group[k] or "dp", told.get("buffer_id", ""), told.get("bucket_id", str(k)))
+            width = DTYPE_BYTES.get(extra.get("grad_dtype", "").removeprefix("torch."), 4)
+            key = (file.group[k] or "dp", extra.get("buffer_id", ""), extra.get("bucket_id", str(k)))
             buckets[key] = float(numel) * width
-    found: dict[str, float] = {}
+    by_group: dict[str, float] = {}
     for (group, _, _), size in buckets.items():
-        found[group] = found.get(group, 0.0) + size
-    return found
+        by_group[group] = by_group.get(group, 0.0) + size
+    return by_group
 
 
 def _unstamped(files: list[TraceText]) -> Iterator[str]:
     """A warning about files without timestamps of operations."""
-    found = [file for file in files if not (file.end_s > 0).any()]
-    if found:
-        also = f" (nor in {len(found) - 1} other files)" if len(found) > 1 else ""
-        yield f"{found[0].path}:1: no timestamps{also}: operations follow one another in the order of the lines"
+    bare = [file for file in files if not (file.end_s > 0).any()]
+    if bare:
+        also = f" (nor in {len(bare) - 1} other files)" if len(bare) > 1 else ""
+        yield f"{bare[0].path}:1: no timestamps{also}: operations follow one another in the order of the lines"
 
 
 def _check_stamps(rank: Rank) -> None:
@@ -251,12 +441,11 @@ def _check_stamps(rank: Rank) -> None:
         )
 
 
-def _cut_off(rank: Rank) -> str | None:
+def _cut_off(rank: Rank) -> Iterator[str]:
     """A warning if a rank's trace is not a complete step."""
-    forwards, backwards = len(rank.named("forward_step")), len(rank.named("backward_step"))
-    if forwards == backwards:
-        return None
-    return f"{rank.path}:{rank.operations[-1].line}: the step is incomplete: {forwards} forwards, {backwards} backwards"
+    forwards, backwards = (len(rank.named(name)) for name in BLOCKS)
+    if forwards != backwards:
+        yield f"{rank.path}:{rank.operations[-1].line}: the step is incomplete: {forwards} forwards, {backwards} backwards"
 
 
 def _is_new(text: TraceText, files: list[TraceText], warnings: list[str]) -> bool:
@@ -309,7 +498,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
         gap_s = max(start_s - at_s, 0.0)
         start_s = at_s + gap_s  # timestamps are rounded: an operation does not begin before the previous one ends
         inside = calls.get(row, [])
-        held_s = sum(call.duration_s for call in inside)
+        calls_s = sum(call.duration_s for call in inside)
         operations.append(
             Operation(
                 name="+".join(parts) if len(parts) > 1 else file.name[row],
@@ -319,7 +508,7 @@ def _operations(file: TraceText, warnings: list[str]) -> tuple[Operation, ...]:
                 start_s=start_s,
                 duration_s=duration_s,
                 gap_s=gap_s,
-                compute_s=max(duration_s - held_s, 0.0) if not parts else 0.0,
+                compute_s=max(duration_s - calls_s, 0.0) if not parts else 0.0,
                 group=file.group[row],
                 bytes=bytes_of(file.shape[row], file.dtype[row]),
                 width=float(DTYPE_BYTES.get(file.dtype[row], 0)),

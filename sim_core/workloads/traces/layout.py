@@ -55,8 +55,8 @@ def job_of_name(path: str) -> str:
 
 def facts_of_name(path: str) -> dict[str, int]:
     """The facts in a file's name; invalid values (0) are ignored."""
-    found = {key: pattern.search(os.path.basename(path)) for key, pattern in _IN_NAME.items()}
-    return {key: int(match[1]) for key, match in found.items() if match and int(match[1]) > 0}
+    matches = {key: pattern.search(os.path.basename(path)) for key, pattern in _IN_NAME.items()}
+    return {key: int(match[1]) for key, match in matches.items() if match and int(match[1]) > 0}
 
 
 def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[str, int | None]) -> Layout:
@@ -64,8 +64,8 @@ def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[
 
     Raises FormatError if facts contradict each other.
     """
-    named = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
-    facts = {**named, **{key: value for key, value in given.items() if value}}
+    of_names = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
+    facts = {**of_names, **{key: value for key, value in given.items() if value}}
     _check_places(files, stages)
     notes: list[str] = []
     ga, vpp = _micro_batches(files, stages, facts)

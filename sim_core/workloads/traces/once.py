@@ -6,25 +6,21 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-import numpy as np
-
 from sim_core.units import short
 from sim_core.workloads import moving
-from sim_core.workloads.traces.calls import Costs
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job
-from sim_core.workloads.traces.meeting import OPTIMIZER
-from sim_core.workloads.traces.stage import EMBEDDING_REDUCTION, Stages
+from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, OPTIMIZER, Job
+from sim_core.workloads.traces.stages import EMBEDDING_REDUCTION, Costs, Stages
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
     ALL_REDUCE,
     DP,
     DP_EP,
     EMBEDDING,
-    NO_COMM,
     REDUCE_GRADIENTS,
-    TP,
     Shares,
     StepPieces,
+    StepRow,
+    step_pieces,
 )
 
 BESIDE_OF: Final = {DP: ("dp",), DP_EP: ("ep_dp", "exp_dp")}
@@ -37,8 +33,6 @@ ATTENTION: Final = 4
 """Weights of attention are at most so many squares of the hidden size: queries, keys, values, output."""
 MORE: Final = 1.001
 """An end stage holds an embedding if its dense gradients are more than this many times those of an inner one."""
-Row = tuple[int, float, int, int, int, float, int]
-"""Role, seconds and their rule; collective, group, bytes and their rule."""
 Message = tuple[int, int, float, float, float, bool, int]
 """A row of RecordedMessages."""
 
@@ -56,7 +50,7 @@ class Once:
 def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> Once:
     """The work once per step. What is neither a message nor the optimizer (waits of replicas for each other, gaps) stays as
     long as on the first stage, which ends a step."""
-    rows: list[Row] = []
+    rows: list[StepRow] = []
     messages: list[Message] = []
     width = 4.0
     parameters: dict[int, dict[int, float]] = {}  # by group and stage
@@ -65,46 +59,46 @@ def once_per_step(job: Job, stages: Stages, costs: Costs, notes: list[str]) -> O
     known = [stage.stage for stage in stages.stages if not stage.inferred]
     rest_s = 0.0
     for name, (group, rule) in REDUCTIONS.items():
-        found = _reduced(job, name, costs)
-        if found and not any(size for size, _, _ in found.values()):
+        reduced = _reduced(job, name, costs)
+        if reduced and not any(size for size, _, _ in reduced.values()):
             size_of = _beside(job, group)
             if not size_of:
                 rows.append(_unsized(name, _total_s(stages, name, known[0]), notes))
                 continue
-            found = {}
-        elif not found:
+            reduced = {}
+        elif not reduced:
             size_of = _beside(job, group)
             if not size_of or group in parameters:
                 continue
         else:
-            size_of = {stage: size for stage, (size, _, _) in found.items() if size}
-            width = next((w for _, w, _ in found.values() if w), width)
+            size_of = {stage: size for stage, (size, _, _) in reduced.items() if size}
+            width = next((w for _, w, _ in reduced.values() if w), width)
         parameters[group] = {stage: size / width for stage, size in size_of.items()}
         size = size_of.get(0, size_of.get(job.layout.pp - 1, fmean(size_of.values())))
         if group == DP:
             shares = _shares(job, size_of, width)
         else:
             size = fmean(size_of.values())
-        rows.append((REDUCE_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, group, size, rule))
-        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in found.values() if sent > 0]
+        rows.append(StepRow(REDUCE_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=group, comm_bytes=size, comm_rule=rule))
+        together = [] if alone[group] else [(sent, seconds) for sent, _, seconds in reduced.values() if sent > 0]
         messages += [(ALL_REDUCE, group, sent, 1.0, seconds, True, -1) for sent, seconds in together]
         total_s = _total_s(stages, name, known[0])
         if together:
             pace = sum(seconds for _, seconds in together) / sum(sent for sent, _ in together)  # of all stages alike
             rest_s += max(total_s - pace * size_of[known[0]], 0.0) if known[0] in size_of else 0.0
         elif total_s > 0:  # of a group of one: gradients are scaled in memory
-            rows.append((AFTER_GRADIENTS, total_s * size / size_of.get(known[0], size), rule, NO_COMM, TP, 0.0, moving.FIXED))
+            rows.append(_work(total_s * size / size_of.get(known[0], size), rule))
     tied, tied_s = _tied(job, stages, notes)
     rows += tied[0]
     messages += tied[1]
     rest_s += tied_s
     rows += _optimizer(stages, parameters, known, job.layout.pp)
     if rest_s > 0:
-        rows.append((AFTER_GRADIENTS, rest_s, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED))
-    return Once(step=_columns(rows), width=width, shares=shares, messages=tuple(messages))
+        rows.append(_work(rest_s, moving.FIXED))
+    return Once(step=step_pieces(rows), width=width, shares=shares, messages=tuple(messages))
 
 
-def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[Row], list[Message]], float]:
+def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[StepRow], list[Message]], float]:
     """The all-reduce of tied embeddings, and the seconds besides it."""
     sizes = [operation.bytes for rank in job.ranks for operation in rank.named(EMBEDDING_REDUCTION)]
     steps = [step for stage in stages.stages if not stage.inferred for step in stage.steps if step.name == EMBEDDING_REDUCTION]
@@ -114,13 +108,13 @@ def _tied(job: Job, stages: Stages, notes: list[str]) -> tuple[tuple[list[Row], 
     if not any(sizes):
         return ([_unsized(EMBEDDING_REDUCTION, took_s + gap_s, notes)], []), 0.0
     size = median(size for size in sizes if size > 0)
-    row = (AFTER_GRADIENTS, 0.0, moving.FIXED, ALL_REDUCE, EMBEDDING, size, moving.VOCABULARY)
+    row = StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=EMBEDDING, comm_bytes=size, comm_rule=moving.VOCABULARY)
     return ([row], [(ALL_REDUCE, EMBEDDING, size, 1.0, took_s, False, -1)]), gap_s
 
 
 def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float, float]]:
     """By stage with this reduction: bytes, bytes of an element, seconds without waits."""
-    found: dict[int, tuple[float, float, float]] = {}
+    of_stage: dict[int, tuple[float, float, float]] = {}
     for stage in sorted({rank.stage for rank in job.ranks}):
         sizes, seconds, width = [], [], 0.0
         for number, rank in enumerate(job.ranks):
@@ -130,8 +124,8 @@ def _reduced(job: Job, name: str, costs: Costs) -> dict[int, tuple[float, float,
                 seconds.append(sum(costs.get((number, k, -1), rank.operations[k].duration_s) for k in own))
                 width = width or rank.operations[own[0]].width
         if sizes:
-            found[stage] = (fmean(sizes), width, fmean(seconds))
-    return found
+            of_stage[stage] = (fmean(sizes), width, fmean(seconds))
+    return of_stage
 
 
 def _beside(job: Job, group: int) -> dict[int, float]:
@@ -141,7 +135,7 @@ def _beside(job: Job, group: int) -> dict[int, float]:
 
 def hidden_of(job: Job) -> float:
     """Hidden size, of a pipeline message [sequence, micro-batch, hidden]; 0 where none tells it."""
-    sent = [o.bytes / o.width for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0 and o.width > 0]
+    sent = [message.bytes / message.width for message in job.messages if message.width > 0]
     return median(sent) / (job.sequence * job.layout.micro_batch) if sent and job.sequence else 0.0
 
 
@@ -168,21 +162,21 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
     return Shares(ends=share)
 
 
-def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[Row]:
+def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]], known: list[int], pp: int) -> list[StepRow]:
     """The optimizer of an end stage, in proportion to its parameters, at the pace of all known stages."""
     took = {s: _total_s(stages, OPTIMIZER, s) for s in known}
-    held = {s: sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known}
+    parameters_of = {s: sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in known}
     if not sum(took.values()):
         return []
-    if not all(held.values()):
-        return [(AFTER_GRADIENTS, fmean(took.values()), moving.PARAMETERS, NO_COMM, TP, 0.0, moving.FIXED)]
-    pace = sum(took.values()) / sum(held.values())
-    rows: list[Row] = []
+    if not all(parameters_of.values()):
+        return [_work(fmean(took.values()), moving.PARAMETERS)]
+    pace = sum(took.values()) / sum(parameters_of.values())
+    rows: list[StepRow] = []
     for group, rule in ((DP, moving.PARAMETERS), (DP_EP, moving.EXPERT_PARAMETERS)):
         of_stage = parameters.get(group, {})
         if of_stage:
             count = of_stage.get(0, of_stage.get(pp - 1, fmean(of_stage.values()))) if group == DP else fmean(of_stage.values())
-            rows.append((AFTER_GRADIENTS, pace * count, rule, NO_COMM, TP, 0.0, moving.FIXED))
+            rows.append(_work(pace * count, rule))
     return rows
 
 
@@ -191,25 +185,14 @@ def _total_s(stages: Stages, name: str, stage: int) -> float:
     return sum(step.work_s + step.gap_s for step in stages.stages[stage].steps if step.name == name)
 
 
-def _unsized(name: str, seconds: float, notes: list[str]) -> Row:
+def _unsized(name: str, seconds: float, notes: list[str]) -> StepRow:
     """A reduction of which only the time is known: once per step, after the gradients."""
     notes.append(f"{name} has no size: taken as {short(seconds, 's')} of work after the gradients")
-    return AFTER_GRADIENTS, seconds, moving.FIXED, NO_COMM, TP, 0.0, moving.FIXED
+    return _work(seconds, moving.FIXED)
 
 
-def _columns(rows: list[Row]) -> StepPieces:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
-    return StepPieces(
-        role=np.array(columns[0], np.int64),
-        phase=np.zeros(len(rows), np.int64),
-        compute_s=np.array(columns[1], np.float64),
-        compute_rule=np.array(columns[2], np.int64),
-        comm_kind=np.array(columns[3], np.int64),
-        comm_group=np.array(columns[4], np.int64),
-        comm_bytes=np.array(columns[5], np.float64),
-        comm_rule=np.array(columns[6], np.int64),
-        forward_on_ep=np.zeros(len(rows), np.bool_),
-    )
+def _work(seconds: float, rule: int) -> StepRow:
+    return StepRow(AFTER_GRADIENTS, compute_s=seconds, compute_rule=rule)
 
 
 def gradients_known(step: StepPieces) -> tuple[bool, bool]:

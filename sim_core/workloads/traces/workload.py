@@ -2,42 +2,254 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from statistics import median
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.terms import kinds_by
 from sim_core.units import short
 from sim_core.workloads import moving
-from sim_core.workloads.traces.calls import Comm, collectives
-from sim_core.workloads.traces.chosen import stages_of
 from sim_core.workloads.traces.experts import ExpertLoad, expert_load, weights_note
-from sim_core.workloads.traces.job import EXPERT_REDUCTIONS, Job
-from sim_core.workloads.traces.layer import split
-from sim_core.workloads.traces.means import play_stages
-from sim_core.workloads.traces.meeting import OPTIMIZER, Meeting, meetings
-from sim_core.workloads.traces.once import Message, gradients_known, once_per_step
-from sim_core.workloads.traces.ranks import settle
-from sim_core.workloads.traces.sizes import layer_of, moving_notes
-from sim_core.workloads.traces.stage import BLOCKS, EMBEDDING_REDUCTION, Phases, Stages
-from sim_core.workloads.traces.stages import call_costs
+from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, OPTIMIZER, Call, Job, Operation
+from sim_core.workloads.traces.meeting import Meeting, meetings, settle
+from sim_core.workloads.traces.once import Message, Once, gradients_known, hidden_of, once_per_step
+from sim_core.workloads.traces.stages import (
+    EMBEDDING_REDUCTION,
+    Costs,
+    Phases,
+    Stages,
+    block_s,
+    call_costs,
+    play_stages,
+    stages_of,
+)
 from sim_core.workloads.workload import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    DP,
     EP,
     FORWARD,
     GROUP_NAMES,
     INPUT_GRADIENT,
+    NO_COMM,
     NO_LOAD,
+    REDUCE_GRADIENTS,
     SEND_RECEIVE,
+    TP,
     Arrays,
     BasePlan,
     Pieces,
+    RecordedLayer,
     RecordedMessages,
     Workload,
     layers_by_unit,
+    no_work,
 )
+
+KIND_OF_CALL: Final = kinds_by("call")
+GROUP_OF_CALL: Final = {"tp": TP, "exp": EP}
+BEST: Final = 0.1
+"""Part of the large calls of a kind that are taken to be free of waits: the slowest of them has the rate of the kind. A single
+fastest one may be a call that only starts its transfer."""
+LARGE: Final = 0.5
+"""A call is large from this part of the largest of its kind on; smaller ones are latency."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comm:
+    """A collective of a layer, in its forward and its backward: calls, bytes of a call, seconds of all of them."""
+
+    kind: int
+    group: int
+    calls: tuple[int, int]
+    bytes: Phases
+    seconds: Phases
+
+
+def collectives(job: Job, costs: Costs, a_block: float, imbalance: float = 1.0) -> list[Comm]:
+    """Collectives of a layer on TP and EP groups; `a_block`: layers of a block.
+
+    An all-to-all carries the tokens of the fullest rank, `imbalance` times the mean.
+
+    A call costs its bytes x the best rate of its kind in the job. All else is waiting or compute beside it (asynchronous
+    calls), and stays in the block, as do calls without a cost model (broadcasts).
+    """
+    carried = [size * imbalance for size in _mean_tokens_bytes(job)]
+    rates = _rates(job, costs, carried)
+    sent: dict[tuple[int, int], list[list[tuple[float, float]]]] = defaultdict(lambda: [[], []])
+    blocks = [0, 0]
+    for rank in job.ranks:
+        for operation in rank.operations:
+            if operation.name not in BLOCKS:
+                continue
+            phase = BLOCKS.index(operation.name)
+            blocks[phase] += 1
+            for call in operation.calls:
+                kind, group = kind_of(job, call)
+                if kind == NO_COMM:
+                    continue
+                size = carried[phase] if kind == ALL_TO_ALL else call.bytes
+                sent[kind, group][phase].append((size, size * rates[call.group, call.name]))
+    return [_comm(kind, group, calls, blocks, a_block, job) for (kind, group), calls in sorted(sent.items())]
+
+
+def _mean_tokens_bytes(job: Job) -> Phases:
+    """Bytes that a rank sends in an all-to-all of experts, in a forward and a backward: those out are every rank's own tokens,
+    those back what it got; the first of each pair is the mean of all ranks."""
+    sizes: list[list[float]] = [[], []]
+    for rank in job.ranks:
+        for operation in rank.operations:
+            calls = [call.bytes for call in operation.expert_exchanges]
+            if operation.name in BLOCKS:
+                sizes[BLOCKS.index(operation.name)] += calls[::2] if len(calls) % 2 == 0 else calls
+    return float(np.mean(sizes[0] or [0.0])), float(np.mean(sizes[1] or [0.0]))
+
+
+def kind_of(job: Job, call: Call) -> tuple[int, int]:
+    """Collective and group of a call inside a block; NO_COMM where it has no cost model."""
+    group = GROUP_OF_CALL.get(call.group, -1)
+    kind = KIND_OF_CALL.get(call.name, NO_COMM)
+    spans = (group == TP and job.layout.tp > 1) or group == EP  # what one rank sends to the others is known
+    return (kind, group) if spans and call.bytes > 0 else (NO_COMM, -1)
+
+
+def _rates(job: Job, costs: Costs, carried: Sequence[float]) -> dict[tuple[str, str], float]:
+    """Seconds per byte of each kind of call: the best of the large ones. `carried`: bytes of an all-to-all by phase."""
+    sizes_and_seconds: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for number, rank in enumerate(job.ranks):
+        for k, operation in enumerate(rank.operations):
+            for c, call in enumerate(operation.calls):
+                if call.bytes > 0:
+                    tokens = operation.name in BLOCKS and kind_of(job, call)[0] == ALL_TO_ALL
+                    size = carried[BLOCKS.index(operation.name)] if tokens else call.bytes
+                    sizes_and_seconds[call.group, call.name].append((size, costs.get((number, k, c), call.duration_s)))
+    rates = {}
+    for kind, calls in sizes_and_seconds.items():
+        size, seconds = np.array(calls).T
+        large = size >= LARGE * size.max()
+        rates[kind] = float(np.quantile(seconds[large] / size[large], BEST, method="higher"))
+    return rates
+
+
+def _comm(kind: int, group: int, sent: list[list[tuple[float, float]]], blocks: list[int], a_block: float, job: Job) -> Comm:
+    """Calls of one kind per layer: those of a block over its layers, rounded up; total bytes and seconds are kept.
+
+    `sent`: bytes and seconds of each call, by phase.
+    """
+    calls, size, seconds = [0, 0], [0.0, 0.0], [0.0, 0.0]
+    whole = job.layout.ep if group == EP else job.layout.tp
+    for phase in range(2):
+        if not (sent[phase] and blocks[phase]):
+            continue
+        layers = blocks[phase] * a_block
+        calls[phase] = max(int(np.ceil(len(sent[phase]) / layers - 1e-6)), 1)
+        size[phase] = sum(bytes_ for bytes_, _ in sent[phase]) / layers / calls[phase]
+        size[phase] *= whole if kind == ALL_GATHER else 1  # a call records its own input, a gather's tensor is the group's
+        if whole > 1:  # a group of one copies in memory, which is compute
+            seconds[phase] = sum(cost_s for _, cost_s in sent[phase]) / layers
+    return Comm(kind=kind, group=group, calls=(calls[0], calls[1]), bytes=(size[0], size[1]), seconds=(seconds[0], seconds[1]))
+
+
+LIGHTER: Final = 0.02
+"""Part of a block by which an end stage may be faster than the inner ones without a note."""
+
+UNEVEN: Final = 1.5
+"""Times between the calls of the first layer and those of the last that differ by more are not those of equal layers."""
+
+
+def split(job: Job, stages: Stages, inside_s: Phases, a_block: float, notes: list[str]) -> tuple[Phases, Phases, Phases]:
+    """Compute of an inner stage's block, and the extra compute per micro-batch of the first and the last stage.
+
+    Idle gaps count as compute. `inside_s` is the seconds of collectives, whose cost is computed separately. Without an inner
+    stage, the time from layer to layer inside the blocks says what is a layer's; else what the ends have in common is.
+    """
+    ga, vpp = job.layout.ga, job.layout.vpp
+    blocks = ga * vpp
+    own: list[Phases] = []
+    gaps: list[float] = []
+    for stage in stages.stages:
+        gaps.append(sum(step.gap_s for step in stage.steps if step.parts) / (2 * blocks))
+        forward_s, backward_s = block_s(stage)
+        own.append((max(forward_s - inside_s[0] + gaps[-1], 0.0), max(backward_s - inside_s[1] + gaps[-1], 0.0)))
+    last = len(own) - 1
+    inner = [s for s in range(1, last) if not stages.stages[s].inferred]
+    if inner:
+        layer_s = fmean(own[s][0] for s in inner), fmean(own[s][1] for s in inner)
+    else:
+        layer_s = min(own[0][0], own[last][0]), min(own[0][1], own[last][1])
+        paces = [_pace_s(job, name, a_block) for name in BLOCKS]
+        if last > 0 and None not in paces:
+            paced = [max(pace * a_block - s + min(gaps), 0.0) for pace, s in zip(paces, inside_s, strict=True)]  # type: ignore[operator]
+            layer_s = min(layer_s[0], paced[0]), min(layer_s[1], paced[1])
+    ends = []
+    for s in (0, last):
+        extra = (max(own[s][0] - layer_s[0], 0.0) * vpp, max(own[s][1] - layer_s[1], 0.0) * vpp)
+        lighter_s = (sum(layer_s) - sum(own[s])) * vpp
+        if last > 0 and not sum(extra) and lighter_s > LIGHTER * sum(layer_s) * vpp:
+            notes.append(
+                f"stage {s} is {short(lighter_s, 's')} per micro-batch faster than the inner stages: taken as equal to them"
+            )
+        ends.append(extra if last > 0 else (0.0, 0.0))
+    return layer_s, ends[0], ends[1]
+
+
+def _pace_s(job: Job, name: str, a_block: float) -> float | None:
+    """Seconds from layer to layer inside the blocks of this name: from the end of a call to that of the same call of the last
+    layer. None where no kind of call is made equally often by each of several layers."""
+    layers = round(a_block)
+    if layers < 2 or layers != a_block:
+        return None
+    paces = [pace for rank in job.ranks for operation in rank.named(name) if (pace := _pace_of(operation, layers)) is not None]
+    return fmean(paces) if paces else None
+
+
+def _pace_of(operation: Operation, layers: int) -> float | None:
+    """Every layer makes the same calls, at least two: each of them says how far it is from the first layer to the last."""
+    counts = Counter((call.group, call.name) for call in operation.calls if call.group in ("exp", "tp"))
+    regular = [kind for kind, count in counts.most_common() if count % layers == 0 and count // layers > 1]
+    if not regular:
+        return None
+    ends = [call.begin_s + call.duration_s for call in operation.calls if (call.group, call.name) == regular[0]]
+    of_layer = len(ends) // layers
+    spans = [last - first for first, last in zip(ends[:of_layer], ends[-of_layer:], strict=True)]
+    return spans[0] / (layers - 1) if max(spans) <= UNEVEN * min(spans) else None
+
+
+DTYPE_OF_WIDTH: Final = {2.0: "bf16", 4.0: "fp32"}
+
+
+def layer_of(job: Job, once: Once, a_stage: float) -> RecordedLayer | None:
+    """Sizes of a layer, `a_stage` of them on a stage; None where no pipeline message or no dense gradient tells them."""
+    widths = [message.width for message in job.messages if message.width in DTYPE_OF_WIDTH]
+    reduced = (once.step.role == REDUCE_GRADIENTS) & (once.step.comm_group == DP)
+    elements = float(once.step.comm_bytes[reduced].sum()) / once.width * (1 - once.shares.ends)
+    hidden = hidden_of(job)
+    if not widths or not hidden or hidden != int(hidden) or not elements > 0:
+        return None
+    return RecordedLayer(hidden=int(hidden), parameters=elements / a_stage, dtype=DTYPE_OF_WIDTH[widths[0]])
+
+
+def moving_notes(layer: RecordedLayer | None, experts: int | None) -> Iterator[tuple[str, str]]:
+    """What is assumed of plans with another value, by column."""
+    if layer is None:
+        text = "compute is in proportion to micro_batch and 1/tp: the sizes of a layer are unknown (set workload.model)"
+        yield from ((name, text) for name in ("micro_batch", "tp"))
+    else:
+        text = (
+            "compute of a layer with another micro_batch, sequence or tp is the longer of launching its kernels, as recorded "
+            "where they take less, and running them, by the device's tables: "
+            f"{layer.parameters / 1e6:.1f} M dense parameters of a rank, causal flash attention of hidden size {layer.hidden} "
+            "(the square of the sequence); experts, embedding and head are in proportion to the tokens"
+        )
+        yield from ((name, text) for name in ("micro_batch", "sequence", "tp"))
+    if experts:
+        yield "experts", f"experts: ranks get the tokens they got with {experts}; weights, gradients, optimizer grow with them"
+
 
 ONCE_A_STEP: Final = ("dp_allreduce", *EXPERT_REDUCTIONS, EMBEDDING_REDUCTION, OPTIMIZER)
 RECORDED: Final = {"overlap_grad": False, "overlap_param": False}
@@ -151,7 +363,7 @@ def _replayed(job: Job, stages: Stages, met: list[Meeting]) -> tuple[float, floa
 
 def _message_bytes(job: Job, tokens: float) -> float:
     """Bytes of a pipeline message; where none was recorded, of as many tokens as the user says, if experts tell theirs."""
-    sent = [o.bytes for rank in job.ranks for o in rank.operations if o.parts and o.bytes > 0]
+    sent = [message.bytes for message in job.messages]
     return median(sent) if sent else tokens * job.token_bytes
 
 
@@ -201,37 +413,26 @@ def _pieces(
     if load is not None:  # the weights' part of the layer is known with the hardware (costing/recorded.py)
         rows += [(0, "expert weights", none, None, (0, 0)), (0, "experts", loaded_s, None, (0, 0))]
         rules += [moving.EXPERT_WEIGHTS, moving.EXPERT_LOAD]
-    for comm in comms:
+    for sent in comms:
         rows += [
-            (0, "collective", none, comm, (int(k < comm.calls[0]), int(k < comm.calls[1]))) for k in range(max(comm.calls))
+            (0, "collective", none, sent, (int(k < sent.calls[0]), int(k < sent.calls[1]))) for k in range(max(sent.calls))
         ]
     ends = []
     for name, extra in (("first stage", first_s), ("last stage", last_s)):
         ends.append(rows[-1][0] + 1 if sum(extra) > 0 else -1)
         if sum(extra) > 0:
             rows.append((ends[-1], name, extra, None, (0, 0)))
-    n = len(rows)
-    comm_kind, comm_group = np.zeros((n, 3), np.int64), np.zeros((n, 3), np.int64)
-    comm_bytes, comm_rule = np.zeros((n, 3)), np.zeros((n, 3), np.int64)
-    for r, (_, _, _, held, on) in enumerate(rows):
-        for at, phase in enumerate((FORWARD, INPUT_GRADIENT)):
-            if held is not None and on[at]:
-                comm_kind[r, phase], comm_group[r, phase] = held.kind, held.group
-                comm_bytes[r, phase] = held.bytes[at]
-                comm_rule[r, phase] = moving.EXPERT_LOAD if held.group == EP else moving.ACTIVATION
-    pieces = Pieces(
+    pieces = no_work(len(rows))._replace(
         unit=np.array([row[0] for row in rows], np.int64),
         compute_s=np.array([(f, b / 2, b / 2) for _, _, (f, b), _, _ in rows]),  # two products, each like the forward's
-        comm_kind=comm_kind,
-        comm_group=comm_group,
-        comm_bytes=comm_bytes,
-        comm_rule=comm_rule,
-        rerun=np.zeros(n),
-        rerun_s=np.zeros(n),
-        attention_core=np.zeros(n, np.bool_),
-        gradient_bytes=np.zeros(n),
     )
-    rules += [moving.COMPUTE] * (n - len(rules))
+    for r, (_, _, _, comm, on) in enumerate(rows):
+        for at, phase in enumerate((FORWARD, INPUT_GRADIENT)):
+            if comm is not None and on[at]:
+                pieces.comm_kind[r, phase], pieces.comm_group[r, phase] = comm.kind, comm.group
+                pieces.comm_bytes[r, phase] = comm.bytes[at]
+                pieces.comm_rule[r, phase] = moving.EXPERT_LOAD if comm.group == EP else moving.ACTIVATION
+    rules += [moving.COMPUTE] * (len(rows) - len(rules))
     return pieces, np.array(rules, np.int64), tuple(row[1] for row in rows), ends[0], ends[1]
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sim_core import preset_names, read_hardware
 from sim_core.hardware.kernels.device import Kernels, load_kernels
-from sim_core.hardware.kernels.grid import Floats
+from sim_core.hardware.kernels.tables import Floats
 
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 OWNERS = {

@@ -13,7 +13,7 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_forward_s,
 )
 from sim_core.hardware.kernels.device import load_kernels
-from sim_core.hardware.kernels.grid import Floats, Grid
+from sim_core.hardware.kernels.tables import Floats, Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
 from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
 

@@ -8,7 +8,7 @@ import pytest
 from sim_core import SpecError, read_hardware
 from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels, precisions
 from sim_core.hardware.kernels.gemm import Phase, gemm_s, grouped_gemm_s
-from sim_core.hardware.kernels.grid import Bools, Floats, Grid
+from sim_core.hardware.kernels.tables import Bools, Floats, Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
 from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
 

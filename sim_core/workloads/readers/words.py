@@ -1,0 +1,22 @@
+"""Groups of collectives in recorded tables: how words name them, and the rules that move their messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sim_core.workloads import moving
+from sim_core.workloads.workload import DP, DP_EP, EP, TP, WEIGHT_GRADIENT
+
+SUFFIXES: Final = {"_DP_EP": DP_EP, "_EP": EP}
+"""Groups that a word names at its end; the longer suffix is the first."""
+RULE_OF_GROUP: Final = {
+    TP: moving.ACTIVATION,
+    EP: moving.SHARDED_ACTIVATION,
+    DP: moving.PARAMETERS,
+    DP_EP: moving.EXPERT_PARAMETERS,
+}
+
+
+def group_of(suffix: str, phase: int) -> int:
+    """The group of a suffix; without one: TP in forward and input gradient, DP in weight gradient."""
+    return SUFFIXES[suffix] if suffix else DP if phase == WEIGHT_GRADIENT else TP
