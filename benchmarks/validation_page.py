@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from sweep.validation.ablations import ABLATIONS, errors_without
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of
 from sweep.validation.figures import figures, figures_of
 from sweep.validation.report import ablation_table, as_markdown
-from sweep.validation.simulation import Run, run_rows
+from sweep.validation.simulation import ABLATIONS, Run, errors_without, run_rows
 from sweep.validation.table import COMMITTED, read_table
 
 DOCS: Final = Path(__file__).parent.parent / "docs"

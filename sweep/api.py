@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from sim_core import SpecError
 from sweep.columns import result_column
-from sweep.document import first_error
+from sweep.document import bare_size, first_error
 from sweep.execution import run_sweep
 from sweep.executors.choice import Kind, opened
-from sweep.faults import bare_size
 from sweep.folder import Folder, Location, folder_at
 from sweep.preparation import prepare
 from sweep.ranking import rank
@@ -70,8 +69,7 @@ class Result:
 def load(path: Location) -> Result:
     """The result in a folder, a path or URI. Raises SpecError if there is none."""
     folder = folder_at(path)
-    if Store(directory=folder).provenance() is None:
-        raise SpecError(f"{folder}: holds no results of a sweep")
+    Store(directory=folder).made_from()
     return Result(folder=folder)
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BytesIO
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from sim_core import SpecError
-from sweep.slice_file import Slice, added, counted_in, encoded
+from sweep.slice_file import Slice, encoded
 from sweep.store import Store
 
 MOST_ROWS: Final = 200_000
@@ -25,9 +20,7 @@ def compact(store: Store) -> tuple[int, int]:
     The rows stay as they are. A kill leaves slices twice at worst, which every reader and the next run count once. Raises
     SpecError if a run writes there, there is no result, or a file is damaged.
     """
-    provenance = store.provenance()
-    if provenance is None:
-        raise SpecError(f"{store.folder}: holds no results of a sweep")
+    provenance = store.made_from()
     with store.opened(provenance) as text:
         before = len(store.slices())
         store.refuse(store.damaged(provenance["sweep"]))
@@ -54,13 +47,9 @@ def _joined(store: Store, parts: list[Slice], provenance: bytes, identity: str) 
     """Replace slices by one file, once that file has been read back; by several, if one were too large."""
     if len(parts) == 1:
         return
-    files = [store.folder.read_bytes(part.file_name) for part in parts]
-    tables = [pq.read_table(BytesIO(data)) for data in files]
-    counts = [held for data in files if (held := counted_in(pq.read_metadata(BytesIO(data))))]
+    batch, counts = store.joined(parts)
     whole = Slice(parts[0].start, parts[-1].stop)
-    table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
-    (batch,) = table.unify_dictionaries().combine_chunks().to_batches()
-    data = encoded(batch, provenance, whole, added(counts) if counts else None)
+    data = encoded(batch, provenance, whole, counts or None)
     if data.size > MOST_BYTES:
         half = len(parts) // 2
         _joined(store, parts[:half], provenance, identity)

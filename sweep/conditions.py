@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from sim_core import SpecError, nearest
+from sweep.columns import MEASURES, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
 FUNCTIONS: Final = (
@@ -41,6 +45,8 @@ _TYPES: Final = (
 _SYNTAX: Final = ("type", "select_list", "aggregate_handling")
 _MEMORY: Final = "1GB"
 _CONDITION: Final = "a condition on the columns of one plan"
+_FROM: Final = "FROM plans AS hardware"
+"""With this name of the table, `hardware.nic_bandwidth` is its column, too."""
 
 
 @contextmanager
@@ -96,29 +102,33 @@ def check_condition(expression: str, columns: Collection[str], later: Collection
 def conjuncts(expression: str) -> list[str]:
     """The conditions that `expression` joins by AND, each by itself; just the expression if there is one. Raises SpecError."""
     with locked_down() as connection:
-        waiting, found = [_tree(connection, f"SELECT ({expression}\n)")], []
+        waiting, parts = [_tree(connection, f"SELECT ({expression}\n)")], []
         while waiting:
             node = waiting.pop(0)
             if (node["class"], node["type"]) == ("CONJUNCTION", "CONJUNCTION_AND"):
                 waiting = [*node["children"], *waiting]
-                continue
-            found.append(node)
-        return [_text(connection, node) for node in found] if len(found) > 1 else [expression]
+            else:
+                parts.append(node)
+        return [_text(connection, node) for node in parts] if len(parts) > 1 else [expression]
 
 
 def names_in(expression: str) -> set[str]:
     """The columns that a condition names, as it names them. Raises SpecError."""
     with locked_down() as connection:
-        waiting, found = [_tree(connection, f"SELECT ({expression}\n)")], set()
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node, list):
-                waiting.extend(node)
-            elif isinstance(node, dict):
-                waiting.extend(node.values())
-                if node.get("class") == "COLUMN_REF":
-                    found.add(".".join(node.get("column_names", [])))
-        return found
+        nodes = _mappings(_tree(connection, f"SELECT ({expression}\n)"))
+        return {".".join(node.get("column_names", [])) for node in nodes if node.get("class") == "COLUMN_REF"}
+
+
+def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a syntax tree, but for what is inside a literal."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend(node)
+        elif isinstance(node, dict):
+            yield node
+            waiting.extend(value for key, value in node.items() if key != "literal")
 
 
 def _text(connection: duckdb.DuckDBPyConnection, node: Any) -> str:
@@ -139,14 +149,14 @@ def _is_wrapped(text: str) -> bool:
 def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
     """The syntax tree of the one expression in a SELECT without any other clause."""
     try:
-        found = json.loads(connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
+        answer = json.loads(connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
     except (duckdb.Error, RecursionError):
         raise SpecError(f"cannot be read, expected {_CONDITION}") from None
-    if found.get("error"):
-        if found.get("error_type") == "parser":
-            raise SpecError("Parser Error: " + str(found.get("error_message")).splitlines()[0])
+    if answer.get("error"):
+        if answer.get("error_type") == "parser":
+            raise SpecError("Parser Error: " + str(answer.get("error_message")).splitlines()[0])
         raise SpecError(f"found a statement, expected {_CONDITION}")
-    nodes = [statement["node"] for statement in found["statements"]]
+    nodes = [statement["node"] for statement in answer["statements"]]
     bare = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
     for key, value in nodes[0].items() if bare else ():
         empty = not value or value == {"map": []} or (key == "from_table" and value.get("type") == "EMPTY")
@@ -158,14 +168,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> Any:
 
 def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Collection[str]) -> None:
     """Check every node of a syntax tree against the closed lists."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, list):
-            waiting.extend(node)
-        if not isinstance(node, dict):
-            continue
-        waiting.extend(value for key, value in node.items() if key != "literal")
+    for node in _mappings(tree):
         kind = node.get("class")
         if kind is None:
             continue
@@ -182,3 +185,44 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
         target = node.get("type_name") or (node.get("cast_type") or {}).get("id")
         if target and re.sub(r"\W.*", "", str(target)).upper() not in _TYPES:
             raise SpecError(f"found the type {target}, expected one of {', '.join(_TYPES)}")
+
+
+def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
+    """Which rows satisfy all constraints; NULL counts as false. Raises SpecError if one cannot be evaluated."""
+    if not where:
+        return np.ones(len(described["plan"]), np.bool_)
+    condition = " AND ".join(f"({expression}\n)" for expression in where)
+    with locked_down() as connection:
+        connection.register("plans", _named(described))
+        try:
+            table = connection.sql(f"SELECT coalesce({condition}, false) AS satisfied {_FROM}").to_arrow_table()
+        except duckdb.Error as error:
+            raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {str(error).splitlines()[0]}") from None
+    rows: npt.NDArray[np.bool_] = table.column("satisfied").to_numpy().astype(np.bool_)
+    return rows
+
+
+def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -> None:
+    """Try each constraint on one plan, so that an error is reported before anything runs. Raises SpecError.
+
+    The value of a constraint must not depend on the slice in which it is evaluated.
+    """
+    names = list(described)
+    with locked_down() as connection:
+        connection.register("plans", _named(described))
+        for expression in where:
+            try:
+                check_condition(expression, described, MEASURES, [*other_names(names), *names_of_hardware(names)])
+                connection.sql(f"SELECT plan {_FROM} WHERE ({expression}\n)").to_arrow_table()
+                values = connection.sql(f"SELECT {expression}\n {_FROM}").to_arrow_table().schema
+            except SpecError as error:
+                raise SpecError(f"where: {expression!r}: {error}") from None
+            except duckdb.Error as error:
+                raise SpecError(f"where: {expression!r}: {str(error).splitlines()[0]}") from None
+            if len(values) != 1 or not pa.types.is_boolean(values.field(0).type):
+                raise SpecError(f"where: {expression!r}: found a value of type {values.field(0).type}, expected true or false")
+
+
+def _named(described: Mapping[str, pa.Array]) -> pa.Table:
+    """The plans with all names that their columns have."""
+    return pa.table(dict(described) | {short: described[name] for short, name in other_names(list(described)).items()})

@@ -1,15 +1,16 @@
-"""Documents of a user as checked data: every error names file, line, key and value; `--set key=value`."""
+"""Documents and tables of a user as checked data: every error names file, line, key and value; `--set key=value`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from sim_core import SpecError, key_path, parse_yaml, read_document
-from sweep.faults import meant, told
+from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, nearest, parse_yaml, read_document, shown
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
@@ -19,6 +20,39 @@ ITS_OWN: Final = ("hardware.", "workload.", "model.", "budget.", "failures.", "s
 """Sections that `--set` of one plan names; all other keys are those of the plan."""
 SHORT: Final = {"hardware": "preset", "workload": "path", "model": "preset", "budget": "tokens"}
 """Sections that may be given as a text, and the key that it means."""
+_EXPECTED: Final = {
+    "string_type": "a text",
+    "string_too_short": "a text that is not empty",
+    "string_pattern_mismatch": "letters, digits and _.-, up to 64, the first one a letter or digit",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "a section of keys and values",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "invalid_key": "a text as the key",
+    "finite_number": "a finite number",
+}
+_KINDS: Final = {"int": "a whole number", "float": "a number"}
+_BOUNDS: Final = {
+    "greater_than": ("gt", "a number above {}"),
+    "greater_than_equal": ("ge", "a number of at least {}"),
+    "less_than": ("lt", "a number below {}"),
+    "less_than_equal": ("le", "a number of at most {}"),
+}
+_SIZES: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
+"""Fields of plans that have a unit."""
+_SEQUENCE: Final = "sequence"
+_MEANT: Final = {
+    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length", _SEQUENCE), _SEQUENCE),
+    **dict.fromkeys(("world_size", "gpus", "num_gpus", "n_gpus", "gpu_count"), "all_gpus"),
+    **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "global_batch"),
+    **dict.fromkeys(("micro_batch_size", "mbs_size", "per_device_batch_size"), "micro_batch"),
+    **dict.fromkeys(("gradient_accumulation", "gradient_accumulation_steps", "num_microbatches"), "ga"),
+    **dict.fromkeys(("recompute", "recompute_granularity", "activation_checkpointing"), "checkpointing"),
+    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "expert_model_parallel_size": "ep",
+    "context_parallel_size": "cp", "virtual_pipeline_model_parallel_size": "vpp", "data_parallel_size": "dp",
+}  # fmt: skip
+"""Names that other tools use, and ours."""
 
 
 def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[tuple[str, ...], int]]:
@@ -27,6 +61,41 @@ def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Docum
         return read_document(path, keys)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The number of the first line and the cells, stripped, of each row of a table; empty rows are passed over.
+
+    Raises FormatError (`path:line: what`).
+    """
+    name, raw = str(path), path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise FormatError(name, line, "not text", found="a null byte", expected="a CSV table")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    start = 1
+    while True:
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
+        if any(cells):
+            yield start, cells
+        start = reader.line_num + 1
+
+
+def cells_by_column(path: Path, line: int, columns: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    """The cells of a row by the columns of the heading. Raises FormatError if there are more or fewer."""
+    if len(cells) != len(columns):
+        raise FormatError(str(path), line, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
+    return dict(zip(columns, cells, strict=True))
 
 
 def apply_sets(document: Document, assignments: Sequence[str], within: str = "") -> Document:
@@ -47,8 +116,8 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
             parts = [within, key.strip()]
         elif parts[0] in OPEN_SECTIONS:
             parts = [parts[0], ".".join(parts[1:])] if len(parts) > 1 else parts
-        given = document.get("workload")  # which may hold the model
-        if parts[0] == "model" and isinstance(given, dict) and "model" in given:
+        workload = document.get("workload")  # which may hold the model
+        if parts[0] == "model" and isinstance(workload, dict) and "model" in workload:
             parts = ["workload", *parts]
         elif parts[:2] == ["workload", "model"] and "model" in document:
             parts = parts[1:]
@@ -103,4 +172,54 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model that an annotation names, directly or inside a tuple or a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
+    return next((model for inner in get_args(annotation) if (model := _model_in(inner)) is not None), None)
+
+
+def meant(name: str, valid: Iterable[str]) -> str:
+    """A hint which valid name was meant: by another tool's name for it, else by its letters."""
+    words, ours = list(valid), _MEANT.get(name.lower().replace("-", "_"))
+    if ours == _SEQUENCE and (ours not in words or "checkpointing" in words):  # among axes
+        return f"set workload.{_SEQUENCE}, the same for all plans (a trace has the axis {_SEQUENCE}, too)"
+    return f"nearest valid: {ours}" if ours in words else nearest(name, words)
+
+
+def bare_size(document: Mapping[str, Any]) -> str:
+    """What is wrong with a size in a document of a user, a gradient bucket say: without a unit it may mean bytes or MB."""
+    fixed, axes = document.get("fixed"), document.get("axes")
+    places = {f"fixed.{name}": [fixed.get(name)] for name in _SIZES} if isinstance(fixed, Mapping) else {}
+    for key, values in axes.items() if isinstance(axes, Mapping) else ():
+        names = [name.strip() for name in str(key).split(",")]
+        for k in (k for k, name in enumerate(names) if name in _SIZES):
+            if isinstance(values, list):
+                places[f"axes.{key}"] = values if len(names) == 1 else [row[k] for row in values if isinstance(row, list)]
+            elif isinstance(values, Mapping):
+                places[f"axes.{key}"] = [bound for bounds in values.values() for bound in bounds]
+    for where, values in places.items():
+        for value in values:
+            if isinstance(value, int) and value > 0:
+                return f"{where}: found {shown(value)}, expected a size with its unit, such as '100 MB' (or 0)"
+    return ""
+
+
+def told(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """The value and what was expected, from an entry of `ValidationError.errors()`; `fields` of a section, where it is one."""
+    return f"found {shown(fault['input'])}, expected {_expected(fault, fields)}"
+
+
+def _expected(fault: Mapping[str, Any], fields: Sequence[str]) -> str:
+    kind, context = str(fault["type"]), fault.get("ctx", {})
+    if kind in _EXPECTED:
+        return _EXPECTED[kind]
+    if kind in _BOUNDS:
+        name, text = _BOUNDS[kind]
+        bound = context[name]
+        return text.format(f"{bound:,}" if isinstance(bound, int) else f"{bound:g}")
+    if kind.partition("_")[0] in _KINDS:  # int_type, int_parsing, int_from_float, ...
+        return _KINDS[kind.partition("_")[0]]
+    if kind == "literal_error":
+        return str(context["expected"])
+    if kind == "too_short":
+        return f"at least {context['min_length']} value{'s' * (context['min_length'] != 1)}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"a section with keys such as {', '.join(fields[:3])}"
+    return f"another value ({fault['msg']})"

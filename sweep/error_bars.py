@@ -17,11 +17,9 @@ import pyarrow as pa
 from sim_core import SpecError
 from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
-from sweep.uncertainty.distance import DEVICE, FOLLOWING, OTHER_DEVICE
-from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis
-from sweep.uncertainty.judging import Judgement, OwnRuns, judge, widest
+from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis, t3_quantile
+from sweep.uncertainty.judging import DEVICE, FOLLOWING, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.measuring import advise
-from sweep.uncertainty.quantiles import t3_quantile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -162,7 +160,7 @@ def _near(
 
 
 def _apart(name: str, kind: str) -> str:
-    """SQL for the distance between a candidate and the best in a column, or more (`sweep.uncertainty.distance`)."""
+    """SQL for the distance between a candidate and the best in a column, or more (`sweep.uncertainty.judging`)."""
     one, other = f"candidate.{quoted(name)}", f"bests.{quoted(name)}"
     if kind in ("BIGINT", "DOUBLE"):
         doublings = f"abs(log2(greatest({one}, 1e-300) / greatest({other}, 1e-300)))"

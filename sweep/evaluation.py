@@ -25,7 +25,7 @@ from sim_core import (
 )
 from sweep.budget import costs
 from sweep.columns import DEVICE_MEMORY, describe_rows, measures_of, result_schema, words
-from sweep.constraints import satisfied
+from sweep.conditions import satisfied
 from sweep.failures import with_failures
 from sweep.preparation import Sweep
 from sweep.space import permuted

@@ -47,7 +47,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left; None until plans have come in for WARM_S, so that workers that start do not count as slow ones."""
+        """Seconds left; None for WARM_S after the first plans, so that the start of workers does not count as slow work."""
         if self.first is None or (passed := time.monotonic() - self.first[0]) < WARM_S or self.done <= self.first[1]:
             return None
         return (self.total - self.resumed - self.done) * passed / (self.done - self.first[1])
@@ -62,31 +62,18 @@ def run_sweep(
     prepared: Prepared,
     store: Store,
     executor: Executor,
+    task_of: Callable[[bytes], SliceTask] | None = None,
     *,
+    width: int = 1,
     fresh: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Progress:
-    """Compute the missing rows of a sweep. Raises SimError, OSError; after an interrupt the result can be resumed."""
+    """Compute the rows of a sweep that the store lacks. Raises SimError, OSError; after an interrupt a run can be resumed.
 
-    def task(provenance: bytes) -> SliceTask:
-        return SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
-
-    return run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log)
-
-
-def run_slices(
-    prepared: Prepared,
-    store: Store,
-    executor: Executor,
-    task_of: Callable[[bytes], SliceTask],
-    *,
-    fresh: bool,
-    watch: Callable[[Progress], None],
-    log: Callable[[str], None],
-    width: int = 1,
-) -> Progress:
-    """Run the task of a provenance on all slices that the store lacks, `width` times those of a plain run. See `run_sweep`."""
+    `task_of`: makes the task of a slice from the provenance (default: simulate it); `width`: plans of its slices that take as
+    long as one that is simulated.
+    """
     count = prepared.sweep.space.count
     with store.opened(prepared.provenance, result_schema(prepared.sweep.space), fresh=fresh) as provenance:
         for name in store.drop_damaged(prepared.sweep.identity):
@@ -96,7 +83,8 @@ def run_slices(
         progress = Progress(total=count, resumed=count - left)
         if not missing:
             return progress
-        task = task_of(provenance)
+        plain = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
+        task = plain if task_of is None else task_of(provenance)
         queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
         watch(progress)
         try:
@@ -124,7 +112,7 @@ def run_slices(
 
 
 def cpu_seconds(sweep: Sweep, plans: int) -> float:
-    """About how long one CPU simulates so many plans of a sweep whose engine is ready, from a few of them."""
+    """CPU seconds of so many plans of a sweep whose engine is ready, estimated from a few of them."""
     positions = spread(sweep.space.count, TRIED_PLANS)
     begun = time.process_time()
     evaluate(sweep, positions)
@@ -159,11 +147,11 @@ class DryRun:
     bytes_per_file: float
 
     def seconds(self, plans: int, workers: int) -> float:
-        """Of a run of so many plans: the start of the command and of its workers (0: none), then the plans."""
+        """Duration of a run of so many plans: the start of the command and of its workers (0: none), then the plans."""
         return (2 if workers else 1) * self.start_s + plans * self.seconds_per_plan / max(workers, 1)
 
     def size(self, plans: int, workers: int) -> float:
-        """Bytes of so many plans in the files that a run cuts them into, each with the provenance in it, and the manifest."""
+        """Bytes that a run stores for so many plans: rows, the provenance in each file, and the manifest."""
         queue = SliceQueue(gaps=deque([Slice(0, plans)]), workers=max(workers, 1), rows_per_s=1 / self.seconds_per_plan)
         files = 1
         while plans and queue.take():

@@ -1,7 +1,10 @@
-"""Exit codes of commands (nightly has its own, sweep/nightly/night.py)."""
+"""How processes end: exit codes of commands (nightly has its own, in nightly/night.py); a process that ends with its parent."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from typing import Final
 
 EXIT_INPUT: Final = 1
@@ -9,3 +12,14 @@ EXIT_FAILED_PLANS: Final = 3
 EXIT_NO_PLAN: Final = 4
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def end_with(parent: int) -> None:
+    """End this process as soon as `parent`, which started it, has ended; on Linux."""
+    if sys.platform == "linux":
+        import ctypes  # late: the command line imports this file
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before prctl took effect
+            raise SystemExit

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import duckdb
 
-from sweep.index import Index
 from sweep.query import NAMED
 from sweep.selection import counted, spread
+from sweep.slice_file import Index
 
 NEEDED_MEMORY: Final = ("peak_memory_bytes", "state_bytes", "device_memory_bytes")
 

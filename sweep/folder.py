@@ -1,15 +1,18 @@
 """A folder on any file system that `pyarrow.fs` supports (a path, s3://, gs://, hdfs://), with atomic writes.
 
 A write is atomic in one of three ways: on a local disk, a temporary file is synced and renamed; on an object store, which has
-no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved.
+no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved. An action on an object store is tried again
+after errors that may pass.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +25,55 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sim_core import SpecError, short, shown
-from sweep.patience import StoreUnavailable, patiently
+
+PAUSES_S: Final = (1.0, 3.0, 9.0)
+"""Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
+_ADVICE: Final = {
+    ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "INVALID_CLIENT_TOKEN", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN",
+     "UNRECOGNIZED_CLIENT", "MISSING_AUTHENTICATION_TOKEN", "HTTP status 401", "HTTP status 403"):
+        "check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or the node's role) and their rights in the bucket",
+    ("NO_SUCH_BUCKET", "InvalidBucketName", "HTTP status 404"): "create the bucket, or check its name",
+    ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint", "HTTP status 301",
+     "HTTP status 307"): "check the region (AWS_REGION)",
+}  # fmt: skip
+_UNREACHED: Final = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SECRET = re.compile(r"(?<=://)[^/@]*@|(?<=[?&]secret_key=)[^&]*|(?<=[?&]access_key=)[^&]*")
-Result = TypeVar("Result")
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+
+Result = TypeVar("Result")
+
+
+class StoreUnavailable(OSError):
+    """The store failed at every attempt, in a way that may pass."""
+
+
+def advice(text: str) -> str:
+    """What to check after a permanent error with this text; empty if the error may pass."""
+    return next((said for words, said in _ADVICE.items() if any(word in text for word in words)), "")
+
+
+def patiently(action: Callable[[], Result], pause: Callable[[float], None] = time.sleep) -> Result:
+    """The result of an action on an object store, tried again after errors that may pass.
+
+    Raises the error itself if it is permanent (a missing file, refused credentials), else StoreUnavailable.
+    """
+    for wait_s in (*PAUSES_S, 0.0):
+        try:
+            return action()
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            text = " ".join(str(error).split())
+            said = advice(text)
+            if said:
+                raise OSError(f"{text}; {said}") from None
+            last = text
+        if wait_s:
+            pause(wait_s * random.uniform(0.5, 1.0))
+    hint = "; check the address (AWS_ENDPOINT_URL) and the network" if any(word in last for word in _UNREACHED) else ""
+    raise StoreUnavailable(f"{last}{hint}")
 
 
 @dataclass(frozen=True)
@@ -152,11 +198,11 @@ class Folder:
             return
         name, data = f".probe-{uuid.uuid4().hex[:12]}", os.urandom(4096)
         self.write_bytes(name, data)
-        found = self.read_bytes(name)
+        returned = self.read_bytes(name)
         self.delete(name)
-        if found != data:
+        if returned != data:
             raise OSError(
-                f"{self}: the store returns {len(found):,} other bytes than the {len(data):,} written; set "
+                f"{self}: the store returns {len(returned):,} other bytes than the {len(data):,} written; set "
                 "AWS_REQUEST_CHECKSUM_CALCULATION=when_required (some S3-compatible servers store the checksum with the object)"
             )
 
@@ -191,11 +237,11 @@ Location = Folder | Path | str
 """The forms in which a caller may give a folder."""
 
 
-def folder_at(given: Location) -> Folder:
+def folder_at(location: Location) -> Folder:
     """The folder that a path or URI names, without looking it up. Raises SpecError on a URI that no file system accepts."""
-    if isinstance(given, Folder):
-        return given
-    text = str(given)
+    if isinstance(location, Folder):
+        return location
+    text = str(location)
     if not text.strip():
         raise SpecError(f"found {shown(text)}, expected a folder or a URI")
     if not _URI.match(text):

@@ -1,4 +1,4 @@
-"""The results below a folder, each in one line: what is done, whether a run is writing, the best plan."""
+"""The results below a folder, each in one line, and one of them in detail: what is done, how fast it grows, the best plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sim_core import SpecError
 from sweep.folder import Folder
 from sweep.ranking import rank
-from sweep.store import Store
+from sweep.store import MANIFEST, OLD_MANIFEST, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,16 @@ def results_below(parent: Folder) -> list[Listed]:
     is_one = Store(directory=parent).started_s() is not None
     places = [parent] if is_one else [parent / name for name in parent.subfolders()]
     started = ((Store(directory=place).started_s(), place) for place in places)
-    found = [(at, place) for at, place in started if at is not None]
-    return [listed(place, time.time() - at) for at, place in sorted(found, key=lambda one: -one[0])]
+    results = [(at, place) for at, place in started if at is not None]
+    return [listed(place, time.time() - at) for at, place in sorted(results, key=lambda result: -result[0])]
 
 
 def listed(place: Folder, age_s: float) -> Listed:
     """One result; `age_s`: seconds since its manifest was written. Raises OSError."""
     store = Store(directory=place)
     try:
-        held = store.provenance() or {}
-        total = int(held.get("rows", 0))
+        provenance = store.provenance() or {}
+        total = int(provenance.get("rows", 0))
         done = total - sum(part.rows for part in store.missing(total))
         running = store.is_running()
         state = "running" if running else "complete" if done == total else "incomplete"
@@ -50,7 +50,7 @@ def listed(place: Folder, age_s: float) -> Listed:
     rows = [] if first is None else first.rows.to_pylist()
     return Listed(
         folder=str(place),
-        name=str(held.get("name", "")),
+        name=str(provenance.get("name", "")),
         done=done,
         total=total,
         state=state,
@@ -58,4 +58,43 @@ def listed(place: Folder, age_s: float) -> Listed:
         by="" if first is None else first.by,
         best=rows[0][first.by] if first is not None and rows else None,
         plan=rows[0]["plan"] if rows else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing(Listed):
+    """A result in detail. `written_s`: seconds since its last file; `left_s`: until a run that writes now is done, else None.
+
+    `reasons`: plans done that are not `ok`, by reason.
+    """
+
+    files: int
+    bytes: int
+    written_s: float
+    left_s: float | None
+    ok: int
+    reasons: dict[str, int]
+    simulator: str
+
+
+def standing(folder: Folder) -> Standing:
+    """How far the result in a folder is. Raises SpecError if it holds none, or a file is damaged; OSError."""
+    store, files = Store(directory=folder), folder.written()
+    provenance = store.made_from()
+    now, parts = time.time(), store.slices()
+    begun = store.started_s() or now
+    brief = listed(folder, now - begun)
+    of_this_run = sum(part.rows for part in parts if files.get(part.file_name, (0.0, 0))[0] >= begun)
+    growing = brief.state == "running" and of_this_run > 0
+    own = [files[name] for name in files if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
+    ranked = rank(folder, top=1, per=[]) if parts else None
+    return Standing(
+        **vars(brief),
+        files=len(parts),
+        bytes=sum(size for _, size in own),
+        written_s=now - max((written for written, _ in own), default=now),
+        left_s=(brief.total - brief.done) * (now - begun) / of_this_run if growing else None,
+        ok=0 if ranked is None else ranked.ranked,
+        reasons={} if ranked is None else ranked.reasons,
+        simulator=str(provenance.get("model", "")),
     )

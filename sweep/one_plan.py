@@ -11,9 +11,8 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from sim_core import CHECKPOINTING, SIMAI, Facts, Plans, SpecError, export_simai, simai_breakdown
-from sweep.document import apply_sets, first_error
+from sweep.document import apply_sets, bare_size, first_error
 from sweep.evaluation import evaluate
-from sweep.faults import bare_size
 from sweep.preparation import Prepared, prepare
 from sweep.space import to_plans
 from sweep.spec import SweepSpec

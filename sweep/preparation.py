@@ -1,10 +1,15 @@
-"""From a spec to a sweep: read the files it names, check whatever can be checked before the run, compute the identity."""
+"""From a spec to a sweep: read the files it names, check whatever can be checked before the run, compute the identity.
+
+The provenance beside it holds a fingerprint of the inputs, file by file and number by number: by it, two results can name
+what changed.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +23,23 @@ from sim_core import (
     SpecError,
     Workload,
     hardware_table,
+    input_paths,
+    is_preset,
     memory_basis,
+    model_names,
     one_line,
     plausibility,
     read_hardware,
     short,
     source_hash,
+    source_hashes,
     start_of,
+    summarize,
 )
 from sweep.budget import Budget
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
-from sweep.constraints import check_constraints
+from sweep.conditions import check_constraints
 from sweep.failures import Failures, checkpoint_bytes
-from sweep.fingerprint import fingerprint_of
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
 from sweep.stragglers import Stragglers
@@ -71,39 +80,13 @@ class Prepared:
 
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
     """Read the files that the spec names, relative to `base`, and build the sweep. Raises SimError, OSError."""
-    given = spec.workload
-    workload, warnings = workload_of(given, base)
-    measured_on = read_hardware(given.measured_on, base) if given.measured_on else None
+    workload, warnings = workload_of(spec.workload, base)
+    measured_on = read_hardware(spec.workload.measured_on, base) if spec.workload.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on, workload.dtype)
-    notes = [
-        *workload.notes,
-        f"memory: {memory_basis(workload)}",
-    ]
-    if measured_on is None and not workload.modelled:
-        notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
-    if measured_on is None and workload.recorded is not None:
-        notes.append(f"messages are taken as recorded on {variants[0].name}, the first hardware (set workload.measured_on)")
-    if spec.sample and spec.sample.n > space.size:
-        notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
-    changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
-    if changed:
-        notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
-    notes += _not_given(variants)
-    notes += dict.fromkeys(_of_moves(workload, space))
-    if workload.sequence is None:
-        notes.append("tokens_per_s is unknown (set workload.sequence)")
-    if workload.records:
-        notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
-    if spec.budget:
-        notes.append(spec.budget.note(variants))
     saved = checkpoint_bytes(workload) if spec.failures and not {"layers", "experts"} & space.named else None
-    if spec.failures:
-        notes.append(spec.failures.note(saved))
-    if spec.stragglers:
-        notes.append(spec.stragglers.note())
     start, near = _start(workload, table)
-    notes = [one_line(note) for note in (*notes, *near)]
+    notes = [one_line(note) for note in (*_notes(spec, workload, space, variants, measured_on, saved), *near)]
     facts = _plausibility(workload, variants, space)
     identity = _identity(spec, workload, variants, table, space)
     sweep = Sweep(
@@ -140,43 +123,75 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
     return Prepared(sweep=sweep, warnings=tuple(map(one_line, warnings)), notes=tuple(notes), provenance=provenance)
 
 
+def _notes(
+    spec: SweepSpec,
+    workload: Workload,
+    space: Space,
+    variants: list[Hardware],
+    measured_on: Hardware | None,
+    saved: float | None,
+) -> list[str]:
+    """What a user should know of a sweep: what is assumed, taken as default, or unknown; `saved`: bytes of a checkpoint."""
+    notes = [*workload.notes, f"memory: {memory_basis(workload)}"]
+    if measured_on is None and not workload.modelled:
+        notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
+    if measured_on is None and workload.recorded is not None:
+        notes.append(f"messages are taken as recorded on {variants[0].name}, the first hardware (set workload.measured_on)")
+    if spec.sample and spec.sample.n > space.size:
+        notes.append(f"sample.n: {spec.sample.n} is more than the space holds; all {space.size} plans are taken")
+    changed = {key: value for key, value in spec.hardware.items() if key in HARDWARE_KEYS}
+    if changed:
+        notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
+    notes += _not_given(variants)
+    notes += dict.fromkeys(_of_moves(workload, space))
+    if workload.sequence is None:
+        notes.append("tokens_per_s is unknown (set workload.sequence)")
+    if workload.records:
+        notes.append("records: " + ", ".join(f"{name} {value}" for name, value in workload.records.items()))
+    if spec.budget:
+        notes.append(spec.budget.note(variants))
+    if spec.failures:
+        notes.append(spec.failures.note(saved))
+    if spec.stragglers:
+        notes.append(spec.stragglers.note())
+    return notes
+
+
 FAR = 0.03
 """Error at the recorded plan above which there is a warning."""
 
 
 def _start(workload: Workload, table: HardwareTable) -> tuple[dict[str, Any] | None, list[str]]:
     """How near the simulated step at the recorded plan is to the recorded one, as data and as a note."""
-    found = start_of(workload, table)
-    if found is None:
+    start = start_of(workload, table)
+    if start is None:
         return None, []
-    files = {"files": workload.files}
-    if found.reason:
-        return {**files, "recorded_s": found.recorded_s, "reason": found.reason}, [
-            f"recorded plan: {found.reason}, not compared"
-        ]
-    data = files | {name: getattr(found, name) for name in ("recorded_s", "simulated_s", "compared_s", "error")}
-    own = "" if found.compared_s == found.simulated_s else f"; of it the stages with a trace {short(found.compared_s, 's')}"
-    both = f"simulated {short(found.simulated_s, 's')}{own}, recorded {short(found.recorded_s, 's')} ({found.error:+.1%})"
-    warning = "warning: " if abs(found.error) > FAR else ""
+    data: dict[str, Any] = {"files": workload.files, "recorded_s": start.recorded_s}
+    if start.reason:
+        return data | {"reason": start.reason}, [f"recorded plan: {start.reason}, not compared"]
+    data |= {name: getattr(start, name) for name in ("simulated_s", "compared_s", "error")}
+    own = "" if start.compared_s == start.simulated_s else f"; of it the stages with a trace {short(start.compared_s, 's')}"
+    both = f"simulated {short(start.simulated_s, 's')}{own}, recorded {short(start.recorded_s, 's')} ({start.error:+.1%})"
+    warning = "warning: " if abs(start.error) > FAR else ""
     return data, [f"{warning}recorded plan: {both}"]
 
 
 def _plausibility(workload: Workload, variants: list[Hardware], space: Space) -> dict[str, Any]:
-    """What results are held against, as plain data: work of a token, peak of each hardware, doubts."""
-    found = plausibility(workload)
+    """What makes results plausible or not, as plain data: work of a token, peak of each hardware, doubts."""
+    held_against = plausibility(workload)
     peak = f"peak_flops_{workload.dtype}"
-    missing = list(found.missing)
+    missing = list(held_against.missing)
     if "layers" in space.named:
         missing.append("the model of each number of layers (layers is set)")
     return {
-        "flops_per_token": None if missing else found.flops_per_token,
+        "flops_per_token": None if missing else held_against.flops_per_token,
         "peak_flops": {variant.name: variant.value(peak) for variant in variants},
-        "approximate": found.approximate,
+        "approximate": held_against.approximate,
         "dtype": workload.dtype,
         "narrow": "precision" in space.named,
-        "stated": found.stated,
+        "stated": held_against.stated,
         "missing": missing,
-        "doubts": list(found.doubts),
+        "doubts": list(held_against.doubts),
     }
 
 
@@ -229,15 +244,15 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
 
 def _without_paths(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The axes with numbers in place of the names and paths of hardware, whose contents count in this order."""
-    found = dict(axes)
+    without = dict(axes)
     for key, values in axes.items():
         names = key.split(",")
         if "hardware" in names:
             rows = values if len(names) > 1 else [[value] for value in values]
             at = names.index("hardware")
             order = list(dict.fromkeys(row[at] for row in rows))
-            found[key] = [[*row[:at], order.index(row[at]), *row[at + 1 :]] for row in rows]
-    return found
+            without[key] = [[*row[:at], order.index(row[at]), *row[at + 1 :]] for row in rows]
+    return without
 
 
 def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
@@ -245,24 +260,87 @@ def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
     for key, names in (("objectives", [objective.column for objective in spec.objectives]), ("per", spec.per)):
         for name in names:
             try:
-                found = result_column(name, result_schema(sweep.space).names)
+                column = result_column(name, result_schema(sweep.space).names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
-            if found in ("tokens_per_s", *measures_of("cost", "goodput")) and sweep.workload.sequence is None:
-                raise SpecError(f"{key}: {found} needs workload.sequence, the tokens per sample")
-            if found in measures_of("goodput") and (sweep.failures is None or sweep.checkpoint_bytes is None):
-                lacking = (
-                    "failures (failures: {} takes Llama 3's rate)" if sweep.failures is None else "the parameters of the model"
-                )
-                raise SpecError(f"{key}: {found} needs {lacking}")
-            if found in measures_of("tail") and sweep.stragglers is None:
-                raise SpecError(f"{key}: {found} needs stragglers, such as stragglers: {{slow_share: 0.005, slowness: 1.1}}")
-            costs = found in measures_of("cost")
-            if costs and sweep.budget is None:
-                raise SpecError(f"{key}: {found} needs a budget, such as budget: {{tokens: 1T, usd_per_gpu_hour: 2.5}}")
-            if (
-                found in measures_of("cost")
-                and sweep.budget
-                and (lacking := sweep.budget.unknown(found, list(sweep.hardware.variants)))
-            ):
-                raise SpecError(f"{key}: {found} needs {lacking}")
+            if lacking := _lacking(column, sweep):
+                raise SpecError(f"{key}: {column} needs {lacking}")
+
+
+def _lacking(column: str, sweep: Sweep) -> str:
+    """What a spec has to state before a column has values; empty if nothing is missing."""
+    if column in ("tokens_per_s", *measures_of("cost", "goodput")) and sweep.workload.sequence is None:
+        return "workload.sequence, the tokens per sample"
+    if column in measures_of("goodput") and sweep.failures is None:
+        return "failures (failures: {} takes Llama 3's rate)"
+    if column in measures_of("goodput") and sweep.checkpoint_bytes is None:
+        return "the parameters of the model"
+    if column in measures_of("tail") and sweep.stragglers is None:
+        return "stragglers, such as stragglers: {slow_share: 0.005, slowness: 1.1}"
+    if column not in measures_of("cost"):
+        return ""
+    if sweep.budget is None:
+        return "a budget, such as budget: {tokens: 1T, usd_per_gpu_hour: 2.5}"
+    return sweep.budget.unknown(column, list(sweep.hardware.variants))
+
+
+def fingerprint_of(
+    spec: SweepSpec, base: Path, workload: Workload, variants: Sequence[Hardware], measured_on: Hardware | None
+) -> dict[str, Any]:
+    """The fingerprint, as plain data under these keys; results store it, so the keys stay.
+
+    `files`: by role, each with path (as given), sha256 and bytes (of a folder: over all its traces). `hardware` and
+    `measured_on`: by name, every number in SI units that is not an axis. `workload`: totals of what was read. `model`: a hash
+    per source file. Raises OSError if a file cannot be read.
+    """
+    axes = {name.strip().removeprefix("hardware.") for key in spec.axes for name in key.split(",")}
+    return {
+        "files": {role: {"path": path, **contents_at(base / path)} for role, path in _files(spec, base).items()},
+        "hardware": {variant.name: _numbers(variant, axes) for variant in variants},
+        "measured_on": {measured_on.name: _numbers(measured_on, set())} if measured_on else {},
+        "workload": _totals(workload),
+        "model": source_hashes(),
+    }
+
+
+def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
+    """The files that a spec names, by role."""
+    files = {} if spec.workload.path is None else {"workload": spec.workload.path}
+    preset = (spec.workload.model or {}).get("preset")
+    if isinstance(preset, str) and preset not in model_names():
+        role = "model" if files else "workload"
+        files[role] = f"{preset}/config.json" if (base / preset).is_dir() else preset
+    named = [spec.hardware.get("preset"), spec.workload.measured_on]
+    for key, values in spec.axes.items():
+        names = key.split(",")
+        if "hardware" in names:
+            named += [row[names.index("hardware")] if len(names) > 1 else row for row in values]
+    files |= {f"hardware {name}": str(name) for name in named if name is not None and not is_preset(str(name))}
+    return files
+
+
+def contents_at(path: Path) -> dict[str, Any]:
+    """`sha256` and `bytes` of a file, or of all traces of a folder. Raises OSError, SimError if it cannot be read."""
+    contents = [Path(name).read_bytes() for name in input_paths(str(path))]
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return {"sha256": whole, "bytes": sum(map(len, contents))}
+
+
+def _numbers(hardware: Hardware, without: set[str]) -> dict[str, float | str]:
+    """The numbers, the device whose measured kernels are used, and a hash of those that a user measured."""
+    numbers: dict[str, float | str] = {key: hardware.value(key) for key in HARDWARE_KEYS if key not in without}
+    numbers |= {"kernels.tables": hardware.kernels.tables}
+    return numbers | ({"surface": hardware.surface.digest} if hardware.surface else {})
+
+
+def _totals(workload: Workload) -> dict[str, float]:
+    """Totals of a workload: layers, compute of a micro-batch and of a step, parameters, traffic of each group."""
+    summary = summarize(workload)
+    names = ("forward_s", "backward_s", "step_compute_s", "parameters_per_rank", "expert_parameters_per_rank")
+    totals = {"layers": float(workload.layers)}
+    totals |= {name: value for name in names if (value := getattr(summary, name)) is not None}
+    traffic: dict[str, float] = defaultdict(float)
+    for row in summary.traffic:
+        traffic[f"{row.group} {row.collective} {'a step' if row.per_step else 'a micro-batch'}, bytes"] += row.bytes
+    return totals | traffic

@@ -14,8 +14,8 @@ from sim_core import SpecError
 from sweep.columns import names_of_hardware, other_names
 from sweep.conditions import check_condition, locked_down, names_in
 from sweep.folder import Location
-from sweep.index import Index
 from sweep.reading import File, Reading, reading
+from sweep.slice_file import Index
 from sweep.store import Store
 
 NAMED: Final = "named AS hardware"

@@ -19,17 +19,18 @@ from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
 from sweep.facts import NEEDED_MEMORY, asked, told
 from sweep.folder import Location
-from sweep.fronts import FRONT, find_fronts
 from sweep.query import NAMED, Rows, columns_in, columns_of, parts
 from sweep.reach import Gathered
 from sweep.selection import (
     ALIKE,
     DIFFERING,
+    FRONT,
     NUMBERS,
     SIZES,
     Question,
     check_type,
     chosen_rows,
+    find_fronts,
     ordering,
     quoted,
     select,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sweep.columns import LONGER, SHORTER
-from sweep.index import Bounds
 from sweep.query import NAMED, Rows
 from sweep.reading import File
 from sweep.selection import BOUNDS, CHOSEN, SLACK, Reach, quoted
+from sweep.slice_file import Bounds
 from sweep.uncertainty.evidence import Basis
 from sweep.uncertainty.judging import widest
 
@@ -137,14 +137,17 @@ class Gathered(Reach):
         if not self.per:
             self._insert("gathered", f"SELECT * FROM results WHERE {within}")
             return
-        same = " AND ".join(f"limits.{quoted(name)} IS NOT DISTINCT FROM one.{quoted(name)}" for name in self.per)
-        rows = f"(SELECT *, {self._cost} AS cost FROM results WHERE {within}) one"
-        self._insert("gathered", f"SELECT one.* EXCLUDE (cost) FROM {rows} JOIN limits ON {same} WHERE one.cost <= limits.cost")
+        same = " AND ".join(f"limits.{quoted(name)} IS NOT DISTINCT FROM near.{quoted(name)}" for name in self.per)
+        rows = f"(SELECT *, {self._cost} AS cost FROM results WHERE {within}) near"
+        self._insert(
+            "gathered",
+            f"SELECT near.* EXCLUDE (cost) FROM {rows} JOIN limits ON {same} WHERE near.cost <= limits.cost",
+        )
 
     def _insert(self, table: str, query: str) -> None:
         """Add rows to a table, which is created for the first."""
-        found = self._run(f"SELECT 1 FROM duckdb_tables() WHERE table_name = '{table}'")
-        self._run(f"INSERT INTO {table} {query}" if found else f"CREATE TEMP TABLE {table} AS {query}")
+        exists = self._run(f"SELECT 1 FROM duckdb_tables() WHERE table_name = '{table}'")
+        self._run(f"INSERT INTO {table} {query}" if exists else f"CREATE TEMP TABLE {table} AS {query}")
 
     def _limits(self, query: str) -> Limits:
         self._run(f"CREATE OR REPLACE TEMP TABLE limits AS {query}")

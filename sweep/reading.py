@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sweep.folder import Location
-from sweep.index import Index, has_column
-from sweep.slice_file import Slice, footer_size, indexed, is_whole
+from sweep.slice_file import Index, Slice, footer_size, has_column, indexed, is_whole
 from sweep.store import Store
 
 _TAIL: Final = 1 << 15
@@ -41,9 +40,9 @@ class Reading:
     _checked: set[tuple[Path, str]] = field(default_factory=set)  # columns; "": all bytes
 
     def indexes(self) -> list[Index] | None:
-        """What the footers of all files say; None if one says nothing."""
-        found = [file.index for file in self.files if file.index is not None]
-        return found if len(found) == len(self.files) else None
+        """The indexes in the footers of all files; None if a file has none."""
+        indexes = [file.index for file in self.files if file.index is not None]
+        return indexes if len(indexes) == len(self.files) else None
 
     def check(self, files: Sequence[File], columns: Collection[str]) -> None:
         """Check these columns of these files, so that they may be read. Raises SpecError if a file is damaged."""

@@ -12,15 +12,14 @@ import pyarrow as pa
 
 from sim_core import HardwareTable, SpecError, hardware_table
 from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
-from sweep.conditions import check_condition, conjuncts, locked_down
-from sweep.constraints import satisfied
+from sweep.conditions import check_condition, conjuncts, locked_down, satisfied
 from sweep.evaluation import evaluate
 from sweep.preparation import Sweep
 from sweep.query import NAMED, named, results
 from sweep.ranking import Ranking, rank
 from sweep.reopening import Reopened
+from sweep.search.ahead import Frontier
 from sweep.search.candidates import search_among
-from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
 from sweep.selection import quoted
 

@@ -1,8 +1,7 @@
-"""A result opened again: the sweep that it holds, prepared from the inputs that are at hand, to simulate more than it has."""
+"""A result opened again: its sweep, prepared from the inputs that are at hand, to simulate more than is stored."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from sim_core import SimError, SpecError, input_paths
+from sim_core import SimError, SpecError
 from sweep.document import first_error
 from sweep.folder import Folder, Location
-from sweep.preparation import Prepared, prepare
-from sweep.query import results
+from sweep.preparation import Prepared, contents_at, prepare
 from sweep.ranking import rank
 from sweep.spec import SweepSpec, stored_spec
 from sweep.store import Store
@@ -43,30 +41,28 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     Raises SpecError if there is no result, its spec cannot be read, or its files are gone or changed.
     """
     store = Store(directory=directory)
-    held = store.provenance()
-    if held is None:
-        raise SpecError(f"{store.folder}: holds no results of a sweep")
+    provenance = store.made_from()
     try:
-        spec = stored_spec(held["spec"])
+        spec = stored_spec(provenance["spec"])
     except ValidationError as error:
         raise first_error(error, f"{store.folder}", {}, SweepSpec) from None
-    base = _base(held, store.folder, spec_file)
+    base = _base(provenance, store.folder, spec_file)
     try:
         prepared = prepare(spec, base).without_sample()
     except SimError as error:
         raise SpecError(f"{store.folder}: its sweep cannot be prepared again: {error}") from None
     notes = []
-    if held.get("model") != prepared.provenance["model"]:
+    if provenance.get("model") != prepared.provenance["model"]:
         notes.append("the result is of another version of the simulator; what follows is simulated by this one")
-    elif held.get("search", held).get("of", held["sweep"]) != prepared.sweep.identity:
+    elif provenance.get("search", provenance).get("of", provenance["sweep"]) != prepared.sweep.identity:
         notes.append(
             "hardware or model files have changed since the result was made; what follows is simulated with those of now"
         )
-    return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=held, notes=tuple(notes))
+    return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=tuple(notes))
 
 
 def plan_number(opened: Reopened, given: str) -> int:
-    """The number of a plan given as in `rank`, or `best`: the first of the ranking. Raises SpecError."""
+    """The number of a plan: as `rank` prints it, or of `best`, the first of the ranking. Raises SpecError."""
     size = opened.prepared.sweep.space.size
     if given == BEST:
         rows = rank(opened.folder, top=1, per=[]).rows
@@ -80,16 +76,9 @@ def plan_number(opened: Reopened, given: str) -> int:
     return int(given)
 
 
-def stored_row(opened: Reopened, number: int) -> dict[str, Any] | None:
-    """The row of a plan in the result, None if it is not in it."""
-    with results(opened.folder) as connection:
-        rows = connection.sql(f"FROM results WHERE plan = {int(number)} LIMIT 1").to_arrow_table().to_pylist()
-    return rows[0] if rows else None
-
-
-def _base(held: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:
+def _base(provenance: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:
     """The folder that the paths of the spec are relative to: there, every file is what it was."""
-    files = held.get("inputs", {}).get("files", {})
+    files = provenance.get("inputs", {}).get("files", {})
     if spec_file is not None:
         return spec_file if spec_file.is_dir() else spec_file.parent
     if not files:
@@ -111,7 +100,7 @@ def _folders(folder: Folder) -> Iterator[Path]:
         seen += len(level)
         if seen > _MOST_FOLDERS:
             break
-        level = [each for one in level for each in _inside(one)]
+        level = [inner for outer in level for inner in _inside(outer)]
     if folder.local is not None:
         yield from folder.local.absolute().parents
 
@@ -127,9 +116,6 @@ def _inside(folder: Path) -> list[Path]:
 def _same(base: Path, file: dict[str, Any]) -> bool:
     """Whether the file at this place has the recorded contents."""
     try:
-        contents = [Path(name).read_bytes() for name in input_paths(str(base / str(file["path"])))]
+        return bool(contents_at(base / str(file["path"]))["sha256"] == file["sha256"])
     except (OSError, SimError):
         return False
-    digests = [hashlib.sha256(content).hexdigest() for content in contents]
-    whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    return bool(whole == file["sha256"])

@@ -1,4 +1,4 @@
-"""Which rows of a result are the best: the first few in an order, in each group, and plans with the same numbers as one.
+"""Which rows of a result are the best: the first few in an order, in each group, plans with the same numbers as one; fronts.
 
 No row but those in question is sorted: the least values of each group bound what the rest is asked about.
 """
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError
 from sweep.columns import higher_is_better, result_column
 from sweep.uncertainty.evidence import Basis
 
+Floats = npt.NDArray[np.float64]
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
@@ -25,6 +28,9 @@ BOUNDS: Final = "bounds"
 NUMBERS: Final = ("step_time_s", *PARTS, "peak_memory_bytes")
 SIZES: Final = ("all_gpus", "global_batch")
 SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
+FRONT: Final = "front"
+"""Table of the plans of the Pareto fronts."""
+_BATCH: Final = 1_000_000
 _FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
 
@@ -191,3 +197,59 @@ def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per
         f"SELECT rank, {ALIKE}, {DIFFERING}{taken} FROM {CHOSEN} JOIN results ON results.plan = {CHOSEN}.plan {near} "
         f"ORDER BY {groups}rank"
     ).to_arrow_table()
+
+
+def find_fronts(
+    connection: duckdb.DuckDBPyConnection, source: str, condition: str, columns: Sequence[tuple[str, bool]], per: Sequence[str]
+) -> None:
+    """Fill the table FRONT with the plans of each group that no other beats in one column without losing in another.
+
+    `columns`: with whether more is better.
+    """
+    known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name, _ in columns)
+    values = ", ".join(f"{'-' if more else ''}{quoted(name)}::DOUBLE AS v{k}" for k, (name, more) in enumerate(columns))
+    groups = ", ".join(f"{quoted(name)} AS g{k}" for k, name in enumerate(per))
+    reader = connection.sql(
+        f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {source} WHERE {condition} AND {known}"
+    ).to_arrow_reader(_BATCH)
+    fronts: dict[tuple[object, ...], tuple[npt.NDArray[np.int64], Floats]] = {}
+    for batch in reader:
+        for key, rows in _groups(batch, len(per)).items():
+            plans = rows.column("plan").to_numpy()
+            points = np.stack([rows.column(f"v{k}").to_numpy() for k in range(len(columns))], axis=1)
+            if key in fronts:
+                plans, points = np.concatenate([fronts[key][0], plans]), np.concatenate([fronts[key][1], points])
+            keep = best_of(points)
+            fronts[key] = plans[keep], points[keep]
+    plans = np.concatenate([plans for plans, _ in fronts.values()]) if fronts else np.zeros(0, np.int64)
+    connection.register("front_plans", pa.table({"plan": plans}))
+    connection.execute(f"CREATE TEMP TABLE {FRONT} AS SELECT plan FROM front_plans").fetchall()
+
+
+def _groups(batch: pa.RecordBatch, keys: int) -> dict[tuple[object, ...], pa.Table]:
+    """The rows of a batch by the values of their groups."""
+    table = pa.Table.from_batches([batch])
+    if not keys:
+        return {(): table}
+    columns = [table.column(f"g{k}").combine_chunks() for k in range(keys)]
+    coded = [column if pa.types.is_dictionary(column.type) else column.dictionary_encode() for column in columns]
+    code = np.zeros(len(table), np.int64)
+    for column in coded:
+        code = code * (len(column.dictionary) + 1) + column.indices.to_numpy().astype(np.int64)
+    by_group = {}
+    for group in np.unique(code):
+        places = np.flatnonzero(code == group)
+        by_group[tuple(column[int(places[0])].as_py() for column in columns)] = table.take(places)
+    return by_group
+
+
+def best_of(points: Floats) -> npt.NDArray[np.int64]:
+    """Indices of the points, [n, columns], that no other beats: none is at most as high everywhere and lower somewhere."""
+    left = np.lexsort(points.T[::-1])
+    front: list[npt.NDArray[np.int64]] = []
+    while len(left):
+        pivot = points[left[0]]  # the first in order: nothing left beats it
+        equal = (points[left] == pivot).all(axis=1)
+        front.append(left[equal])
+        left = left[~(points[left] >= pivot).all(axis=1)]
+    return np.sort(np.concatenate(front)) if front else np.zeros(0, np.int64)

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from sim_core import REASON, SimError, SpecError
 from sweep.evaluation import evaluate
-from sweep.folder import Location, folder_at
-from sweep.patience import StoreUnavailable
+from sweep.folder import Location, StoreUnavailable, folder_at
 from sweep.preparation import Sweep
 from sweep.slice_file import Slice, encoded
 from sweep.warming import warm_up
@@ -30,14 +29,14 @@ TARGET_S: Final = 1.0
 SLOWEST_S: Final = 10.0
 """Where storing is slow, a slice takes twice as long to compute as to store, up to this."""
 MOST_FILES: Final = 20_000
-"""So many files of a sweep are quick to list and to rank: the slices of a large one take longer, up to LONGEST_S."""
+"""Files that are quick to list and to rank: slices of a sweep that would have more take longer, up to LONGEST_S."""
 LONGEST_S: Final = 30.0
 SHORTEST_S: Final = 0.1
 """Slices get shorter towards the end of a run, so that all workers finish together, but not less than this."""
 LIMIT_S: Final = 120.0
 """Default time limit: a slice that takes longer counts as hanging. Its process is ended and the plan at fault is found."""
 MOST_LEFT: Final = 4
-"""So many slices in a row, or two for each worker, that the store does not take end the run."""
+"""The run ends when the store refuses this many slices in a row, or two for each worker."""
 START_S: Final = 300.0
 """Time for a worker to start, and to compile the engine if no process has yet."""
 
@@ -155,6 +154,7 @@ class SliceQueue:
         return Slice(gap.start, gap.start + rows), 0
 
     def _rows(self) -> int:
+        """Rows of the next slice, by the speed of the workers and by what is left."""
         left = sum(gap.rows for gap in self.gaps)
         self.whole = max(self.whole, left)
         rate = self.rows_per_s

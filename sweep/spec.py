@@ -23,9 +23,8 @@ from sim_core import (
     whole_number,
 )
 from sweep.budget import Budget
-from sweep.document import apply_sets, first_error, read_spec
+from sweep.document import apply_sets, bare_size, first_error, meant, read_spec
 from sweep.failures import Failures
-from sweep.faults import bare_size, meant
 from sweep.stragglers import Stragglers
 from sweep.workloads import STORED, Section, WorkloadSpec, from_text
 

@@ -30,6 +30,7 @@ OLD_MANIFEST: Final = "sweep.json"
 """The same of earlier versions, as JSON."""
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK: Final = ".lock"
+NO_RESULTS: Final = "holds no results of a sweep"
 _LEFTOVERS: Final = (".part-", f".{MANIFEST}.")  # files of writers that were killed
 _READERS: Final = 16  # of an object store, which answers late
 _LOCAL_READERS: Final = 4
@@ -43,7 +44,7 @@ class Store:
 
     @property
     def folder(self) -> Folder:
-        """The folder."""
+        """The directory as a folder on its file system."""
         return folder_at(self.directory)
 
     @contextmanager
@@ -87,9 +88,10 @@ class Store:
             raise SpecError(
                 f"{self.folder}: holds Parquet files but no {MANIFEST}, so it is not a sweep's folder; choose another --out"
             )
-        held = None if fresh else self.provenance()
-        if held is not None and held.get("sweep") != provenance["sweep"]:
-            raise SpecError(f"{self.folder}: {_difference(held, provenance)}; choose another --out, or start over with --fresh")
+        stored = None if fresh else self.provenance()
+        if stored is not None and stored.get("sweep") != provenance["sweep"]:
+            what = _difference(stored, provenance)
+            raise SpecError(f"{self.folder}: {what}; choose another --out, or start over with --fresh")
 
     def provenance(self) -> dict[str, Any] | None:
         """What the folder's results were made from, by its manifest or else its slices; None if it holds none.
@@ -103,11 +105,18 @@ class Store:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                held = self._provenance_of_slices()
-                if held is not None:
-                    return held
+                of_slices = self._provenance_of_slices()
+                if of_slices is not None:
+                    return of_slices
                 raise SpecError(f"{self.folder / name}: is damaged ({error}); start over with `sweep run --fresh`") from None
         return self._provenance_of_slices()
+
+    def made_from(self) -> dict[str, Any]:
+        """The provenance of the folder's results. Raises SpecError if it holds none, or if it is damaged."""
+        provenance = self.provenance()
+        if provenance is None:
+            raise SpecError(f"{self.folder}: {NO_RESULTS}")
+        return provenance
 
     def started_s(self) -> float | None:
         """When its run last started, in seconds since 1970; None if it holds no result."""
@@ -125,17 +134,17 @@ class Store:
 
     def _provenance_of_slices(self) -> dict[str, Any] | None:
         """The provenance that undamaged slices carry, where they agree; None if there are none."""
-        found: dict[str, dict[str, Any]] = {}
+        by_sweep: dict[str, dict[str, Any]] = {}
         for part in self._parts():
             try:
-                held = carried(self.folder.read_bytes(part.file_name), part)
+                provenance = carried(self.folder.read_bytes(part.file_name), part)
             except (FileNotFoundError, ValueError):
                 continue
-            found[held["sweep"]] = held
-        return next(iter(found.values())) if len(found) == 1 else None
+            by_sweep[provenance["sweep"]] = provenance
+        return next(iter(by_sweep.values())) if len(by_sweep) == 1 else None
 
     def is_running(self) -> bool:
-        """Whether a run on this machine is writing here; an object store does not tell."""
+        """Whether a run on this machine is writing here; of an object store, this is not known: False."""
         local = self.folder.local
         if local is None or not (local / _LOCK).is_file():
             return False
@@ -149,10 +158,6 @@ class Store:
     def slices(self) -> list[Slice]:
         """The finished slices, disjoint and in order. Where slices of several runs overlap, those that cover the most rows."""
         return covering(self._parts())
-
-    def files(self) -> list[Path]:
-        """Files of the finished slices in a local folder."""
-        return [Path(self.folder.path(part.file_name)) for part in self.slices()]
 
     def drop_damaged(self, identity: str) -> list[str]:
         """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
@@ -187,11 +192,10 @@ class Store:
 
     def finished(self) -> tuple[str, list[Slice]]:
         """The identity of the sweep, and its finished slices. Raises SpecError if there are none."""
-        provenance = self.provenance()
-        parts = self.slices() if provenance is not None else []
-        if provenance is None or not parts:
-            raise SpecError(f"{self.folder}: holds no results of a sweep")
-        return str(provenance["sweep"]), parts
+        identity, parts = str(self.made_from()["sweep"]), self.slices()
+        if not parts:
+            raise SpecError(f"{self.folder}: {NO_RESULTS}")
+        return identity, parts
 
     def refuse(self, damaged: Sequence[Slice]) -> None:
         """Raise SpecError if any slices are damaged."""
@@ -221,8 +225,8 @@ class Store:
 
     def _parts(self) -> list[Slice]:
         """Slices by file name, in order. Other files in the folder belong to someone else and are never touched."""
-        found = (_PART.match(name) for name in self.folder.names())
-        return sorted(Slice(int(match[1]), int(match[2])) for match in found if match)
+        matches = (_PART.match(name) for name in self.folder.names())
+        return sorted(Slice(int(match[1]), int(match[2])) for match in matches if match)
 
     def discard(self) -> None:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
@@ -236,6 +240,14 @@ class Store:
     def is_whole(self, identity: str, count: int) -> bool:
         """Whether undamaged slices of this sweep cover [0, count)."""
         return not self.missing(count) and not self.damaged(identity)
+
+    def joined(self, parts: Sequence[Slice]) -> tuple[pa.RecordBatch, dict[str, Any]]:
+        """The rows of some slices as one batch, and what their files count beside them (a search's; else empty)."""
+        files = [self.folder.read_bytes(part.file_name) for part in parts]
+        table = pa.concat_tables([pq.read_table(BytesIO(data)).replace_schema_metadata(None) for data in files])
+        counts = [counted for data in files if (counted := counted_in(pq.read_metadata(BytesIO(data))))]
+        batches = table.unify_dictionaries().combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema), added(counts) if counts else {}
 
     def counted(self) -> dict[str, Any]:
         """What the finished slices of a search count beside their rows; empty for other results."""
@@ -271,10 +283,10 @@ def newest(parent: Location) -> Folder:
     """The folder of results below `parent` whose run started last. Raises SpecError if there is none."""
     folder = folder_at(parent)
     started = ((Store(directory=folder / name).started_s(), name) for name in folder.subfolders())
-    found = [(at, name) for at, name in started if at is not None]
-    if not found:
-        raise SpecError(f"{folder}: holds no results of a sweep")
-    return folder / max(found)[1]
+    results = [(at, name) for at, name in started if at is not None]
+    if not results:
+        raise SpecError(f"{folder}: {NO_RESULTS}")
+    return folder / max(results)[1]
 
 
 @contextmanager
@@ -291,10 +303,10 @@ def _locked(folder: Folder) -> Iterator[None]:
         yield
 
 
-def _difference(held: dict[str, Any], new: dict[str, Any]) -> str:
+def _difference(stored: dict[str, Any], new: dict[str, Any]) -> str:
     """What differs between the sweep in a folder and the one to be run, in words."""
-    if held.get("model") != new["model"]:
+    if stored.get("model") != new["model"]:
         return "holds results of another version of the simulator"
-    if held.get("workload") != new["workload"]:
+    if stored.get("workload") != new["workload"]:
         return "holds results of another workload"
-    return f"holds results of another sweep ({held.get('name')}: other axes, constraints or hardware)"
+    return f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"

@@ -25,7 +25,7 @@ from sim_core import (
 )
 from sweep.columns import describe_rows
 from sweep.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, evaluate, spread
-from sweep.lifetime import end_with
+from sweep.exits import end_with
 from sweep.preparation import Sweep
 
 

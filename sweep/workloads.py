@@ -28,23 +28,8 @@ from sim_core import (
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
-
-
 STORED: Final = "stored"
-"""The context in which a spec is validated that a result holds."""
-
-
-class Section(BaseModel):
-    """A section of a spec: immutable, and no key but its own. What is stored of it (JSON) it reads back to the same."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
-
-
-def from_text(key: str) -> Any:
-    """A validator that takes a text as a mapping with this one key."""
-    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
-
-
+"""The context in which the spec of a stored result is validated."""
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
 """Keys of `workload` that need a model."""
 FILE_KEYS: Final = (
@@ -54,13 +39,24 @@ FILE_KEYS: Final = (
 """Keys of `workload` that need a file; `sequence` goes with both."""
 
 
-def _model(given: object) -> object:
+class Section(BaseModel):
+    """A section of a spec: immutable, no unknown keys; the JSON that is stored of it reads back as the same section."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
+
+
+def from_text(key: str) -> Any:
+    """A validator that takes a text as a mapping with this one key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+def _model(value: object) -> object:
     """The name or path of a model as a mapping. Raises ValueError."""
-    if given is None or isinstance(given, Mapping):
-        return given
-    if not isinstance(given, str) or not given:
-        raise ValueError(f"found {shown(given)}, expected a name, a path, or a mapping of numbers")
-    return {"preset": given}
+    if value is None or isinstance(value, Mapping):
+        return value
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"found {shown(value)}, expected a name, a path, or a mapping of numbers")
+    return {"preset": value}
 
 
 class RepeatSpec(Section):
@@ -108,32 +104,32 @@ class WorkloadSpec(Section):
         *("micro_batch", "sequence", "tp", "pp", "vpp", "ep", "all_gpus", "ffn", "experts", "heads", "step"), mode="before"
     )
     @classmethod
-    def _within_bounds(cls, given: object, info: ValidationInfo) -> object:
+    def _within_bounds(cls, value: object, info: ValidationInfo) -> object:
         most = LARGEST[str(info.field_name)]
-        if given is None or (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= most):
-            return given
-        raise ValueError(f"found {shown(given)}, expected {whole_number(1, most)}")
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
+            return value
+        raise ValueError(f"found {shown(value)}, expected {whole_number(1, most)}")
 
     @field_validator("model")
     @classmethod
-    def _described(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _described(cls, model: dict[str, Any] | None) -> dict[str, Any] | None:
         """Check the numbers of a model that is written out."""
-        if given is not None and "preset" not in given:
+        if model is not None and "preset" not in model:
             try:
-                parse_model({"name": "model", "source": "the spec"} | given, "")
+                parse_model({"name": "model", "source": "the spec"} | model, "")
             except SpecError as error:
                 raise ValueError(str(error).removeprefix(": ")) from None
-        return given
+        return model
 
     @field_validator("stack")
     @classmethod
-    def _known(cls, given: str | None) -> str | None:
-        if given is not None:
+    def _known(cls, stack: str | None) -> str | None:
+        if stack is not None:
             try:
-                read_stack(given)
+                read_stack(stack)
             except SpecError as error:
                 raise ValueError(str(error)) from None
-        return given
+        return stack
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkloadSpec:
@@ -144,55 +140,51 @@ class WorkloadSpec(Section):
             if self.measured_on is None:
                 raise ValueError("measured_on: missing; a file calibrated by a model needs the device of its times")
             return self
-        of_others = FILE_KEYS if self.model is not None else MODEL_KEYS
-        for key in of_others:
+        why = "needs workload.model"
+        if self.model is not None:
+            why = "is a fact about a file; a model has none (plans are set by axes and fixed)"
+        for key in MODEL_KEYS if self.model is None else FILE_KEYS:
             if getattr(self, key) is not None:
-                why = "is a fact about a file; a model has none (plans are set by axes and fixed)"
-                raise ValueError(f"{key}: {why if self.model is not None else 'needs workload.model'}; remove it")
+                raise ValueError(f"{key}: {why}; remove it")
         return self
 
     def facts(self) -> Facts:
         """These facts as the readers expect them."""
-        given = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat", *MODEL_KEYS)}
-        return Facts(**given, repeat=None if self.repeat is None else self.repeat.rows())
+        facts = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat", *MODEL_KEYS)}
+        return Facts(**facts, repeat=None if self.repeat is None else self.repeat.rows())
 
 
-def workload_of(given: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
+def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings. Raises SpecError."""
-    if given.model is not None and given.path is None:
-        return _of_model(given, base, given.sequence_parallel is not False), ()
-    path = base / str(given.path)
+    stack, parallel = section.stack or STACK, section.sequence_parallel
+    if section.model is not None and section.path is None:
+        model = _model_of(section, base)
+        return workload_from_model(model, read_stack(stack), sequence_parallel=parallel is not False), ()
+    path = base / str(section.path)
     try:
-        if given.model is None or given.measured_on is None:
-            return read_workload(str(path), given.facts())
-        model, device = _model_of(given, base), read_hardware(given.measured_on, base)
-        stack = read_stack(given.stack or STACK)
-        return read_calibrated(str(path), given.facts(), model, stack, device, sequence_parallel=given.sequence_parallel)
+        if section.model is None or section.measured_on is None:
+            return read_workload(str(path), section.facts())
+        model, device = _model_of(section, base), read_hardware(section.measured_on, base)
+        return read_calibrated(str(path), section.facts(), model, read_stack(stack), device, sequence_parallel=parallel)
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
 
 
-def _of_model(given: WorkloadSpec, base: Path, parallel: bool) -> Workload:
-    return workload_from_model(_model_of(given, base), read_stack(given.stack or STACK), sequence_parallel=parallel)
-
-
-def _model_of(given: WorkloadSpec, base: Path) -> Model:
+def _model_of(section: WorkloadSpec, base: Path) -> Model:
     """The model of a section, whose sequence is known. Raises SpecError."""
     try:
-        model = model_of(given, base)
+        model = _described_model(section, base)
     except (OSError, SpecError) as error:
         raise SpecError(f"workload.model: {getattr(error, 'strerror', None) or error}") from None
     if model.sequence is None:
-        raise SpecError(
-            f"workload.model: model {model.name} does not say how long its sequences were (set workload.sequence, in tokens)"
-        )
+        what = f"model {model.name} does not say how long its sequences were (set workload.sequence, in tokens)"
+        raise SpecError(f"workload.model: {what}")
     return model
 
 
-def model_of(given: WorkloadSpec, base: Path) -> Model:
-    """The model of a section, with its sequence. Raises SpecError."""
-    document = dict(given.model or {})
-    values = {} if given.sequence is None else {"sequence": given.sequence}
+def _described_model(section: WorkloadSpec, base: Path) -> Model:
+    document = dict(section.model or {})
+    values = {} if section.sequence is None else {"sequence": section.sequence}
     if "preset" not in document:
         return parse_model({"name": "model", "source": "the spec"} | document | values, "of the spec")
     preset = document.pop("preset")

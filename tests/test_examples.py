@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.spec import load_spec
 from sweep.store import Store

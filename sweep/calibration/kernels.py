@@ -1,9 +1,11 @@
-"""Measured kernels of a GPU made into a hardware file, and how far they are from those of the preset."""
+"""The kernels that measure_kernels.py measured, made into a hardware file, and how far they are from those of the preset."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy.typing as npt
 
 from sim_core import (
     AttentionSurface,
+    FormatError,
     GemmSurface,
     Hardware,
     SpecError,
@@ -19,19 +22,128 @@ from sim_core import (
     attention_forward_s,
     gemm_s,
     load_kernels,
+    parse_json,
     precisions,
+    shown,
+    whole_number,
 )
-from sweep.calibration.kernel_file import Kernel, Measured
 
+FORMAT: Final = "sweep kernels 1"
+LARGEST_FILE: Final = 64 * 2**20
+LARGEST_SIZE: Final = 2**31 - 1
+LARGEST_US: Final = 1e9
+DTYPES: Final = ("bf16", "fp16", "fp8")
+PHASES: Final = {
+    "gemm": ("forward", "input_gradient", "weight_gradient"),
+    "attention": ("forward", "backward"),
+}
+SIZES: Final = {"gemm": ("m", "n", "k"), "attention": ("heads", "sequence", "head_dim"), "memory": ("bytes",)}
+WORDS: Final = {"gemm": ("dtype", "phase"), "attention": ("dtype", "phase", "backend"), "memory": ("name",)}
+IGNORED: Final = ("skipped", "conditions", "reference", "end")
+LONGEST_WORD: Final = 200
 Floats = npt.NDArray[np.float64]
-
 Dtype = Literal["bf16", "fp16", "fp8"]
-
 OTHER_KERNEL: Final = 1.3
-"""Attention slower than that of the preset by this is another kernel (FlashAttention-2 where tables hold a later one)."""
+"""Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""
 WORK: Final = (("below 0.1 TFLOP", 0.0, 1e11), ("0.1 to 1 TFLOP", 1e11, 1e12), ("1 TFLOP and more", 1e12, np.inf))
 DRIFT: Final = 3.0
 MEMORY_OFF: Final = 0.15
+
+
+class Kernel(NamedTuple):
+    """A kernel: words and sizes as in WORDS and SIZES, the median of its times, and whether its launch took as long."""
+
+    words: tuple[str, ...]
+    sizes: tuple[int, ...]
+    us: float
+    launch_bound: bool
+
+
+class Measured(NamedTuple):
+    """The contents of a file of measured kernels."""
+
+    path: str
+    header: Mapping[str, Any]
+    kernels: Mapping[str, list[Kernel]]  # by kind
+    skipped: list[tuple[str, str]]  # kind and reason
+    conditions: list[Mapping[str, Any]]
+    references: list[float]  # us of the same large GEMM, at the start and at the end
+    complete: bool
+
+    def text(self, key: str) -> str:
+        """A word of the header; empty where it has none."""
+        value = self.header.get(key)
+        return "" if value is None else " ".join(str(value).split())[:LONGEST_WORD]
+
+
+def read_kernels(path: Path) -> Measured:
+    """A file of the script. Raises FormatError (`path:line: what`). A last line that was cut off is left out."""
+    name = str(path)
+    if path.stat().st_size > LARGEST_FILE:
+        raise FormatError(name, 1, "file size", found=f"{path.stat().st_size:,} bytes", expected=f"at most {LARGEST_FILE:,}")
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    whole = text.endswith("\n")
+    lines = text.splitlines()
+    measured = Measured(name, {}, {kind: [] for kind in SIZES}, [], [], [], complete=False)
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (number == len(lines) and not whole):
+            continue
+        row = _object(name, number, line)
+        if not measured.header:
+            measured = measured._replace(header=_header(name, number, row))
+            continue
+        kind = row.get("kind")
+        if kind in SIZES:
+            measured.kernels[str(kind)].append(_kernel(name, number, str(kind), row))
+        elif kind == "skipped":
+            measured.skipped.append((shown(row.get("of"), 20), shown(row.get("why"), 160)))
+        elif kind == "conditions":
+            measured.conditions.append(row)
+        elif kind == "reference":
+            measured.references.append(_us(name, number, row))
+        elif kind == "end":
+            measured = measured._replace(complete=row.get("complete") is True)
+        else:
+            expected = ", ".join((*SIZES, *IGNORED))
+            raise FormatError(name, number, "kind", found=shown(kind), expected=f"one of {expected}")
+    if not measured.header:
+        raise FormatError(name, 1, "empty file", expected="the lines of measure_kernels.py")
+    return measured
+
+
+def _object(name: str, number: int, line: str) -> Mapping[str, Any]:
+    row, _ = parse_json(line, name, number)
+    if not isinstance(row, dict):
+        raise FormatError(name, number, "not a JSON object", found=shown(line), expected="a line of measure_kernels.py")
+    return row
+
+
+def _header(name: str, number: int, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if row.get("kind") != "header" or row.get("format") != FORMAT:
+        stated = shown(row.get("format", row.get("kind")))
+        raise FormatError(name, number, "format", found=stated, expected=f"{FORMAT!r}, as measure_kernels.py writes it")
+    return row
+
+
+def _kernel(name: str, number: int, kind: str, row: Mapping[str, Any]) -> Kernel:
+    for key in SIZES[kind]:
+        value = row.get(key)
+        most = LARGEST_SIZE * (8 if key == "bytes" else 1)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+            raise FormatError(name, number, key, found=shown(value), expected=whole_number(1, LARGEST_SIZE))
+    for key in WORDS[kind]:
+        value, valid = row.get(key), DTYPES if key == "dtype" else PHASES[kind] if key == "phase" else None
+        if not isinstance(value, str) or len(value) > LONGEST_WORD or (valid is not None and value not in valid):
+            raise FormatError(name, number, key, found=shown(value), expected=", ".join(valid) if valid else "a name")
+    words, sizes = tuple(row[key] for key in WORDS[kind]), tuple(row[key] for key in SIZES[kind])
+    return Kernel(words, sizes, _us(name, number, row), row.get("launch_bound") is True)
+
+
+def _us(name: str, number: int, row: Mapping[str, Any]) -> float:
+    us = row.get("us")
+    if not isinstance(us, int | float) or isinstance(us, bool) or not math.isfinite(us) or not 0 < us < LARGEST_US:
+        raise FormatError(name, number, "us", found=shown(us), expected=f"microseconds above 0 and below {LARGEST_US:g}")
+    return float(us)
 
 
 class Class(NamedTuple):
@@ -64,7 +176,7 @@ class _Part(NamedTuple):
 
 
 def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
-    """`base` with the kernels of a file. Raises SpecError if it holds none that can be used."""
+    """`base` with the kernels of a file. Raises SpecError if none can be used."""
     notes = list(_notes(measured, base))
     bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1})
     gemm = list(_gemm_parts(measured, bare, notes))
@@ -81,12 +193,10 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
     values: dict[str, object] = {"gemm_scale": under_load, "sustained_scale": under_load}
     memory = _memory(measured, base, notes)
     if memory is not None:
-        values["hbm_efficiency"] = {
-            "value": round(memory, 4),
-            "source": f"bytes over seconds of element-wise kernels: {source}",
-        }
+        stated = f"bytes over seconds of element-wise kernels: {source}"
+        values["hbm_efficiency"] = {"value": round(memory, 4), "source": stated}
     hardware = base.with_values(values).model_copy(update={"surface": surface, "name": name})
-    classes = tuple(one for part in (*gemm, *attention) for one in _classes(part))
+    classes = tuple(each for part in (*gemm, *attention) for each in _classes(part))
     left_out = tuple(_without_a_size(part, hardware) for part in gemm)
     return KernelFit(hardware, classes, left_out, tuple(notes))
 
@@ -106,9 +216,9 @@ def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
         drift = (measured.references[-1] / measured.references[0] - 1) * 100
         if abs(drift) > DRIFT:
             yield f"the same GEMM took {drift:+.1f} % at the end: not in equilibrium (a longer --warm-up), or the GPU not idle"
-    held = measured.header.get("memory_bytes")
-    if isinstance(held, int) and held > 0 and abs(held / base.value("memory") - 1) > MEMORY_OFF:
-        yield f"the GPU has {held / 1e9:.0f} GB, {base.name} {base.value('memory') / 1e9:.0f} GB: is it this device?"
+    memory = measured.header.get("memory_bytes")
+    if isinstance(memory, int) and memory > 0 and abs(memory / base.value("memory") - 1) > MEMORY_OFF:
+        yield f"the GPU has {memory / 1e9:.0f} GB, {base.name} {base.value('memory') / 1e9:.0f} GB: is it this device?"
     for key, unit in (("clock_mhz", "MHz"), ("temperature_c", "C"), ("power_w", "W")):
         values = [float(text) for row in measured.conditions[1:] if (text := str(row.get(key))).replace(".", "", 1).isdigit()]
         if values:
@@ -119,7 +229,7 @@ def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
 
 def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
     kernels = load_kernels(bare)
-    for (dtype, phase), rows in _grouped(measured.kernels["gemm"], 2).items():
+    for (dtype, phase), rows in _grouped(measured.kernels["gemm"]).items():
         what = f"GEMM {phase.replace('_', ' ')}, {dtype}"
         kept = _settled(rows, what, notes)
         if dtype not in precisions(kernels):
@@ -139,7 +249,7 @@ def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterato
 
 def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:
     kernels = load_kernels(bare)
-    for (dtype, phase), rows in _grouped(measured.kernels["attention"], 2).items():
+    for (dtype, phase), rows in _grouped(measured.kernels["attention"]).items():
         for dim in sorted({row.sizes[2] for row in rows}):
             what = f"attention {phase}, {dtype}, heads of {dim}"
             of_dim = [row for row in rows if row.sizes[2] == dim]
@@ -149,9 +259,8 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
                 notes.append(f"{what}: left out, fewer than two sizes on an axis, or no peak of {dtype}")
                 continue
             named = cast(Literal["forward", "backward"], phase)
-            surface = AttentionSurface(
-                dtype=cast(Dtype, dtype), phase=named, head_dim=dim, heads=axes[0], sequence=axes[1], us=us
-            )
+            of = cast(Dtype, dtype)
+            surface = AttentionSurface(dtype=of, phase=named, head_dim=dim, heads=axes[0], sequence=axes[1], us=us)
             heads, s = (np.array(sizes, np.int64) for sizes in zip(*kept, strict=True))
             cost = attention_forward_s if phase == "forward" else attention_backward_s
             each = np.full(len(s), dim)
@@ -170,11 +279,12 @@ def _attention_parts(measured: Measured, bare: Hardware, notes: list[str]) -> It
             yield part
 
 
-def _grouped(rows: Sequence[Kernel], words: int) -> Mapping[tuple[str, ...], list[Kernel]]:
-    found: dict[tuple[str, ...], list[Kernel]] = {}
+def _grouped(rows: Sequence[Kernel]) -> Mapping[tuple[str, ...], list[Kernel]]:
+    """Kernels by dtype and phase."""
+    groups: dict[tuple[str, ...], list[Kernel]] = {}
     for row in rows:
-        found.setdefault(row.words[:words], []).append(row)
-    return found
+        groups.setdefault(row.words[:2], []).append(row)
+    return groups
 
 
 def _settled(rows: Sequence[Kernel], what: str, notes: list[str]) -> dict[tuple[int, ...], float]:
@@ -254,11 +364,8 @@ def _without_a_size(part: _Part, hardware: Hardware) -> tuple[str, float, float]
             kept = [None if np.isnan(second) else float(second * 1e6) for second in times.take(rest, axis).ravel()]
             if all(us is None for us in kept):
                 continue
-            changed: dict[str, Any] = surface.model_dump() | {
-                key: tuple(surface.axes[axis][i] for i in rest),
-                "us": tuple(kept),
-            }
-            thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(changed),))
+            changed: dict[str, Any] = {key: tuple(surface.axes[axis][i] for i in rest), "us": tuple(kept)}
+            thin = Surface(source="thinned", gemm=(GemmSurface.model_validate(surface.model_dump() | changed),))
             sizes = [np.array(sizes) if i != axis else np.array([sizes[node]]) for i, sizes in enumerate(surface.axes)]
             m, n, k = (grid.ravel() for grid in np.meshgrid(*sizes, indexing="ij"))
             kernels = load_kernels(hardware.model_copy(update={"surface": thin}))

@@ -1,4 +1,4 @@
-"""Numbers of a network, fitted to measured collectives: one at a time, and only those that the measurements can tell."""
+"""Numbers of a network, fitted to measured collectives: one at a time, and only those that the measurements determine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim_core import Hardware, SpecError, collective_seconds
 from sweep.calibration.nccl_text import Table
 
 LARGE: Final = 2**26
-"""Bytes from which a message tells bandwidths; below SMALL it tells latencies."""
+"""Bytes from which the time of a message depends on bandwidths; up to SMALL it depends on latencies."""
 SMALL: Final = 2**17
 PASSES: Final = 3
 GRID: Final = 24
@@ -35,7 +35,7 @@ class Placed(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A number of the hardware, its value before and as fitted, and how many sizes told it."""
+    """A number of the hardware, its value before and after the fit, and how many sizes determine it."""
 
     key: str
     before: float
@@ -92,7 +92,7 @@ NUMBERS: Final[Mapping[str, _Number]] = {
 
 
 def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
-    """Fit each number that the tables can tell, the others as they are. Raises SpecError if there is none."""
+    """Fit each number that the tables determine; the others stay as they are. Raises SpecError if there is none."""
     names = [name for name in NUMBERS if _told(name, hardware, placed)]
     if not names:
         raise SpecError(
@@ -108,11 +108,11 @@ def fit(hardware: Hardware, placed: Sequence[Placed], source: str) -> Fit:
         name, why = worst
         left[name] = Fitted(name, hardware.value(name), values[name], _told(name, hardware, placed), why)
     fitted = _with(hardware, values, source)
-    errors = tuple((one, _median(hardware, one), _median(fitted, one)) for one in placed)
+    errors = tuple((each, _median(hardware, each), _median(fitted, each)) for each in placed)
     far = tuple(
-        (one, row.size, ratio)
-        for one in placed
-        for row, ratio in zip(one.table.rows, _ratios(fitted, one), strict=True)
+        (each, row.size, ratio)
+        for each in placed
+        for row, ratio in zip(each.table.rows, _ratios(fitted, each), strict=True)
         if not 1 / FAR <= ratio <= FAR
     )
     numbers = tuple(
@@ -131,7 +131,7 @@ def _fitted(names: Sequence[str], hardware: Hardware, placed: Sequence[Placed]) 
 
 
 def _not_taken(values: Mapping[str, float], hardware: Hardware, placed: Sequence[Placed]) -> tuple[str, str] | None:
-    """A number that is to stay as it was, and why: it ran into a bound, or the error over all sizes is as low without it."""
+    """A number that has to stay as it was, and why: it ran into a bound, or the error over all sizes is as low without it."""
     for name, value in values.items():
         number = NUMBERS[name]
         if value > number.most / NEAR_BOUND or value < number.least * NEAR_BOUND:
@@ -147,18 +147,18 @@ def _not_taken(values: Mapping[str, float], hardware: Hardware, placed: Sequence
 def _off(hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
     """Mean of |log(predicted / measured)| over all sizes of all tables."""
     tried = _with(hardware, values, "trial")
-    return float(np.mean([abs(math.log(ratio)) for one in placed for ratio in _ratios(tried, one)]))
+    return float(np.mean([abs(math.log(ratio)) for each in placed for ratio in _ratios(tried, each)]))
 
 
 def _told(name: str, hardware: Hardware, placed: Sequence[Placed]) -> int:
-    """How many sizes tell a number."""
+    """How many measured sizes determine a number."""
     if name == "nvls_efficiency" and not hardware.value("nvls"):
         return 0
-    return sum(NUMBERS[name].tells(one, row.size) for one in placed for row in one.table.rows)
+    return sum(NUMBERS[name].tells(each, row.size) for each in placed for row in each.table.rows)
 
 
 def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mapping[str, float]) -> float:
-    """The value with the least mean of |log(predicted / measured)| over the sizes that tell it.
+    """The value with the least mean of |log(predicted / measured)| over the sizes that determine it.
 
     A grid of its logarithm, then golden section: next to the best point the mean has one minimum.
     """
@@ -166,13 +166,13 @@ def _best(name: str, hardware: Hardware, placed: Sequence[Placed], values: Mappi
 
     def off(exponent: float) -> float:
         tried = _with(hardware, {**values, name: math.exp(exponent)}, "trial")
-        found = [
+        off_by = [
             abs(math.log(ratio))
-            for one in placed
-            for row, ratio in zip(one.table.rows, _ratios(tried, one), strict=True)
-            if number.tells(one, row.size)
+            for each in placed
+            for row, ratio in zip(each.table.rows, _ratios(tried, each), strict=True)
+            if number.tells(each, row.size)
         ]
-        return float(np.mean(found))
+        return float(np.mean(off_by))
 
     grid = np.linspace(math.log(number.least), math.log(number.most), GRID)
     best = int(np.argmin([off(float(exponent)) for exponent in grid]))
@@ -196,11 +196,11 @@ def _with(hardware: Hardware, values: Mapping[str, float], source: str) -> Hardw
     )
 
 
-def _ratios(hardware: Hardware, one: Placed) -> list[float]:
-    sizes = [row.size for row in one.table.rows]
-    predicted = collective_seconds(one.table.operation, sizes, one.table.ranks, one.nodes, hardware)
-    return [float(seconds) / row.seconds for seconds, row in zip(predicted, one.table.rows, strict=True)]
+def _ratios(hardware: Hardware, placed: Placed) -> list[float]:
+    sizes = [row.size for row in placed.table.rows]
+    predicted = collective_seconds(placed.table.operation, sizes, placed.table.ranks, placed.nodes, hardware)
+    return [float(seconds) / row.seconds for seconds, row in zip(predicted, placed.table.rows, strict=True)]
 
 
-def _median(hardware: Hardware, one: Placed) -> float:
-    return float(np.median([abs(ratio - 1) for ratio in _ratios(hardware, one)])) * 100
+def _median(hardware: Hardware, placed: Placed) -> float:
+    return float(np.median([abs(ratio - 1) for ratio in _ratios(hardware, placed)])) * 100

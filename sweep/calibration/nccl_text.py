@@ -10,8 +10,20 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sim_core import FormatError, shown
-from sweep.calibration.nccl_lines import ELEMENT_BYTES, Block, Line, bare, row_of
 
+ELEMENT_BYTES: Final = {
+    "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8,
+    "bfloat16": 2, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "char": 1, "int": 4, "bf16": 2, "fp16": 2,
+}  # fmt: skip
+MOST_DIGITS: Final = 18
+LONGEST_LINE: Final = 4000
+ROUNDING: Final = 0.01
+"""Printed bandwidths have two decimals: half a unit, and as much for hand-made copies; and this part of themselves."""
+
+_TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
+_STAMP = re.compile(r"^.{0,40}<std(?:out|err)>:")
+_RANK_OF_LAUNCHER = re.compile(r"^\s*\d+:\s")
+_NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?$")
 OPERATIONS: Final = {
     "all_reduce": "all_reduce", "allreduce": "all_reduce", "all_gather": "all_gather", "allgather": "all_gather",
     "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "all_to_all": "all_to_all",
@@ -19,17 +31,91 @@ OPERATIONS: Final = {
     "hypercube": "hypercube", "alltoallv": "all_to_allv", "all_to_allv": "all_to_allv",
 }  # fmt: skip
 LARGEST_FILE: Final = 64 * 2**20
+ONE_TO_ONE: Final = ("send_receive", "broadcast", "reduce", "hypercube")
+"""Operations whose two printed bandwidths are the same, whatever the number of ranks."""
 SURE_RANKS: Final = 150
 """Ranks that follow from two printed decimals; of more, the rank list or the counts have to say."""
 CLEAR: Final = 1.0
 """GB/s from which the ratio of two printed bandwidths is known to a few per cent; the fastest row is taken."""
-
 _START = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?(?:_mpi)?\s*$")
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$", re.IGNORECASE
 )
 _VERSION = re.compile(r"NCCL version\s*:?\s*([0-9][\w.+-]*)|nccl-library=(\d+)")
 _HEADER = re.compile(r"nThread\s+\d+\s+nGpus\s+\d+|^#\s*size\s+count\s+type|bytes\s+N\s+type")
+
+
+class Block(NamedTuple):
+    """Time and bandwidths of one placement (out of place or in place), as printed."""
+
+    time: float  # us, or ms before 2019
+    algorithm: float  # GB/s
+    bus: float
+    wrong: str  # as printed; empty if absent
+
+
+class Line(NamedTuple):
+    """A row of a table."""
+
+    number: int
+    size: int  # bytes
+    elements: int  # that each rank passes
+    dtype: str
+    operation: str  # reduction, or nothing
+    blocks: tuple[Block, ...]
+    milliseconds: bool  # the time agrees with the bandwidth only if it is in ms
+
+
+def bare(line: str) -> str:
+    """A line without the tags of launchers, which can stand in the middle of a row or a word."""
+    if "<stderr>:" in line and "<stdout>:" not in line:
+        return ""
+    line = _TAG.sub("", line)
+    return _RANK_OF_LAUNCHER.sub("", _STAMP.sub("", line)).strip()
+
+
+def row_of(number: int, line: str) -> Line | None:
+    """A row, or None if the line is none: size, count, type, then reduction and root as the version has them, then numbers."""
+    tokens = line.split()
+    if len(tokens) < 6 or len(line) > LONGEST_LINE or tokens[2] not in ELEMENT_BYTES:
+        return None
+    if not all(token.isascii() and token.isdigit() and len(token) <= MOST_DIGITS for token in tokens[:2]):
+        return None
+    size, rest = int(tokens[0]), tokens[3:]
+    operation = rest[0] if rest[0][0].isalpha() and rest[0] != "N/A" else ""
+    for milliseconds in (False, True):
+        blocks = _blocks(size, rest, milliseconds)
+        if blocks:
+            return Line(number, size, int(tokens[1]), tokens[2], operation, blocks, milliseconds)
+    return Line(number, size, int(tokens[1]), tokens[2], operation, (), False)
+
+
+def _blocks(size: int, tokens: list[str], milliseconds: bool) -> tuple[Block, ...]:
+    """Up to two placements: three numbers of which the second is size over the first."""
+    blocks: list[Block] = []
+    at = 0
+    while at + 2 < len(tokens) and len(blocks) < 2:
+        block = _block(tokens[at : at + 4])
+        if block is not None and _agrees(size, block, milliseconds):
+            blocks.append(block)
+            at += 4
+        else:
+            at += 1
+    return tuple(blocks)
+
+
+def _block(tokens: list[str]) -> Block | None:
+    if not all(_NUMBER.match(token) for token in tokens[:3]):
+        return None
+    time, algorithm, bus = (float(token) for token in tokens[:3])
+    return Block(time, algorithm, bus, tokens[3] if len(tokens) > 3 else "")
+
+
+def _agrees(size: int, block: Block, milliseconds: bool) -> bool:
+    if block.time <= 0 or block.bus > 2 * block.algorithm + 0.02:
+        return False
+    rate = size / block.time / (1e6 if milliseconds else 1e3)
+    return abs(rate - block.algorithm) <= ROUNDING + ROUNDING * rate and (block.algorithm > 0 or rate < ROUNDING)
 
 
 class Measured(NamedTuple):
@@ -56,8 +142,8 @@ class Table(NamedTuple):
 class _Head:
     """What stands above a table."""
 
-    def __init__(self, given: int | None = None) -> None:
-        self.given = given  # ranks, by the user
+    def __init__(self, ranks: int | None = None) -> None:
+        self.ranks = ranks  # as the user states them
         self.operation = ""
         self.hosts: dict[int, str] = {}
         self.groups: Counter[str] = Counter()
@@ -106,7 +192,7 @@ def _begins(line: str) -> bool:
 
 def _next_head(old: _Head, line: str) -> _Head:
     """After a table: a new program lists its ranks anew; of a heading alone, the ranks are those before."""
-    head = _Head(old.given)
+    head = _Head(old.ranks)
     head.nccl = old.nccl
     if not (_START.search(line) or "nThread" in line):
         head.hosts, head.groups, head.gpu = old.hosts, old.groups, old.gpu
@@ -114,14 +200,14 @@ def _next_head(old: _Head, line: str) -> _Head:
 
 
 def _take(head: _Head, line: str) -> None:
-    if found := _START.search(line):
-        head.operation = OPERATIONS.get(found[1].lower(), found[1].lower())
-    elif found := _RANK.search(line):
-        head.hosts[int(found[1])] = found[3]
-        head.groups[found[2] or "0"] += 1
-        head.gpu = head.gpu or found[4].strip()
-    elif found := _VERSION.search(line):
-        head.nccl = head.nccl or found[1] or found[2]
+    if match := _START.search(line):
+        head.operation = OPERATIONS.get(match[1].lower(), match[1].lower())
+    elif match := _RANK.search(line):
+        head.hosts[int(match[1])] = match[3]
+        head.groups[match[2] or "0"] += 1
+        head.gpu = head.gpu or match[4].strip()
+    elif match := _VERSION.search(line):
+        head.nccl = head.nccl or match[1] or match[2]
     if "cputime" in line:
         head.cpu_times = True
 
@@ -145,9 +231,8 @@ def _table(name: str, head: _Head, lines: Sequence[Line]) -> Table:
             rows.append(Measured(line.size, min(good) * unit))
     if not rows:
         raise FormatError(name, first, "#wrong", found="wrong results in every row", expected="rows to trust")
-    nodes = len(set(head.hosts.values())) or None
-    if len(head.hosts) != ranks:
-        nodes = None  # the list is that of other ranks: a part of it, or several groups
+    # a list of other ranks is a part of them, or several groups
+    nodes = len(set(head.hosts.values())) or None if len(head.hosts) == ranks else None
     return Table(first, operation, ranks, nodes, head.gpu, head.nccl, kept[0].dtype, tuple(rows), wrong)
 
 
@@ -172,8 +257,8 @@ def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple
         raise FormatError(name, first, "operation", found="none in the heading", expected="bandwidths of which one follows")
     shared = operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "all_to_allv")
     off = 0.02 if ratio is None else 0.01 * (1 + 1 / clear.algorithm)
-    ranks = head.given or (round(parts) if shared and parts > 1.5 else listed)
-    if ratio is not None and abs(ratio - _factor(operation, ranks)) > off and not head.given:
+    ranks = head.ranks or (round(parts) if shared and parts > 1.5 else listed)
+    if ratio is not None and abs(ratio - _factor(operation, ranks)) > off and not head.ranks:
         ranks = _implied(operation, ratio, clear.algorithm) or ranks
     if ranks < 2:
         what = "1 (without MPI=1 each rank runs alone)" if head.hosts else "no list of them"
@@ -185,7 +270,10 @@ def _meaning(name: str, first: int, head: _Head, lines: Sequence[Line]) -> tuple
 
 
 def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> str:
-    """Of logs before 2025, which do not name it: by the ratio, the share of a rank, the reduction, and how it is checked."""
+    """The operation of a log before 2025, which does not name it; empty if it cannot be known.
+
+    It follows from the ratio of the bandwidths, the share of a rank, the reduction, and how results are checked.
+    """
     if ratio is None:
         return ""
     if ratio > 1.05:
@@ -205,7 +293,7 @@ def _operation(parts: float, ratio: float | None, listed: int, line: Line) -> st
 def _implied(operation: str, ratio: float, algorithm: float) -> int:
     """Ranks by the ratio of two bandwidths printed with two decimals; 0 where that does not say."""
     twice = 2 if operation == "all_reduce" else 1
-    if ratio >= twice or operation in ("send_receive", "broadcast", "reduce", "hypercube"):
+    if ratio >= twice or operation in ONE_TO_ONE:
         return 0
     ranks = twice / (twice - ratio)
     sure = ranks * ranks / twice * 0.01 / algorithm < 0.45
@@ -216,7 +304,7 @@ def _factor(operation: str, ranks: int) -> float:
     """busbw / algbw of nccl-tests (its doc/PERFORMANCE.md)."""
     if operation == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return 1.0 if operation in ("send_receive", "broadcast", "reduce", "hypercube") else (ranks - 1) / ranks
+    return 1.0 if operation in ONE_TO_ONE else (ranks - 1) / ranks
 
 
 def _from_json(name: str, text: str, ranks: int | None) -> list[Table]:
@@ -226,10 +314,9 @@ def _from_json(name: str, text: str, ranks: int | None) -> list[Table]:
     except (ValueError, RecursionError):
         return [_json_lines(name, text)]
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
-        found = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
-        raise FormatError(
-            name, 1, "not nccl-tests output", found=f"JSON with {shown(found)}", expected="results, as -J writes them"
-        )
+        keys = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
+        what = f"JSON with {shown(keys)}"
+        raise FormatError(name, 1, "not nccl-tests output", found=what, expected="results, as -J writes them")
     head = _Head(ranks)
     arguments = " ".join(map(str, document.get("args") or ()))
     if program := re.search(r"(\w+?)_perf", arguments):
@@ -248,17 +335,15 @@ def _json_rows(name: str, results: Iterable[Any]) -> list[Line]:
     lines = []
     for number, result in enumerate(results, 1):
         if not isinstance(result, dict) or str(result.get("type")) not in ELEMENT_BYTES:
-            raise FormatError(
-                name, 1, f"results[{number - 1}]", found=shown(result), expected="size, count, type, out_of_place"
-            )
+            where, expected = f"results[{number - 1}]", "size, count, type, out_of_place"
+            raise FormatError(name, 1, where, found=shown(result), expected=expected)
         cells = [str(result.get(key, "")).strip() for key in ("size", "count", "type", "redop", "root")]
         for place in ("out_of_place", "in_place"):
             block = result.get(place)
             if isinstance(block, dict):
                 wrong = block.get("nwrong")
-                cells += [str(block.get(key, "")) for key in ("time", "alg_bw", "bus_bw")] + [
-                    "N/A" if wrong is None else str(wrong)
-                ]
+                cells += [str(block.get(key, "")) for key in ("time", "alg_bw", "bus_bw")]
+                cells.append("N/A" if wrong is None else str(wrong))
         row = row_of(number, " ".join(cell for cell in cells if cell))
         if row is not None:
             lines.append(row)
@@ -275,9 +360,8 @@ def _json_lines(name: str, text: str) -> Table:
         try:
             row = json.loads(raw)
         except (ValueError, RecursionError):
-            raise FormatError(
-                name, line, "not JSON", found=shown(raw), expected="one object a line, or the file of -J"
-            ) from None
+            expected = "one object a line, or the file of -J"
+            raise FormatError(name, line, "not JSON", found=shown(raw), expected=expected) from None
         if not isinstance(row, dict) or "busBw" not in row:
             raise FormatError(name, line, "not a row", found=shown(raw), expected="size, time, algBw, busBw")
         head.operation = OPERATIONS.get(str(row.get("name", "")).lower(), "")
@@ -286,17 +370,8 @@ def _json_lines(name: str, text: str) -> Table:
             head.hosts = dict.fromkeys(range(ranks), "")
         dtype = str(row.get("type"))
         count = str(int(row["size"]) // ELEMENT_BYTES.get(dtype, 1)) if str(row.get("size", "")).isdigit() else ""
-        cells = [
-            row.get("size"),
-            count,
-            dtype,
-            row.get("redop"),
-            row.get("time"),
-            row.get("algBw"),
-            row.get("busBw"),
-            row.get("#wrong"),
-        ]
-        measured = row_of(line, " ".join(map(str, cells)))
+        numbers = [row.get(key) for key in ("redop", "time", "algBw", "busBw", "#wrong")]
+        measured = row_of(line, " ".join(map(str, (row.get("size"), count, dtype, *numbers))))
         if measured is not None:
             lines.append(measured)
     if not lines:

@@ -10,12 +10,11 @@ from typing import Annotated, Final, TextIO
 import typer
 
 from sim_core import Hardware, SpecError, hardware_yaml, preset_names, read_hardware
-from sweep.calibration.kernel_file import Measured, read_kernels
-from sweep.calibration.kernels import KernelFit, fit_kernels
+from sweep.calibration.kernels import KernelFit, Measured, fit_kernels, read_kernels
 from sweep.validation.devices import preset_of
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.table import NotSimulated
 
-SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "measure_kernels.py"
+SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py"
 WIDE: Final = 46
 
 

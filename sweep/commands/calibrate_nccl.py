@@ -14,7 +14,7 @@ from sim_core import Hardware, SimError, SpecError, hardware_yaml, preset_names,
 from sweep.calibration.links import AT_BOUND, Fit, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.validation.devices import preset_of
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.table import NotSimulated
 
 KNOWN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive")
 MOST_FAR: Final = 8

@@ -30,10 +30,9 @@ from sweep.show.tables import rows_text
 from sweep.show.terminal import WIDE, form_of, own_console
 from sweep.stability import CANDIDATES, Stability, sigmas_of, stability
 from sweep.store import newest
-from sweep.uncertainty.own_runs import names_plans, read_steps
-from sweep.validation.residuals import own_runs
+from sweep.validation.error_bars import own_runs
 from sweep.validation.simulation import run_rows
-from sweep.validation.table import read_table
+from sweep.validation.table import names_plans, read_steps, read_table
 
 
 class Form(StrEnum):

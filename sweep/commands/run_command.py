@@ -28,9 +28,8 @@ from sweep.commands.shared import (
     say_if_compiling,
 )
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
-from sweep.executors import Executor
+from sweep.executors import Executor, InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, opened
-from sweep.executors.inline import InlineExecutor
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder
 from sweep.preparation import Prepared

@@ -12,11 +12,11 @@ import typer
 from sim_core import short
 from sweep.commands.shared import RESULTS, AsJson
 from sweep.folder import folder_at
+from sweep.listing import standing
 from sweep.show.progress import clock
 from sweep.show.results import print_reasons
 from sweep.show.tables import cell
 from sweep.show.terminal import own_console
-from sweep.standing import standing
 from sweep.store import newest
 
 

@@ -12,16 +12,14 @@ import typer
 from sim_core import SpecError
 from sweep.commands.shared import AsJson
 from sweep.uncertainty.evidence import record as record_evidence
-from sweep.validation.ablations import errors_without
 from sweep.validation.collectives import as_json as collectives_json
 from sweep.validation.collectives import as_markdown as collectives_markdown
 from sweep.validation.collectives import compare, published
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of, out_of_bounds
-from sweep.validation.figures import Figures, figures, figures_of
-from sweep.validation.margins import more_simulated, record, worse
-from sweep.validation.report import ablation_table, as_json, as_markdown, as_networks, as_rows
-from sweep.validation.simulation import Run, run_rows
+from sweep.validation.figures import Figures, as_json, figures, figures_of, more_simulated, record, worse
+from sweep.validation.report import ablation_table, as_markdown, as_networks, as_rows
+from sweep.validation.simulation import Run, errors_without, run_rows
 from sweep.validation.table import COMMITTED, Row, read_table
 
 EXIT_WORSE = 5

@@ -22,10 +22,11 @@ finished slices stay, and the same sweep resumed with worker processes finds the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 from sim_core import SimError
-from sweep.slices import Receipt, SliceQueue, SliceTask
+from sweep.slices import Receipt, SliceQueue, SliceTask, attempt, resolve
 
 
 class ClusterLost(SimError):
@@ -40,3 +41,19 @@ class Executor(Protocol):
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """Yield a receipt for each finished slice, in the order in which they finish."""
         ...
+
+
+class InlineExecutor:
+    """Runs slices in this process, for debugging and as the reference for other executors.
+
+    A plan that kills the process or hangs takes the run with it.
+    """
+
+    workers = 1
+
+    def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
+        """See `Executor`."""
+        while (taken := queue.take()) is not None:
+            receipt = resolve(attempt(partial(task, taken[0])), taken, task, queue)
+            if receipt is not None:
+                yield receipt

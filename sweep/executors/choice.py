@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from sim_core import SpecError
-from sweep.executors import Executor
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import Executor, InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.folder import Folder
 

@@ -1,8 +1,8 @@
 """Runs slices in worker processes on this machine. Workers or the driver may die; no finished slice is lost.
 
 Not a `ProcessPoolExecutor`: there, one dead worker breaks the whole pool, and the slice that it held is unknown. Here each
-worker has one slice and one pipe, so a closed pipe identifies the lost slice. While it computes a slice, threads of its own
-store the last ones. Workers end with their driver, even if it is killed (PR_SET_PDEATHSIG).
+worker has one slice and one pipe, so a closed pipe identifies the lost slice. While it computes a slice, threads of it store
+the previous ones. Workers end with their driver, even if it is killed (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SimError
-from sweep.lifetime import end_with
+from sweep.exits import end_with
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 
@@ -45,7 +45,7 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     deadline: float
-    held: tuple[Slice, int] | None = None
+    computing: tuple[Slice, int] | None = None
     storing: dict[Slice, int] = field(default_factory=dict)
     ready: bool = False
     dead: bool = False
@@ -73,7 +73,7 @@ class LocalExecutor:
                     receipt = self._answer(worker, task, queue)
                     if receipt is not None:
                         yield receipt
-                    if not worker.dead and (worker.held is not None or len(worker.storing) >= MOST_STORING):
+                    if not worker.dead and (worker.computing is not None or len(worker.storing) >= MOST_STORING):
                         continue  # it is working
                     taken = None if worker.dead else queue.take()
                     if taken is not None:
@@ -97,18 +97,18 @@ class LocalExecutor:
             return self._died(worker, task, queue)
         if answer == _STARTED:
             _send(worker, task)
-        elif answer == _READY and worker.held is not None:
+        elif answer == _READY and worker.computing is not None:
             worker.ready = True
             self.false_starts = 0
-            self._hand(worker, worker.held)
-        elif answer == _COMPUTED and worker.held is not None:
-            worker.storing[worker.held[0]] = worker.held[1]
-            worker.held, worker.deadline = None, math.inf
+            self._hand(worker, worker.computing)
+        elif answer == _COMPUTED and worker.computing is not None:
+            worker.storing[worker.computing[0]] = worker.computing[1]
+            worker.computing, worker.deadline = None, math.inf
         else:
             part, outcome = answer
             losses = worker.storing.pop(part, None)
-            if losses is None and worker.held is not None:
-                losses, worker.held = worker.held[1], None
+            if losses is None and worker.computing is not None:
+                losses, worker.computing = worker.computing[1], None
                 worker.deadline = math.inf
             return resolve(outcome, (part, losses or 0), task, queue)
         return None
@@ -119,8 +119,8 @@ class LocalExecutor:
         If a worker dies before it is ready, its slice is not the cause: the slice goes back with no loss counted, and too
         many such false starts in a row end the run.
         """
-        taken, storing = worker.held, list(worker.storing.items())
-        worker.dead, worker.held = True, None
+        taken, storing = worker.computing, list(worker.storing.items())
+        worker.dead, worker.computing = True, None
         worker.storing.clear()
         if taken is None:
             for part, losses in storing:
@@ -143,7 +143,7 @@ class LocalExecutor:
 
     def _hand(self, worker: _Worker, taken: tuple[Slice, int]) -> None:
         """Give a worker its next slice."""
-        worker.held = taken
+        worker.computing = taken
         worker.deadline = time.monotonic() + self.limit_s
         _send(worker, taken[0])
 
@@ -160,7 +160,7 @@ def _start(taken: tuple[Slice, int], deadline: float) -> _Worker:
     with _sigint_ignored():  # inherited: the driver handles Ctrl-C, also while a worker imports
         process.start()
     theirs.close()
-    return _Worker(process=process, pipe=ours, held=taken, deadline=deadline)
+    return _Worker(process=process, pipe=ours, computing=taken, deadline=deadline)
 
 
 @contextmanager
@@ -215,12 +215,12 @@ def _work(pipe: Connection, driver: int) -> None:
         while True:
             try:
                 part = pipe.recv()
-                found = attempt(partial(task.computed, part))
-                if isinstance(found, tuple):
+                outcome = attempt(partial(task.computed, part))
+                if isinstance(outcome, tuple):
                     _tell(pipe, writing, _COMPUTED)
-                    storing.submit(_store, pipe, writing, task, *found)
+                    storing.submit(_store, pipe, writing, task, *outcome)
                 else:
-                    _tell(pipe, writing, (part, found))
+                    _tell(pipe, writing, (part, outcome))
             except (EOFError, OSError):
                 return
 

@@ -12,6 +12,7 @@ import atexit
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,12 +23,11 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar
 
-import pyarrow as pa
 import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
-from sweep.executors.head import HEAD_S, Head, connect
+from sweep.executors import ClusterLost
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
 
@@ -39,6 +39,8 @@ MIN_IN_FLIGHT: Final = 8
 CPUS_EVERY_S: Final = 10.0
 MAX_QUIET: Final = 2
 _REACH_S: Final = 10.0
+HEAD_S: Final = 10.0
+"""How long a head may be silent."""
 LOOK_EVERY_S: Final = 1.0
 """How often the driver looks whether the head still answers."""
 _PATIENCE: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
@@ -53,14 +55,6 @@ Result = TypeVar("Result")
 
 class ClusterError(SimError):
     """The cluster cannot be reached, or has stopped answering."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rows:
-    """A finished slice that the driver still has to write."""
-
-    receipt: Receipt
-    data: pa.Buffer
 
 
 class RayExecutor:
@@ -79,19 +73,19 @@ class RayExecutor:
 
     def run(self, task: SliceTask, queue: SliceQueue) -> Iterator[Receipt]:
         """See `Executor`. Raises ClusterLost with the head, ClusterError if no slice comes back for several time limits."""
-        held: dict[Any, tuple[Slice, int]] = {}
+        submitted: dict[Any, tuple[Slice, int]] = {}
         quiet = 0
         try:
             self.head.check()
             shared = ray.put(pickle.dumps(task))
             while True:
-                while len(held) < self._in_flight() and (taken := queue.take()) is not None:
-                    held[self._submitted(shared, taken)] = taken
-                if not held:
+                while len(submitted) < self._in_flight() and (taken := queue.take()) is not None:
+                    submitted[self._submit(shared, taken)] = taken
+                if not submitted:
                     return
-                done = self._finished(list(held))
-                quiet = 0 if done else self._quiet(held, queue, quiet)
-                parts = [held.pop(reference) for reference in done]
+                done = self._finished(list(submitted))
+                quiet = 0 if done else self._quiet(submitted, queue, quiet)
+                parts = [submitted.pop(reference) for reference in done]
                 answers = self._writers.map(partial(_answer, task), done)  # what the driver writes, it writes at once
                 for taken, answer in zip(parts, answers, strict=True):
                     receipt = self._resolved(answer, taken, task, queue)
@@ -103,7 +97,7 @@ class RayExecutor:
             raise error.__cause__ or error from None
         finally:
             if not self.head.lost:
-                _cancel(held)
+                _cancel(submitted)
 
     def _in_flight(self) -> int:
         """How many slices to submit at once; follows the size of the cluster."""
@@ -113,7 +107,7 @@ class RayExecutor:
             self.workers = max(_cpus(), 1)
         return max(IN_FLIGHT_PER_CPU * self.workers, MIN_IN_FLIGHT)
 
-    def _submitted(self, shared: Any, taken: tuple[Slice, int]) -> Any:
+    def _submit(self, shared: Any, taken: tuple[Slice, int]) -> Any:
         part, losses = taken
         options = {"max_retries": SUSPECT_RETRIES if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
         return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
@@ -133,20 +127,20 @@ class RayExecutor:
             return list(first)
         return [*first, *ray.wait(others, num_returns=len(others), timeout=0)[0]]
 
-    def _quiet(self, held: dict[Any, tuple[Slice, int]], queue: SliceQueue, before: int) -> int:
+    def _quiet(self, submitted: dict[Any, tuple[Slice, int]], queue: SliceQueue, before: int) -> int:
         """No slice came back for longer than one may take: submit them again, and give up after MAX_QUIET times.
 
         As long as more slices are submitted than there are CPUs, some may only be waiting for nodes; that is not an error.
         """
         cpus = _cpus()
-        if len(held) > cpus:
-            sys.stderr.write(f"waiting for the cluster: {len(held)} slices submitted, {cpus} CPUs available\n")
+        if len(submitted) > cpus:
+            sys.stderr.write(f"waiting for the cluster: {len(submitted)} slices submitted, {cpus} CPUs available\n")
             return before
         if before + 1 >= MAX_QUIET:
             raise ClusterError("the cluster has stopped answering: it has CPUs for the submitted slices, but none comes back")
-        _cancel(held)
-        queue.returned.extend(held.values())
-        held.clear()
+        _cancel(submitted)
+        queue.returned.extend(submitted.values())
+        submitted.clear()
         return before + 1
 
     def _resolved(self, answer: object, taken: tuple[Slice, int], task: SliceTask, queue: SliceQueue) -> Receipt | None:
@@ -156,17 +150,9 @@ class RayExecutor:
             return None
         if isinstance(answer, ClusterError):
             raise answer
-        if isinstance(answer, _Lost):
+        if isinstance(answer, Loss) and answer.reason == "worker_lost":
             taken = (taken[0], max(taken[1], 1))  # Ray has already retried it
-            answer = answer.loss
         return resolve(answer, taken, task, queue)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Lost:
-    """A slice that Ray has lost, after its own retries."""
-
-    loss: Loss
 
 
 def _answer(task: SliceTask, reference: Any) -> object:
@@ -178,8 +164,8 @@ def _answer(task: SliceTask, reference: Any) -> object:
     except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
         return ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}")
     except RayError:
-        return _Lost(loss=Loss(reason="worker_lost"))
-    return attempt(partial(task.kept, answer.receipt, answer.data)) if isinstance(answer, _Rows) else answer
+        return Loss(reason="worker_lost")
+    return attempt(partial(task.kept, *answer)) if isinstance(answer, tuple) else answer
 
 
 @lru_cache(maxsize=1)
@@ -198,21 +184,16 @@ def _slice(packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> objec
     if task.sweep.identity not in _warm():
         attempt(task.warm_up)  # an input error is raised again by the slice that has it
         _warm().add(task.sweep.identity)
-    found = _within(limit_s, partial(attempt, partial(_rows, task, part)))
-    if at_driver or not isinstance(found, _Rows):
-        return found
-    return attempt(partial(task.kept, found.receipt, found.data))  # a slow store has no time limit
+    outcome = _within(limit_s, partial(attempt, partial(task.computed, part)))
+    if at_driver or not isinstance(outcome, tuple):
+        return outcome
+    return attempt(partial(task.kept, *outcome))  # a slow store has no time limit
 
 
 @cache
 def _warm() -> set[str]:
     """Sweeps whose engine this process has loaded."""
     return set()
-
-
-def _rows(task: SliceTask, part: Slice) -> _Rows:
-    receipt, data = task.computed(part)
-    return _Rows(receipt=receipt, data=data)
 
 
 def _within(limit_s: float, action: Callable[[], Result]) -> Result | Loss:
@@ -241,13 +222,62 @@ def _cancel(references: Any) -> None:
         ray.cancel(reference, force=True)
 
 
+@dataclass(kw_only=True)
+class Head:
+    """What a driver cannot do without, as HOST:PORT: the head's control store (GCS) and the raylet of the driver's own node.
+
+    Ray itself says nothing of their loss for a minute. The raylet may not go away at all, the control store for `patience_s`:
+    a fault-tolerant one is restarted.
+    """
+
+    gcs: str
+    raylet: str
+    patience_s: float = HEAD_S
+    silent_since: float | None = None
+    lost: str = ""
+
+    def check(self) -> None:
+        """Raise ClusterLost if the raylet has ended, or the control store has been silent for too long."""
+        if self.lost or not _listens(self.raylet):
+            raise self.loss()
+        now = time.monotonic()
+        if _listens(self.gcs):
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = now
+        elif now - self.silent_since > self.patience_s:
+            raise self.loss()
+
+    def loss(self, why: Exception | None = None) -> ClusterLost:
+        """The error to raise, after an error of Ray's; from now on the cluster counts as lost."""
+        parts = {f"the head at {self.gcs}": self.gcs, f"the raylet of this node at {self.raylet}": self.raylet}
+        silent = [f"no answer from {part}" for part, address in parts.items() if not _listens(address)]
+        said = " ".join(str(why).split()) or type(why).__name__
+        self.lost = self.lost or f"Ray is lost: {(silent or [said])[0]}"
+        return ClusterLost(self.lost)
+
+
+def _connect(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+
+
+def _listens(address: str) -> bool:
+    try:
+        _connect(address)
+    except OSError:
+        return False
+    return True
+
+
 def _reach(address: str) -> None:
     """Raise ClusterError if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return  # Ray resolves `auto` and the like
     try:
-        connect(address)
+        _connect(address)
     except OSError as error:
         raise ClusterError(f"no Ray cluster at RAY_ADDRESS={address}: {error.strerror or error}") from None
 

@@ -18,8 +18,7 @@ from sweep.compare.comparison import compare
 from sweep.compare.report import group_text
 from sweep.compare.result import Comparison
 from sweep.execution import Progress, run_sweep
-from sweep.executors import Executor
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import Executor, InlineExecutor
 from sweep.folder import Folder, folder_at
 from sweep.nightly.baseline import baseline_of, make_whole
 from sweep.nightly.lock import locked

@@ -18,7 +18,7 @@ from sweep.report.table import Columns, read_columns
 from sweep.selection import quoted
 from sweep.show.error_bars import error_lines
 from sweep.store import Store
-from sweep.validation.margins import RECORDED
+from sweep.validation.figures import RECORDED
 
 ROWS: Final = 3000
 """Plans that the page holds in full; of the others it has counts, densities, fronts and best values."""

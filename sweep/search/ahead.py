@@ -1,9 +1,10 @@
-"""What is ahead of a search: plans or blocks that are not simulated, what each can cost at best, the most promising first."""
+"""What a search knows: the best plans so far, and what is ahead of it: plans or blocks, each with a bound of its cost."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,48 @@ from sim_core import REASONS
 from sweep.evaluation import bounded, bounded_over
 from sweep.preparation import Sweep
 from sweep.search.blocks import Blocks
-from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective, group_keys
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
+@dataclass(kw_only=True)
+class Frontier:
+    """Cost and number of the best simulated plans of each group, ascending. A plan counts once, however often it is added."""
+
+    objective: Objective
+    found: dict[bytes, tuple[Floats, Ints]] = field(default_factory=dict)
+    limit: dict[bytes, float] = field(default_factory=dict)  # of groups of which as many as the best are known
+    simulated: int = 0
+    tightness: float = 0.0  # sum over the simulated of bound / step
+
+    def copy(self) -> Frontier:
+        """A copy that grows on its own and has simulated nothing yet; arrays can be shared, since none is changed in place."""
+        return Frontier(objective=self.objective, found=dict(self.found), limit=dict(self.limit))
+
+    def add(self, keys: Sequence[bytes], group: Ints, cost: Floats, plan: Ints) -> None:
+        """Take in simulated plans, [rows] each; `group` is an index into `keys`."""
+        by_group = np.argsort(group, kind="stable")
+        for mine in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1) if len(group) else ():
+            k = int(group[mine[0]])
+            before = self.found.get(keys[k], (np.empty(0), np.empty(0, np.int64)))
+            plans, first = np.unique(np.concatenate([before[1], plan[mine]]), return_index=True)
+            costs = np.concatenate([before[0], cost[mine]])[first]
+            order = np.lexsort((plans, costs))[: self.objective.best]
+            costs = costs[order]
+            self.found[keys[k]] = costs, plans[order]
+            if len(costs) == self.objective.best:
+                self.limit[keys[k]] = self.objective.limit(float(costs[0]), float(costs[-1]))
+
+    def limits(self, keys: Sequence[bytes]) -> Floats:
+        """The highest cost that a plan of the answer can have, by group; infinite until enough plans are known."""
+        return np.array([self.limit.get(key, np.inf) for key in keys], np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ahead:
-    """Plans, or the plans that stand for blocks: codes of their reasons, what the legal can cost at best, their groups."""
+    """Plans, or one plan for each block: the code of its reason (0: legal), the least that it can cost, its group; [rows]."""
 
     reason: Ints
     cost: Floats
@@ -31,14 +64,14 @@ class Ahead:
 
 
 def of_bounded(rows: pa.RecordBatch, objective: Objective) -> Ahead:
-    """The same of rows of `bounded`."""
+    """What is ahead, from rows of `bounded`."""
     keys, group = group_keys(rows, objective.per)
     reason = rows.column("reason").indices.to_numpy().astype(np.int64)
     return Ahead(reason=reason, cost=objective.cost(rows), keys=keys, group=group)
 
 
 def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints, *, rough: bool = False) -> Ahead:
-    """The coarse bounds of all blocks of some families; `rough` ones take less time where families are of several."""
+    """Coarse bounds of all blocks of some families; `rough` bounds take less time where a family has several blocks."""
     standing = blocks.standing_for(families * blocks.family)
     if not blocks.micro_batches:
         return of_bounded(bounded(sweep, standing, coarse=True), objective)
@@ -50,7 +83,7 @@ def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints
 
 
 def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: Ints, frontier: Frontier) -> Ahead:
-    """Rough bounds of all blocks of `families`, with those in the families of the `chosen` rows as they are when not rough."""
+    """`ahead`, rough bounds of all blocks of `families`, with coarse bounds for the families of the `chosen` rows."""
     better = np.unique(chosen // blocks.family)
     if not blocks.micro_batches or not len(better):
         return ahead
@@ -61,7 +94,7 @@ def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: 
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """Of what is ahead, the rows that can be in the answer, with what they can cost at best."""
+    """The rows of what is ahead that can be in the answer, and the least that they can cost."""
 
     rows: Ints
     cost: Floats
@@ -69,9 +102,9 @@ class Promise:
     group: Ints
     order: Ints  # of `rows`, `cost` and `group`, most promising first: nearest to the best bound of its group
 
-    def still_open(self, ahead: Ints, frontier: Frontier) -> Ints:
-        """Those of `ahead`, a part of the order, that can be in the answer by what is found."""
-        return ahead[~(self.cost[ahead] > frontier.limits(self.keys)[self.group[ahead]])]
+    def still_open(self, left: Ints, frontier: Frontier) -> Ints:
+        """The entries of `left`, a part of `order`, that can still be in the answer, given what was found since."""
+        return left[~(self.cost[left] > frontier.limits(self.keys)[self.group[left]])]
 
     def first(self, most: int) -> Ints:
         """The most promising rows of each group, up to `most` of each."""
@@ -82,7 +115,7 @@ class Promise:
 
 
 def promise_of(ahead: Ahead, frontier: Frontier) -> Promise:
-    """The legal rows whose bound is not beaten by what is found."""
+    """The legal rows whose bound is not worse than what has been found."""
     rows = np.flatnonzero((ahead.reason == 0) & ~(ahead.cost > frontier.limits(ahead.keys)[ahead.group]))
     cost, group = ahead.cost[rows], ahead.group[rows]
     lowest = np.full(len(ahead.keys), np.inf)
@@ -95,6 +128,6 @@ def promise_of(ahead: Ahead, frontier: Frontier) -> Promise:
 
 
 def count_reasons(ahead: Ahead, plans: Ints) -> Counter[str]:
-    """Plans that cannot run, by reason, where each row stands for some plans; and under '' those that can."""
+    """Plans by reason, '' for those that can run; each row stands for some `plans`, [rows]."""
     of_reason = np.bincount(ahead.reason, plans).astype(np.int64)
     return Counter({REASONS[code]: int(count) for code, count in enumerate(of_reason) if count})

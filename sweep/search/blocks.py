@@ -1,4 +1,4 @@
-"""Blocks of plans: those of one block have the same coarse bound, or a higher one than the plan that stands for them."""
+"""Blocks of plans: the coarse bound of one plan, which stands for its block, holds for all plans of the block."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sweep.space import Axis, Space
 Ints = npt.NDArray[np.int64]
 
 GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
-"""Of ignored columns: the sign of what tends to be fast, so that the plan that stands for a block is a good one."""
+"""Ignored columns whose higher values tend to be faster, so that the plan that stands for a block is a good one."""
 MICRO_BATCHES: Final = {"ga", "global_batch"}
 """Columns that the number of micro-batches changes, besides those that follow from a step."""
 MANY: Final = 8
-"""Values of such an axis from which three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
+"""From so many values of such an axis on, three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,10 @@ class Blocks:
 
     def block_of(self, plans: Ints) -> Ints:
         """The block of each plan."""
-        found = np.zeros_like(plans)
+        block = np.zeros_like(plans)
         for size, stride in self.outer:
-            found = found * size + plans // stride % size
-        return found
+            block = block * size + plans // stride % size
+        return block
 
     def standing_for(self, blocks: Ints) -> Ints:
         """Numbers of the plans that stand for blocks."""
@@ -70,7 +70,7 @@ class Blocks:
 
 
 def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
-    """The blocks of a sweep's space; each plan is a block of its own where nothing can be left out of its bound."""
+    """The blocks of a sweep's space; each plan is a block of its own where its bound depends on every column."""
     space = sweep.space
     if space.sample is not None:  # the plans of a block are not all in it
         return Blocks(outer=((space.count, 1),), inner=(), best=0, pays=False)
@@ -94,7 +94,7 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
 
 
 def _ignored(sweep: Sweep) -> frozenset[str]:
-    """What the coarse bound does not depend on; nothing where some plans are of fidelity simai."""
+    """Columns that the coarse bound does not depend on; none where some plans have the fidelity simai."""
     codes = {name: np.array([code]) for name, code in sweep.space.held.items()}
     for axis in sweep.space.axes:
         codes |= axis.codes
@@ -104,13 +104,13 @@ def _ignored(sweep: Sweep) -> frozenset[str]:
 
 
 def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
-    """Columns that tell plans of a block apart for the user: in the objective, the groups, or perhaps in a constraint."""
+    """Columns by which plans of a block differ for the user: in the objective, the groups, or perhaps in a constraint."""
     columns = result_schema(sweep.space).names
     text = set(re.findall(r"\w+", " ".join(sweep.where).lower()))
     names = {name: {name} for name in columns}
     for short, name in other_names(columns).items():
         names[name].add(short)
-    mentioned = {name for name, each in names.items() if any(one.lower() in text for one in each)}
+    mentioned = {name for name, each in names.items() if any(name.lower() in text for name in each)}
     return mentioned | {objective.column, *objective.per}
 
 

@@ -1,4 +1,4 @@
-"""Search among some plans: bound all, simulate the most promising, stop when no bound is below what is found."""
+"""Search among some plans: bound all, simulate the most promising, stop when no bound is below the best found."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from sweep.evaluation import bounded, evaluate
 from sweep.preparation import Sweep
-from sweep.search.ahead import count_reasons, of_blocks, of_bounded, promise_of, refined
+from sweep.search.ahead import Frontier, count_reasons, of_blocks, of_bounded, promise_of, refined
 from sweep.search.blocks import Blocks
-from sweep.search.frontier import Frontier
 from sweep.search.objective import group_keys
 from sweep.slice_file import Slice
 
@@ -23,22 +22,22 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 BEATEN: Final = "bound_beaten"
-"""Counted for a plan that was not simulated: even its bound is worse than the best."""
+"""The reason of plans that were not simulated: even their bound is worse than the best."""
 WORSE: Final = "not_among_best"
-"""Counted for a plan that was simulated, and is worse than the best."""
+"""The reason of plans that were simulated and are worse than the best."""
 ELSEWHERE: Final = -1
 """Instead of a reason: a block of another slice."""
 FIRST_BATCH: Final = 64
 """Plans simulated at first, or one for each group; twice as many each time."""
 FIRST_MEMBERS: Final = 1024
-"""About so many plans of blocks are bounded one by one at first; twice as many each time ..."""
+"""Plans of blocks, about, that are bounded one by one at first; twice as many each time ..."""
 MEMBERS: Final = 16_384
 """... up to these."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Searched:
-    """What was found among some plans: the rows that can be in the answer, and how many are not rows, by reason."""
+    """What came of some plans: rows that can be in the answer, and by reason how many of the others there are."""
 
     rows: pa.RecordBatch
     counted: dict[str, int]
@@ -46,7 +45,7 @@ class Searched:
 
 
 def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier) -> Searched:
-    """Search a slice of the places in `blocks`; only blocks whose coarse bound is not beaten are looked into."""
+    """Search a slice of the places in `blocks`; blocks whose coarse bound is worse than what was found are passed over."""
     if not blocks.pays:
         return search_among(sweep, blocks.numbers(np.arange(part.start, part.stop)), frontier)
     of_family = blocks.width * blocks.family
@@ -85,8 +84,8 @@ def _members(blocks: Blocks, part: Slice, block: int) -> Ints:
 
 def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
     """Search among `positions`; adds what it simulates to `frontier`."""
-    found = bounded(sweep, positions)
-    ahead = of_bounded(found, frontier.objective)
+    bounds = bounded(sweep, positions)
+    ahead = of_bounded(bounds, frontier.objective)
     counted, promise = count_reasons(ahead, np.ones(len(positions), np.int64)), promise_of(ahead, frontier)
     left, size = promise.order, max(FIRST_BATCH, len(np.unique(promise.group)))
     tables: list[pa.RecordBatch] = []
@@ -98,14 +97,14 @@ def search_among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
         simulated = evaluate(sweep, positions[chosen])
         tables.append(simulated)
         frontier.simulated += simulated.num_rows
-        frontier.tightness += _tightness(found.take(pa.array(chosen)), simulated)
+        frontier.tightness += _tightness(bounds.take(pa.array(chosen)), simulated)
         take_in(simulated, frontier)
     counted[BEATEN] = counted.pop("", 0) - sum(table.num_rows for table in tables)
     return _joined(sweep, tables, counted, frontier)
 
 
 def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], frontier: Frontier) -> Searched:
-    """Simulated rows as one batch, without those that cannot be in the answer, which are counted."""
+    """Simulated rows as one batch; those that cannot be in the answer are counted instead."""
     plans = sum(counted.values()) + sum(table.num_rows for table in tables)
     if not tables:
         return Searched(rows=evaluate(sweep, np.empty(0, np.int64)), counted=_plain(counted), plans=plans)
@@ -117,7 +116,7 @@ def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], f
 
 
 def in_answer(rows: pa.RecordBatch, frontier: Frontier) -> npt.NDArray[np.bool_]:
-    """Which simulated rows the answer can hold by what is known: the best, equals of the last, and all that failed."""
+    """Which simulated rows can be in the answer so far, [rows]: the best, equals of the last of them, and all that failed."""
     keys, group = group_keys(rows, frontier.objective.per)
     cost = frontier.objective.cost(rows)
     status = rows.column("status").cast(pa.string()).to_numpy(zero_copy_only=False)
@@ -135,10 +134,8 @@ def take_in(rows: pa.RecordBatch, frontier: Frontier) -> None:
 
 
 def _tightness(bounds: pa.RecordBatch, simulated: pa.RecordBatch) -> float:
-    ratio = bounds.column("step_time_s").to_numpy(zero_copy_only=False) / simulated.column("step_time_s").to_numpy(
-        zero_copy_only=False
-    )
-    return float(np.nansum(ratio))
+    bound_s, step_s = (batch.column("step_time_s").to_numpy(zero_copy_only=False) for batch in (bounds, simulated))
+    return float(np.nansum(bound_s / step_s))
 
 
 def _plain(counted: Counter[str]) -> dict[str, int]:

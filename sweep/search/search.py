@@ -8,33 +8,35 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from io import BytesIO
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sim_core import REASON
-from sweep.evaluation import evaluate
-from sweep.execution import Progress, run_slices
+from sweep.evaluation import evaluate, spread
+from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
-from sweep.preparation import Prepared
+from sweep.preparation import Prepared, Sweep
+from sweep.search.ahead import Frontier, of_blocks, promise_of, refined
 from sweep.search.blocks import Blocks, blocks_of
-from sweep.search.candidates import WORSE, in_answer, search_blocks, take_in
-from sweep.search.frontier import Frontier
+from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
 from sweep.search.objective import Objective
-from sweep.search.seeding import seed
 from sweep.slice_file import Slice, encoded
 from sweep.slices import Receipt, SliceTask
 from sweep.store import Store
 
 Ints = npt.NDArray[np.int64]
 
+SEEDS: Final = 4096
+"""Families of blocks, spread over the space, that are looked at first; of fewer than eight times as many, an eighth."""
+MOST_AROUND: Final = 256
+CLIMBS: Final = 20
+"""How often, at most, seeding moves on from its best plans to those that differ from them in one axis."""
 MOST_OF_FAMILY: Final = 16
-"""Blocks of a family that count as one in the size of a slice, at most: each takes some memory."""
+"""At most so many blocks of a family count as one in the size of a slice: each takes some memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +49,14 @@ class SearchTask(SliceTask):
     def encode(self, part: Slice) -> pa.Buffer:
         """Search a slice; returns its file, to be stored."""
         frontier = self.frontier.copy()
-        found = search_blocks(self.sweep, self.blocks, part, frontier)
-        done = [frontier, self.frontier] if part.start == 0 else [frontier]  # the seed counts once
+        searched = search_blocks(self.sweep, self.blocks, part, frontier)
+        seeded = self.frontier if part.start == 0 else Frontier(objective=self.frontier.objective)  # the seed counts once
         counted = {
-            "plans": found.counted,
-            "simulated": sum(each.simulated for each in done),
-            "tightness": sum(each.tightness for each in done),
+            "plans": searched.counted,
+            "simulated": frontier.simulated + seeded.simulated,
+            "tightness": frontier.tightness + seeded.tightness,
         }
-        return encoded(found.rows, self.provenance, part, counted)
+        return encoded(searched.rows, self.provenance, part, counted)
 
     def give_up(self, part: Slice, reason: str) -> Receipt:
         """Store a slice that failed at every attempt: its legal plans become `failed`, the others are counted."""
@@ -98,28 +100,24 @@ def run_search(
     watch: Callable[[Progress], None] = lambda progress: None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Answer:
-    """Search what is not searched yet, then keep the answer alone. Raises SimError, OSError; it can be resumed."""
+    """Search what is not searched yet, then keep only the answer. Raises SimError, OSError; it can be resumed."""
     sweep, blocks = prepared.sweep, blocks_of(prepared.sweep, objective)
 
     def task(provenance: bytes) -> SliceTask:
-        found = seed(sweep, blocks, objective)
-        return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=found, blocks=blocks)
+        frontier = seed(sweep, blocks, objective)
+        return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=frontier, blocks=blocks)
 
     width = blocks.width * min(blocks.family, MOST_OF_FAMILY)
-    run_slices(prepared, store, executor, task, fresh=fresh, watch=watch, log=log, width=width)
+    run_sweep(prepared, store, executor, task, width=width, fresh=fresh, watch=watch, log=log)
     return finish(prepared, objective, store)
 
 
 def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:
-    """Join the slices into one file of the answer alone. A kill leaves both at worst; the next run goes on here."""
+    """Join the slices into one file with only the answer. A kill leaves both at worst; the next run goes on from there."""
     identity, whole = prepared.sweep.identity, Slice(0, prepared.sweep.space.count)
     with store.opened(prepared.provenance) as text:
-        counts = store.counted()
         parts = store.slices()
-        tables = [pq.read_table(BytesIO(store.folder.read_bytes(part.file_name))) for part in parts]
-        table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
-        rows = table.unify_dictionaries().combine_chunks().to_batches(max_chunksize=None)
-        batch = rows[0] if rows else evaluate(prepared.sweep, np.empty(0, np.int64))
+        batch, counts = store.joined(parts)
         best = Frontier(objective=objective)
         take_in(batch, best)
         kept = in_answer(batch, best)
@@ -135,3 +133,48 @@ def finish(prepared: Prepared, objective: Objective, store: Store) -> Answer:
         counted=counts["plans"],
         tightness=counts["tightness"] / max(simulated, 1),
     )
+
+
+def seed(sweep: Sweep, blocks: Blocks, objective: Objective) -> Frontier:
+    """The costs to beat before the search begins: the best of plans spread over the space, and of those around them.
+
+    They are the same at every call.
+    """
+    frontier = Frontier(objective=objective)
+    families = blocks.count // blocks.family
+    chosen = spread(families, min(SEEDS, max(families // 8, 1)))
+    if blocks.pays:
+        _search_families(sweep, blocks, chosen, frontier)
+    else:
+        search_among(sweep, blocks.numbers(chosen), frontier)
+    if sweep.space.sample is not None:
+        return frontier  # the plans around one are not in the sample
+    seen = np.empty(0, np.int64)
+    for _ in range(CLIMBS):
+        best = np.unique(np.concatenate([np.empty(0, np.int64), *(plans for _, plans in frontier.found.values())]))
+        best = np.setdiff1d(best, seen)[:MOST_AROUND]
+        if not len(best):
+            break
+        seen = np.union1d(seen, best)
+        if blocks.pays:
+            around = np.unique(blocks.block_of(_around(best, blocks.outer)) // blocks.family)
+            _search_families(sweep, blocks, np.setdiff1d(around, chosen), frontier)
+            chosen = np.union1d(chosen, around)
+            search_among(sweep, _around(best, blocks.inner), frontier)
+        else:
+            search_among(sweep, _around(best, blocks.outer), frontier)
+    return frontier
+
+
+def _search_families(sweep: Sweep, blocks: Blocks, families: Ints, frontier: Frontier) -> None:
+    """Simulate the plans that stand for the most promising blocks of each group in some families."""
+    ahead, best = of_blocks(sweep, blocks, frontier.objective, families, rough=True), frontier.objective.best
+    ahead = refined(sweep, blocks, families, ahead, promise_of(ahead, frontier).first(best), frontier)
+    first = promise_of(ahead, frontier).first(best)
+    search_among(sweep, blocks.standing_for(families[first // blocks.family] * blocks.family + first % blocks.family), frontier)
+
+
+def _around(plans: Ints, axes: tuple[tuple[int, int], ...]) -> Ints:
+    """All plans that differ from one of `plans` in one of some axes, (size, stride) each."""
+    around = [(plans - plans // stride % size * stride)[:, None] + np.arange(size) * stride for size, stride in axes]
+    return np.unique(np.concatenate([plans, *(numbers.ravel() for numbers in around)]))

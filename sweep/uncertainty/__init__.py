@@ -1,1 +1,1 @@
-"""How far off a simulated step may be: intervals, plans that tie, runs that would tell them apart (docs/uncertainty.md)."""
+"""How far off a simulated step may be: intervals, ties of plans, runs that would break the ties (docs/uncertainty.md)."""

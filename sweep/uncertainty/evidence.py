@@ -1,4 +1,4 @@
-"""What measured runs say of the errors of a step: recorded numbers, by class of plan."""
+"""What measured runs say of the errors of a step: recorded numbers by class of plan, and the distribution of differences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Floats = npt.NDArray[np.float64]
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
 RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
 LEVEL: Final = 0.9
-"""Part of the measured runs that an interval holds."""
+"""Part of the measured runs that an interval contains."""
 CONFIDENCE: Final = 0.9
-"""A plan that is as fast as the best with a chance of less than 1 - CONFIDENCE is told from it."""
+"""A plan whose chance to be as fast as the best is below 1 - CONFIDENCE does not tie with it."""
 DENSE: Final = "dense"
 EXPERTS: Final = "experts"
+KINDS: Final = {DENSE: "dense models", EXPERTS: "models with experts"}
 RANGE: Final = 12.0
 """Doublings over which the errors of two plans become independent of each other."""
 FREEDOM: Final = 3.0
@@ -38,7 +39,7 @@ MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of ln(measured / simulated) of single plans: an interval that holds LEVEL of the runs of a new set, and its middle.
+    """Of ln(measured / simulated) of single plans: an interval that contains LEVEL of the runs of a new set, and its middle.
 
     `between` and `within`: standard deviations of the means of sets, and of the runs of a set.
     """
@@ -77,7 +78,7 @@ class Differences:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Of ln(measured / simulated) of moves of recorded jobs: an interval that holds LEVEL of them, each job counting alike.
+    """Of ln(measured / simulated), moves of recorded jobs: an interval that contains LEVEL of them; each job counts the same.
 
     `mean` and `worst` of its size; percent `inside` the interval, and inside that of the other jobs (`left_out`).
     """
@@ -114,9 +115,9 @@ def recorded() -> Evidence:
     )
 
 
-def record(found: Evidence) -> None:
+def record(evidence: Evidence) -> None:
     """Write it down as the evidence that results are judged by."""
-    RECORDED.write_text(json.dumps(_rounded(asdict(found)), indent=1) + "\n", encoding="utf-8")
+    RECORDED.write_text(json.dumps(_rounded(asdict(evidence)), indent=1) + "\n", encoding="utf-8")
 
 
 def recorded_moves() -> Mapping[str, Moved]:
@@ -124,15 +125,15 @@ def recorded_moves() -> Mapping[str, Moved]:
     return {name: Moved(**values) for name, values in json.loads(RECORDED_MOVES.read_text(encoding="utf-8")).items()}
 
 
-def record_moves(found: Mapping[str, Moved]) -> None:
-    """Write it down."""
-    plain = _rounded({name: asdict(found[name]) for name in sorted(found)})
+def record_moves(moves: Mapping[str, Moved]) -> None:
+    """Write it down as the evidence that results of recorded jobs are judged by."""
+    plain = _rounded({name: asdict(moves[name]) for name in sorted(moves)})
     RECORDED_MOVES.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: _rounded(inner) for key, inner in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
@@ -147,14 +148,13 @@ class Basis:
 
 def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) -> Basis:
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
-    found = evidence or recorded()
+    evidence = evidence or recorded()
     inputs = provenance.get("inputs", {}).get("workload", {})
     if (provenance.get("spec", {}).get("workload") or {}).get("model"):
         name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
-        spread = found.spreads[name]
-        kind = "models with experts" if name == EXPERTS else "dense models"
-        told = f"{spread.runs} measured runs of {kind} in {spread.sets} sets"
-        return Basis(spread=spread, differences=found.differences[name], why=told)
+        spread = evidence.spreads[name]
+        why = f"{spread.runs} measured runs of {KINDS[name]} in {spread.sets} sets"
+        return Basis(spread=spread, differences=evidence.differences[name], why=why)
     if provenance.get("start"):
         files = provenance["start"].get("files", "ranks")
         return _of_moves(provenance["spec"], files, dense=not inputs.get("expert_parameters_per_rank"))
@@ -187,3 +187,18 @@ def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:
     if dense:
         why += "; they have experts, dense jobs are known at their own plan only"
     return Basis(spread=spread, differences=Differences(same=0.0, doubling=doubling, pairs=moved.moves, sets=1), why=why)
+
+
+def t3_cdf(values: Floats) -> Floats:
+    """Distribution function of Student's t with 3 degrees of freedom."""
+    scaled = values / np.sqrt(3.0)
+    return np.asarray(0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / np.pi, np.float64)
+
+
+def t3_quantile(level: float) -> float:
+    """Inverse of `t3_cdf` by bisection."""
+    low, high = -1e3, 1e3
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t3_cdf(np.array(middle)) < level else (low, middle)
+    return (low + high) / 2

@@ -1,4 +1,4 @@
-"""Evidence from residuals: intervals for a plan of a new set, by class, and how often they hold for sets left out.
+"""Evidence from residuals: intervals for a plan of a new set, by class, ratios of two plans, and how often both are right.
 
 A user's cluster is a new set: so every set counts the same, however many runs it has, and what is calibrated is
 calibrated on sets that were left out. As in Dunn, Wasserman and Ramdas, Distribution-Free Prediction Sets for Two-Layer
@@ -7,37 +7,100 @@ Hierarchical Models (JASA 118, 2023), quantiles are those of the mean of the set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sweep.uncertainty.differences import fit_differences, holds
-from sweep.uncertainty.evidence import DENSE, EXPERTS, LEVEL, Evidence, Moved, Spread
-from sweep.uncertainty.quantiles import weighted
-from sweep.uncertainty.residuals import Residuals, pairs_of
+from sweep.uncertainty.evidence import DENSE, EXPERTS, FREEDOM, LEVEL, Differences, Evidence, Moved, Spread, t3_quantile
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Scale = tuple[float, float]
+"""`same` and `doubling` of dense models."""
 
+CLASSES: Final = ((False, DENSE), (True, EXPERTS))
+LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
 BORROWED: Final = 1.0
 """Sets' worth of weight that all runs have in the distribution of a class."""
 FEW: Final = 2.0
 """A set of n runs counts as n / (n + FEW) sets of evidence for its class."""
 ENOUGH_SETS: Final = 6
 """A class with fewer sets takes its widening from all runs: it cannot be calibrated by leaving sets out."""
+START: Final[Scale] = (0.01, 0.05)
+LEAST: Final = 0.005
+"""Of both: steps of one plan measured again differ by so much."""
+MOST: Final = 0.5
+STEPS: Final = (2.0, 1.4, 1.2, 1.1, 1.05, 1.02)
+"""Factors by which the fit of differences changes one of the two at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residuals:
+    """A row is a measured run that was simulated. `job`: runs of one number differ in nothing but their plan."""
+
+    error: Floats  # ln(measured / simulated)
+    set: npt.NDArray[np.str_]
+    experts: Bools
+    job: Ints
+    sizes: Floats  # [n, k]: base-2 logarithms of the plan's sizes
+    choices: npt.NDArray[np.str_]  # [n, m]: its words
+
+    def chosen(self, rows: Bools) -> Residuals:
+        """Some of the rows."""
+        return Residuals(
+            error=self.error[rows], set=self.set[rows], experts=self.experts[rows], job=self.job[rows],
+            sizes=self.sizes[rows], choices=self.choices[rows],
+        )  # fmt: skip
+
+
+class Pairs(NamedTuple):
+    """Two plans of one job: by how much the simulated ratio is off, and how far apart the plans are."""
+
+    error: Floats
+    doublings: Floats
+    set: npt.NDArray[np.str_]
+    experts: Bools
+
+    def chosen(self, rows: Bools) -> Pairs:
+        """Some of the pairs."""
+        return Pairs(self.error[rows], self.doublings[rows], self.set[rows], self.experts[rows])
+
+
+def pairs_of(runs: Residuals) -> Pairs:
+    """All pairs of different plans of each job. Of a plan that was measured twice, the mean."""
+    errors, apart, sets, experts = [], [], [], []
+    for job in np.unique(runs.job):
+        rows = np.flatnonzero(runs.job == job)
+        if len(rows) < 2:
+            continue
+        size, words = runs.sizes[rows], runs.choices[rows]
+        doublings = np.abs(size[:, None] - size[None]).sum(2) + (words[:, None] != words[None]).sum(2)
+        _, plan = np.unique(doublings == 0, axis=0, return_inverse=True)
+        first = [np.flatnonzero(plan == number)[0] for number in range(plan.max() + 1)]
+        mean = np.array([runs.error[rows][plan == number].mean() for number in range(plan.max() + 1)])
+        for left, right in zip(*np.triu_indices(len(mean), 1), strict=True):
+            errors.append(mean[left] - mean[right])
+            apart.append(doublings[first[left], first[right]])
+            sets.append(runs.set[rows[0]])
+            experts.append(runs.experts[rows[0]])
+    return Pairs(
+        np.array(errors, np.float64), np.array(apart, np.float64), np.array(sets, np.str_), np.array(experts, np.bool_)
+    )
 
 
 def fit(runs: Residuals) -> Evidence:
     """The evidence of some runs, of two sets or more."""
-    found, pairs = spreads(runs), pairs_of(runs)
-    factor = found[EXPERTS].within / found[DENSE].within
+    by_class, pairs = spreads(runs), pairs_of(runs)
+    factor = by_class[EXPERTS].within / by_class[DENSE].within
     return Evidence(
-        spreads=found,
+        spreads=by_class,
         differences=fit_differences(pairs, factor),
         coverage=coverage(runs),
-        pair_coverage=_held(pairs.set, holds(pairs, factor)),
+        pair_coverage=_percent(pairs.set, holds(pairs, factor)),
     )
 
 
@@ -46,30 +109,29 @@ def coverage(runs: Residuals) -> dict[str, float]:
     inside = np.zeros(len(runs.error), np.bool_)
     for name in np.unique(runs.set):
         out = runs.set == name
-        found = spreads(runs.chosen(~out))
-        for experts, kind in ((False, DENSE), (True, EXPERTS)):
+        others = spreads(runs.chosen(~out))
+        for experts, kind in CLASSES:
             rows = out & (runs.experts == experts)
-            inside[rows] = (runs.error[rows] >= found[kind].low) & (runs.error[rows] <= found[kind].high)
-    return _held(runs.set, inside)
+            inside[rows] = (runs.error[rows] >= others[kind].low) & (runs.error[rows] <= others[kind].high)
+    return _percent(runs.set, inside)
 
 
 def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
-    """What moves of recorded jobs say: ln(measured / simulated) of each move, by job."""
+    """What moves of recorded jobs say. `errors`: ln(measured / simulated) of each move, by job."""
     jobs = list(errors)
     error = np.concatenate([np.array(errors[job]) for job in jobs])
     of_job = np.repeat(jobs, [len(errors[job]) for job in jobs])
 
     def bounds(rows: Bools) -> Floats:
-        return weighted(error[rows], _equal(of_job[rows], np.ones(int(rows.sum()), np.bool_)), _levels())
+        return weighted(error[rows], _equal(of_job[rows]), LEVELS)
 
-    everything = np.ones(len(error), np.bool_)
-    low, middle, high = bounds(everything)
+    low, middle, high = bounds(np.ones(len(error), np.bool_))
     left_out = np.zeros(len(error), np.bool_)
     for job in jobs if len(jobs) > 1 else ():
         out = of_job == job
         least, _, most = bounds(~out)
         left_out[out] = (error[out] >= least) & (error[out] <= most)
-    alike = _equal(of_job, everything)
+    alike = _equal(of_job)
     return Moved(
         low=float(low),
         middle=float(middle),
@@ -83,7 +145,8 @@ def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
     )
 
 
-def _held(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
+def _percent(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
+    """Percent of the rows that are `inside`, of `all` and by set."""
     if not len(sets):
         return {}
     by_set = {str(name): float(inside[sets == name].mean() * 100) for name in np.unique(sets)}
@@ -93,13 +156,13 @@ def _held(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
 def spreads(runs: Residuals) -> dict[str, Spread]:
     """The spread of each class: quantiles of its runs and, with a weight of BORROWED sets, of all runs, widened."""
     widening = _widening(runs)
-    return {kind: _spread(runs, experts, widening[kind]) for experts, kind in ((False, DENSE), (True, EXPERTS))}
+    return {kind: _spread(runs, experts, widening[kind]) for experts, kind in CLASSES}
 
 
 def _spread(runs: Residuals, experts: bool, widening: float) -> Spread:
     of_class = runs.experts == experts
     weights = _weights(runs, experts)
-    low, middle, high = weighted(runs.error, weights, _levels())
+    low, middle, high = weighted(runs.error, weights, LEVELS)
     between, within = _variances(runs, weights)
     return Spread(
         low=float(middle - (middle - low) * widening),
@@ -112,13 +175,9 @@ def _spread(runs: Residuals, experts: bool, widening: float) -> Spread:
     )
 
 
-def _levels() -> Floats:
-    return np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
-
-
 def _weights(runs: Residuals, experts: bool) -> Floats:
     """Weights of all runs in the distribution of a class, [n]; their sum is 1."""
-    everything = _equal(runs.set, np.ones(len(runs.set), np.bool_))
+    everything = _equal(runs.set)
     of_class = runs.experts == experts
     if not of_class.any():
         return everything
@@ -127,9 +186,10 @@ def _weights(runs: Residuals, experts: bool) -> Floats:
     return (BORROWED * everything + worth * _equal(runs.set, of_class)) / (BORROWED + worth)
 
 
-def _equal(sets: npt.NDArray[np.str_], rows: Bools) -> Floats:
-    """Weights by which each set with some of the rows counts the same, [n]."""
+def _equal(sets: npt.NDArray[np.str_], rows: Bools | None = None) -> Floats:
+    """Weights by which each set with some of the rows (default: all) counts the same, [n]."""
     weights = np.zeros(len(sets))
+    rows = np.ones(len(sets), np.bool_) if rows is None else rows
     names, at, counts = np.unique(sets[rows], return_inverse=True, return_counts=True)
     weights[rows] = 1 / counts[at] / len(names)
     return weights
@@ -145,7 +205,7 @@ def _widening(runs: Residuals) -> Mapping[str, float]:
         for experts in (False, True):
             rows = out & (runs.experts == experts)
             if rows.any():
-                low, middle, high = weighted(others.error, _weights(others, experts), _levels())
+                low, middle, high = weighted(others.error, _weights(others, experts), LEVELS)
                 off = runs.error[rows] - middle
                 score[rows] = off / np.where(off > 0, high - middle, low - middle)
     known = np.isfinite(score)
@@ -153,28 +213,85 @@ def _widening(runs: Residuals) -> Mapping[str, float]:
     def needed(rows: Bools) -> float:
         if not (rows & known).any():
             return 1.0
-        return float(weighted(score[rows & known], _equal(runs.set[rows & known], rows[rows & known]), np.array([LEVEL]))[0])
+        return float(weighted(score[rows & known], _equal(runs.set[rows & known]), np.array([LEVEL]))[0])
 
     of_all = needed(np.ones(len(runs.error), np.bool_))
-    found = {}
-    for experts, kind in ((False, DENSE), (True, EXPERTS)):
+    widening = {}
+    for experts, kind in CLASSES:
         rows = runs.experts == experts
-        found[kind] = needed(rows) if len(np.unique(runs.set[rows])) >= ENOUGH_SETS else of_all
-    return found
+        widening[kind] = needed(rows) if len(np.unique(runs.set[rows])) >= ENOUGH_SETS else of_all
+    return widening
 
 
 def _variances(runs: Residuals, weights: Floats) -> tuple[float, float]:
     """Variance of the means of sets, and the mean variance inside sets, by weights of the runs."""
-    mean = _by_set(runs.set, weights, lambda rows: float(np.average(runs.error[rows], weights=weights[rows])))
+    mean = np.zeros(len(runs.set))  # of its set, at each run
+    for name in np.unique(runs.set):
+        rows = np.flatnonzero((runs.set == name) & (weights > 0))
+        if len(rows):
+            mean[runs.set == name] = float(np.average(runs.error[rows], weights=weights[rows]))
     middle = float(np.average(mean, weights=weights))
-    return float(np.average((mean - middle) ** 2, weights=weights)), float(
-        np.average((runs.error - mean) ** 2, weights=weights)
-    )
+    between = float(np.average((mean - middle) ** 2, weights=weights))
+    return between, float(np.average((runs.error - mean) ** 2, weights=weights))
 
 
-def _by_set(sets: npt.NDArray[np.str_], weights: Floats, of_rows: Callable[[npt.NDArray[np.intp]], float]) -> Floats:
-    found = np.zeros(len(sets))
-    for name in np.unique(sets):
-        rows = np.flatnonzero((sets == name) & (weights > 0))
-        found[sets == name] = of_rows(rows) if len(rows) else 0.0
-    return found
+def weighted(values: Floats, weights: Floats, levels: Floats) -> Floats:
+    """Quantiles at `levels`: linear between the middles of the steps of the distribution, not beyond the sample."""
+    order = np.argsort(values, kind="stable")
+    share = weights[order] / weights.sum()
+    return np.asarray(np.interp(levels, np.cumsum(share) - share / 2, values[order]), np.float64)
+
+
+def fit_differences(pairs: Pairs, factor: float) -> dict[str, Differences]:
+    """Differences of each class by maximum likelihood of a t distribution; every set counts the same.
+
+    `factor`: errors of models with experts over those of dense ones. There are too few pairs of the former to fit it here.
+    """
+    scale = _fit(pairs, factor, np.ones(len(pairs.error), np.bool_))
+    by_class = {}
+    for experts, kind in CLASSES:
+        rows, times = pairs.experts == experts, factor if experts else 1.0
+        sets = len(np.unique(pairs.set[rows]))
+        by_class[kind] = Differences(same=scale[0] * times, doubling=scale[1] * times, pairs=int(rows.sum()), sets=sets)
+    return by_class
+
+
+def holds(pairs: Pairs, factor: float) -> Bools:
+    """Whether the error of each pair is inside the interval at LEVEL that the other sets' pairs give, [pairs]."""
+    inside = np.zeros(len(pairs.error), np.bool_)
+    bound = t3_quantile((1 + LEVEL) / 2)
+    for name in np.unique(pairs.set):
+        out = pairs.set == name
+        deviation = np.sqrt(_variance(pairs, factor, _fit(pairs, factor, ~out)))
+        inside[out] = (np.abs(pairs.error) <= bound * deviation)[out]
+    return inside
+
+
+def _variance(pairs: Pairs, factor: float, scale: Scale) -> Floats:
+    plain = Differences(same=scale[0], doubling=scale[1], pairs=0, sets=0).variogram(pairs.doublings)
+    return np.asarray(plain * np.where(pairs.experts, factor**2, 1.0), np.float64)
+
+
+def _fit(pairs: Pairs, factor: float, rows: Bools) -> Scale:
+    """Climbs the likelihood along one of the two at a time, by ever smaller steps."""
+    chosen = pairs.chosen(rows)
+    if not len(chosen.error):
+        return START
+    _, at, counts = np.unique(chosen.set, return_inverse=True, return_counts=True)
+    weights = 1 / counts[at]
+
+    def likelihood(scale: Scale) -> float:
+        variance = _variance(chosen, factor, scale)
+        tail = (FREEDOM + 1) / 2 * np.log1p(chosen.error**2 / (FREEDOM * variance))
+        return float((weights * (-0.5 * np.log(variance) - tail)).sum())
+
+    best, reached = START, likelihood(START)
+    for step in STEPS:
+        moved = True
+        while moved:
+            moved = False
+            for times in ((step, 1.0), (1 / step, 1.0), (1.0, step), (1.0, 1 / step)):
+                same, doubling = (min(max(value * by, LEAST), MOST) for value, by in zip(best, times, strict=True))
+                if (value := likelihood((same, doubling))) > reached + 1e-9:
+                    best, reached, moved = (same, doubling), value, True
+    return best

@@ -1,4 +1,4 @@
-"""Which runs would tell tied plans apart: the few whose measurement is expected to save the most."""
+"""Which runs would break a tie of plans: the few whose measurement is expected to save the most."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sweep.uncertainty.evidence import CONFIDENCE, Basis
+from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_quantile
 from sweep.uncertainty.judging import Judgement, OwnRuns, covariance_of
-from sweep.uncertainty.quantiles import t3_quantile
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,7 +29,7 @@ LEAST_VARIANCE: Final = 1e-12
 class Advice:
     """What to measure. Losses: how much slower the pick is than the fastest of the tied plans, in the mean, a fraction."""
 
-    rows: tuple[int, ...]  # plans to run, as rows of what was judged; empty if the best is told from all others
+    rows: tuple[int, ...]  # plans to run, as rows of what was judged; empty if nothing ties with the best
     tied: int  # plans that tie now, the best included
     tied_after: float  # expected, of those that were weighed
     weighed: int
@@ -58,11 +57,11 @@ def advise(
     known = _Errors(rows.take(chosen), columns, np.log(seconds[chosen] * judged.expected[chosen]), basis, own)
     picked: tuple[int, ...] = ()
     for _ in range(min(runs, len(chosen))):
-        rest = [one for one in range(len(chosen)) if one not in picked]
-        losses = [known.loss((*picked, one)) for one in rest]
+        rest = [plan for plan in range(len(chosen)) if plan not in picked]
+        losses = [known.loss((*picked, plan)) for plan in rest]
         picked = (*picked, rest[int(np.argmin(losses))])
     return Advice(
-        rows=tuple(int(chosen[one]) for one in picked),
+        rows=tuple(int(chosen[plan]) for plan in picked),
         tied=len(tied),
         tied_after=known.tied(picked),
         weighed=len(chosen),
@@ -87,22 +86,22 @@ class _Errors:
 
     def loss(self, measured: tuple[int, ...]) -> float:
         """Mean loss of the pick once these were measured."""
-        pick = self._found(measured)[0].argmin(1)
+        pick = self._expected_after(measured)[0].argmin(1)
         return float(np.expm1(self._true[np.arange(DRAWS), pick] - self._least).mean())
 
     def tied(self, measured: tuple[int, ...]) -> float:
         """Mean number of plans that then still tie with the pick, itself included."""
-        found, covariance = self._found(measured)
-        pick, own = found.argmin(1), np.diag(covariance)
+        expected, covariance = self._expected_after(measured)
+        pick, own = expected.argmin(1), np.diag(covariance)
         variance = np.maximum(own[None] + own[pick][:, None] - 2 * covariance[pick], LEAST_VARIANCE)
-        behind = (found - found[np.arange(DRAWS), pick][:, None]) / np.sqrt(variance)
+        behind = (expected - expected[np.arange(DRAWS), pick][:, None]) / np.sqrt(variance)
         return float((behind <= t3_quantile(CONFIDENCE)).sum(1).mean())
 
-    def _found(self, measured: tuple[int, ...]) -> tuple[Floats, Floats]:
+    def _expected_after(self, measured: tuple[int, ...]) -> tuple[Floats, Floats]:
         """ln of the time expected of each plan in each draw, [draws, n], and the covariance of what is left, [n, n]."""
         at = list(measured)
         if not at:
             return np.tile(self._expected, (DRAWS, 1)), self._covariance
         gain = np.linalg.solve(self._covariance[np.ix_(at, at)] + np.eye(len(at)) * NOISE**2, self._covariance[at]).T
-        found = self._expected + (self._errors[:, at] + self._noise[:, at]) @ gain.T
-        return found, self._covariance - gain @ self._covariance[at]
+        expected = self._expected + (self._errors[:, at] + self._noise[:, at]) @ gain.T
+        return expected, self._covariance - gain @ self._covariance[at]

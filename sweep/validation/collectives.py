@@ -23,11 +23,12 @@ FABRICS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """The fabric of a preset (sim_core/hardware/fabrics) by its name in the tables; of others, the preset's InfiniBand."""
 BARS: Final = ("InfiniBand", "RoCE", "EFA", "NVLink")
-"""Fabrics whose error is held to a bar, on A100, H100, H200 and B200."""
+"""Fabrics to whose error a bar applies, on A100, H100, H200 and B200."""
 HELD: Final = ("A100", "H100", "H200", "B200")
 LARGE: Final = 2**24 * 0.99
 """Bytes from which a message counts as large: 16 MB, a little less where ranks do not divide it."""
 BAR_PERCENT: Final = {"large": 12.0, "small": 12.0}
+STATED: Final = ("source", "hw", "fabric", "operation", "nodes", "ranks", "quality", "held")
 TRAY: Final = 4
 """GPUs that share the NICs of a tray of a rack of 72."""
 
@@ -62,7 +63,7 @@ class Compared(NamedTuple):
     @property
     def ratios(self) -> list[float]:
         """Predicted over measured."""
-        return [shown / measured for shown, measured in zip(self.predicted, self.table.seconds, strict=True)]
+        return [predicted / measured for predicted, measured in zip(self.predicted, self.table.seconds, strict=True)]
 
 
 def published() -> list[Measured]:
@@ -75,23 +76,19 @@ def published() -> list[Measured]:
         return [
             Measured(
                 name=row["table"],
-                source=row["source"],
-                hw=row["hw"],
                 nodes=int(row["nodes"]),
                 ranks=int(row["ranks"]),
-                operation=row["operation"],
-                fabric=row["fabric"],
                 node_gbps=float(row["node_gbps"]) if row["node_gbps"] else None,
-                quality=row["quality"],
                 sizes=tuple(size for size, _ in rows[row["table"]]),
                 seconds=tuple(seconds for _, seconds in rows[row["table"]]),
+                **{key: row[key] for key in ("source", "hw", "operation", "fabric", "quality")},
             )
             for row in csv.DictReader(file)
         ]
 
 
 def hardware_of(table: Measured) -> tuple[Hardware, int]:
-    """The preset with the stated network, and the nodes: of racks, the racks that the ranks fill."""
+    """The preset with the stated network, and the number of nodes; a rack of 72 GPUs counts as one node."""
     fabric = FABRICS.get(table.fabric)
     hardware = read_hardware(f"{table.hw}+{fabric}" if fabric else table.hw)
     gpus = int(hardware.value("gpus_per_node"))
@@ -108,35 +105,34 @@ def hardware_of(table: Measured) -> tuple[Hardware, int]:
 
 def compare(tables: Iterable[Measured]) -> list[Compared]:
     """Predict each table. Tables of operations that the model does not have are passed over."""
-    found = []
+    compared = []
     for table in tables:
         hardware, nodes = hardware_of(table)
         try:
             predicted = collective_seconds(table.operation, table.sizes, table.ranks, nodes, hardware)
         except SpecError:
             continue
-        found.append(Compared(table, tuple(float(seconds) for seconds in predicted)))
-    return found
+        compared.append(Compared(table, tuple(float(seconds) for seconds in predicted)))
+    return compared
 
 
 class Summary(NamedTuple):
-    """Errors of the tables that are held to the bars: median absolute error in percent, and what is off by a factor of 2."""
+    """Errors of the tables to which the bars apply: median absolute error in percent, sizes off by a factor of 2."""
 
     rows: dict[str, int]
     median: dict[str, float]
     beyond_two: dict[str, int]  # table -> sizes
 
 
-def summary(found: Sequence[Compared]) -> Summary:
-    """Of large and of small messages."""
+def summary(compared: Sequence[Compared]) -> Summary:
+    """The errors of large and of small messages."""
     errors: dict[str, list[float]] = {"large": [], "small": []}
     beyond: dict[str, int] = {}
-    for one in found:
-        if one.table.held:
-            for size, ratio in zip(one.table.sizes, one.ratios, strict=True):
-                errors["large" if size >= LARGE else "small"].append(abs(ratio - 1) * 100)
-                if not 0.5 <= ratio <= 2:
-                    beyond[one.table.name] = beyond.get(one.table.name, 0) + 1
+    for each in compared:
+        for size, ratio in zip(each.table.sizes, each.ratios, strict=True) if each.table.held else ():
+            errors["large" if size >= LARGE else "small"].append(abs(ratio - 1) * 100)
+            if not 0.5 <= ratio <= 2:
+                beyond[each.table.name] = beyond.get(each.table.name, 0) + 1
     return Summary(
         {name: len(values) for name, values in errors.items()},
         {name: float(np.median(values)) for name, values in errors.items()},
@@ -144,55 +140,49 @@ def summary(found: Sequence[Compared]) -> Summary:
     )
 
 
-def as_json(found: Sequence[Compared]) -> str:
-    """An object a table and decade of sizes."""
+def as_json(compared: Sequence[Compared]) -> str:
+    """An object for each table and decade of sizes."""
     rows = []
-    for one in found:
-        table = one.table
-        for decade, ratios in _by_decade(one).items():
-            rows.append(
-                {
-                    **{"table": table.name, "source": table.source, "hw": table.hw, "fabric": table.fabric},
-                    **{"operation": table.operation, "nodes": table.nodes, "ranks": table.ranks, "quality": table.quality},
-                    **{"held": table.held, "bytes_from": 10**decade, "sizes": len(ratios)},
-                    **{"bias": round((float(np.mean(ratios)) - 1) * 100, 2)},
-                    **{"median_error": round(float(np.median(np.abs(np.array(ratios) - 1))) * 100, 2)},
-                }
-            )
+    for each in compared:
+        table = {"table": each.table.name} | {key: getattr(each.table, key) for key in STATED}
+        for decade, ratios in _by_decade(each).items():
+            bias = (float(np.mean(ratios)) - 1) * 100
+            error = float(np.median(np.abs(np.array(ratios) - 1))) * 100
+            sizes = {"bytes_from": 10**decade, "sizes": len(ratios), "bias": round(bias, 2), "median_error": round(error, 2)}
+            rows.append(table | sizes)
     return json.dumps(rows, indent=1)
 
 
-def as_markdown(found: Sequence[Compared]) -> str:
-    """Predicted over measured seconds by operation, nodes and decade of bytes; a line a table."""
-    decades = sorted({decade for one in found for decade in _by_decade(one)})
-    heading = (
-        "| table | hardware | fabric | operation | nodes x GPUs | " + " | ".join(_bytes(decade) for decade in decades) + " |"
-    )
+def as_markdown(compared: Sequence[Compared]) -> str:
+    """Predicted over measured seconds by operation, nodes and decade of bytes; a line for each table."""
+    decades = sorted({decade for each in compared for decade in _by_decade(each)})
+    sizes = [f"{10 ** (decade % 3)} {('B', 'kB', 'MB', 'GB')[decade // 3]}" for decade in decades]
+    heading = f"| table | hardware | fabric | operation | nodes x GPUs | {' | '.join(sizes)} |"
     lines = [heading, "|---|---|---|---|---|" + "--:|" * len(decades)]
-    order = sorted(found, key=lambda one: (not one.table.held, one.table.operation, one.table.nodes, one.table.name))
-    for one in order:
-        table, by_decade = one.table, _by_decade(one)
+    for each in sorted(compared, key=lambda each: _order(each.table)):
+        table, by_decade = each.table, _by_decade(each)
         cells = [f"{float(np.median(by_decade[decade])):.2f}" if decade in by_decade else "" for decade in decades]
         fabric = table.fabric if table.quality == "ok" else f"{table.fabric} ({table.quality})"
         where = f"{table.nodes} x {table.ranks // table.nodes}"
         name = f"**{table.name}**" if table.held else table.name
         lines.append(f"| {name} | {table.hw} | {fabric} | {table.operation} | {where} | " + " | ".join(cells) + " |")
-    held = summary(found)
+    total = summary(compared)
     lines.append("")
     for name, words in (("large", "16 MB and more"), ("small", "less")):
-        error = f"median error {held.median[name]:.1f} % of {held.rows[name]} (bold tables; bar {BAR_PERCENT[name]:g} %)"
+        error = f"median error {total.median[name]:.1f} % of {total.rows[name]} (bold tables; bar {BAR_PERCENT[name]:g} %)"
         lines.append(f"Messages of {words}: {error}.  ")
-    off = ", ".join(f"{name} ({count})" for name, count in sorted(held.beyond_two.items())) or "none"
+    off = ", ".join(f"{name} ({count})" for name, count in sorted(total.beyond_two.items())) or "none"
     lines.append(f"Off by more than a factor of 2: {off}.")
     return "\n".join(lines)
 
 
-def _by_decade(one: Compared) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = defaultdict(list)
-    for size, ratio in zip(one.table.sizes, one.ratios, strict=True):
-        found[int(math.log10(size))].append(ratio)
-    return dict(sorted(found.items()))
+def _order(table: Measured) -> tuple[bool, str, int, str]:
+    return not table.held, table.operation, table.nodes, table.name
 
 
-def _bytes(decade: int) -> str:
-    return f"{10 ** (decade % 3)} {('B', 'kB', 'MB', 'GB')[decade // 3]}"
+def _by_decade(compared: Compared) -> dict[int, list[float]]:
+    """Ratios by the power of ten of their sizes."""
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for size, ratio in zip(compared.table.sizes, compared.ratios, strict=True):
+        ratios[int(math.log10(size))].append(ratio)
+    return dict(sorted(ratios.items()))

@@ -9,8 +9,7 @@ from typing import Final
 
 from sim_core import Hardware, preset_names, read_hardware
 from sweep.validation.networks import read_network
-from sweep.validation.reasons import NotSimulated
-from sweep.validation.table import Row
+from sweep.validation.table import NotSimulated, Row
 
 FORMS: Final = ("SXM", "PCIE", "NVL", "NVL72")
 USUAL_FORM: Final = "SXM"
@@ -34,7 +33,7 @@ class _Name:
     def __init__(self, text: str) -> None:
         words = [word for word in re.split(r"[^A-Z0-9]+", text.upper()) if word]
         self.chip = next((word for word in words if _CHIP.match(word)), "")
-        self.memory = next((int(found[1]) for word in words if (found := _MEMORY.match(word))), None)
+        self.memory = next((int(size[1]) for word in words if (size := _MEMORY.match(word))), None)
         self.form = next((word for word in words if word in FORMS), "")
 
 
@@ -42,8 +41,8 @@ class _Name:
 def presets_of(name: str) -> tuple[str, ...]:
     """The presets of a device as a table names it (`A100-80GB-SXM`, `GB200`), the smallest memory first. Raises NotSimulated.
 
-    The chip has to be the same. Memory and form have to be where both say them; a name without a form is SXM. There are several
-    where the name does not tell between sizes of memory (`A100-SXM`).
+    The chip has to be the same; so do memory and form where both names state them; a name without a form means SXM. There are
+    several where the name does not tell between sizes of memory (`A100-SXM`).
     """
     wanted = _Name(name)
     if not name.strip():
@@ -67,31 +66,33 @@ def presets_of(name: str) -> tuple[str, ...]:
     if not fitting:
         raise NotSimulated(f"no preset of device {name[:40]}")
     best = min(fitting)[0]
-    return tuple(preset for rank, _, preset in sorted(fitting, key=lambda one: one[1]) if rank == best)
+    return tuple(preset for rank, _, preset in sorted(fitting, key=lambda fit: fit[1]) if rank == best)
 
 
 def preset_of(name: str) -> str:
     """The only preset of a device. Raises NotSimulated."""
-    found = presets_of(name)
-    if len(found) > 1:
-        raise NotSimulated(f"device ambiguous: {name[:40]} may be {' or '.join(found)}")
-    return found[0]
+    presets = presets_of(name)
+    if len(presets) > 1:
+        raise NotSimulated(f"device ambiguous: {name[:40]} may be {' or '.join(presets)}")
+    return presets[0]
 
 
 def candidates(row: Row) -> list[Hardware]:
-    """The hardware that a row may mean, the smallest memory first: more than one where nothing says how much memory its GPUs
-    have. What they were measured to hold counts. Raises NotSimulated."""
-    held = (row.number("mem_gib") or 0.0) * 2**30
-    found = [_stated(row, preset) for preset in presets_of(row.text("hw"))]
-    return [hardware for hardware in found if hardware.value("memory") >= held] or found[-1:]
+    """The hardware that a row may mean, the smallest memory first. Raises NotSimulated.
+
+    There are several where nothing says how much memory its GPUs have: not less than was measured to be in use.
+    """
+    used = (row.number("mem_gib") or 0.0) * 2**30
+    stated = [_stated(row, preset) for preset in presets_of(row.text("hw"))]
+    return [hardware for hardware in stated if hardware.value("memory") >= used] or stated[-1:]
 
 
 def hardware_of(row: Row) -> Hardware:
     """The preset of a row's device, with the row's node and network. Raises NotSimulated."""
-    found = candidates(row)
-    if len(found) > 1:
-        preset_of(row.text("hw"))
-    return found[0]
+    possible = candidates(row)
+    if len(possible) > 1:
+        preset_of(row.text("hw"))  # raises: the device is ambiguous
+    return possible[0]
 
 
 def network_of(hardware: Hardware) -> tuple[float, bool]:

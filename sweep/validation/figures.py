@@ -1,11 +1,13 @@
-"""Figures of a set of runs: errors of time and memory, how plans are ranked, out-of-memory calls."""
+"""Figures of a set of runs: errors of time and memory, ranking, out-of-memory calls; and the recorded ones to compare with."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,12 @@ ALIKE: Final = (
 )  # fmt: skip
 PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "zero", "mbs", "recompute")
 """Runs that are alike in the first and differ in the second are plans of one job."""
+RECORDED: Final = Path(__file__).parent / "data" / "recorded.json"
+MARGINS: Final = {
+    "mape": 0.5, "regret": 0.5, "regret_worst": 1.0, "memory_mape": 0.5, "spearman": -0.05, "pairs_right": -2.0,
+    "oom_recall": 0.0, "oom_precision": -5.0,
+}  # fmt: skip
+"""What a figure may change by for the worse; negative: it may fall. All in the figure's own unit, most in points of percent."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,9 @@ def figures(runs: Sequence[Run]) -> list[Figures]:
     return [figures_of(name, hw, parts[name, hw]) for name, hw in sorted(parts)]
 
 
-def figures_of(name: str, hw: str, given: Sequence[Run]) -> Figures:
+def figures_of(name: str, hw: str, all_runs: Sequence[Run]) -> Figures:
     """Figures of the runs given, as one set."""
-    runs = [run for run in given if run.row.quality == "ok"]
+    runs = [run for run in all_runs if run.row.quality == "ok"]
     timed = [run for run in runs if run.timed]
     errors = np.array([run.error for run in timed], np.float64)
     memory = np.array([error for run in runs if (error := run.memory_error) is not None], np.float64)
@@ -68,7 +76,7 @@ def figures_of(name: str, hw: str, given: Sequence[Run]) -> Figures:
     called = [run for run in judged if not run.fits]
     failed = [run for run in judged if run.row.out_of_memory]
     right = sum(run.row.out_of_memory for run in called)
-    rank = rankings(timed)
+    jobs = rankings(timed)
     return Figures(
         set=name,
         hw=hw,
@@ -77,11 +85,11 @@ def figures_of(name: str, hw: str, given: Sequence[Run]) -> Figures:
         mape=_mean(np.abs(errors)),
         bias=_mean(errors),
         worst=float(errors[abs(errors).argmax()]) if len(errors) else None,
-        spearman=_mean([found.spearman for found in rank if found.spearman is not None]),
-        pairs_right=_share(sum(found.right for found in rank), sum(found.pairs for found in rank)),
-        regret=_mean([found.regret for found in rank]),
-        regret_worst=max((found.regret for found in rank), default=None),
-        groups=len(rank),
+        spearman=_mean([job.spearman for job in jobs if job.spearman is not None]),
+        pairs_right=_share(sum(job.right for job in jobs), sum(job.pairs for job in jobs)),
+        regret=_mean([job.regret for job in jobs]),
+        regret_worst=max((job.regret for job in jobs), default=None),
+        groups=len(jobs),
         memory_mape=_mean(np.abs(memory)),
         memory_bias=_mean(memory),
         memory_runs=len(memory),
@@ -92,7 +100,7 @@ def figures_of(name: str, hw: str, given: Sequence[Run]) -> Figures:
         mape_dense=_mean([abs(run.error) for run in timed if not run.row.text("experts")]),
         mape_experts=_mean([abs(run.error) for run in timed if run.row.text("experts")]),
         not_simulated=dict(sorted(Counter(run.reason for run in runs if run.reason).items())),
-        other_quality=dict(sorted(Counter(run.row.quality for run in given if run.row.quality != "ok").items())),
+        other_quality=dict(sorted(Counter(run.row.quality for run in all_runs if run.row.quality != "ok").items())),
     )
 
 
@@ -112,16 +120,13 @@ def rankings(runs: Iterable[Run]) -> list[Ranking]:
     for run in runs:
         plan = tuple(run.row.text(key) for key in PLAN)
         jobs[tuple(run.row.text(key) for key in ALIKE)][plan].append(run)
-    found = []
-    for plans in jobs.values():
-        if len(plans) >= 2:
-            measured = np.array([np.mean([run.measured_s for run in same]) for same in plans.values()])
-            predicted = np.array([np.mean([run.step_s for run in same]) for same in plans.values()])
-            found.append(_ranking(measured, predicted))
-    return found
+    return [_ranking(plans.values()) for plans in jobs.values() if len(plans) >= 2]
 
 
-def _ranking(measured: Floats, predicted: Floats) -> Ranking:
+def _ranking(plans: Collection[Sequence[Run]]) -> Ranking:
+    """The ranking of some plans, of each of which there are one or more runs."""
+    measured = np.array([np.mean([run.measured_s for run in runs]) for runs in plans])
+    predicted = np.array([np.mean([run.step_s for run in runs]) for runs in plans])
     first, second = np.triu_indices(len(measured), 1)
     truth = np.sign(measured[first] - measured[second])
     shown = np.sign(predicted[first] - predicted[second])
@@ -135,9 +140,9 @@ def _ranking(measured: Floats, predicted: Floats) -> Ranking:
     )
 
 
-def _spearman(one: Floats, other: Floats) -> float | None:
+def _spearman(measured: Floats, predicted: Floats) -> float | None:
     """Correlation of ranks; ties share the mean of theirs. None if one of them is constant."""
-    ranks = [_ranks(values) for values in (one, other)]
+    ranks = [_ranks(values) for values in (measured, predicted)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return None
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
@@ -155,3 +160,56 @@ def _mean(values: Sequence[float] | Floats) -> float | None:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole * 100 if whole else None
+
+
+def as_json(rows: Sequence[Figures]) -> str:
+    """A list of objects; numbers with three decimals, null where there is nothing to say."""
+    plain = map(asdict, rows)
+    rounded = [{key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()} for row in plain]
+    return json.dumps(rounded, indent=1)
+
+
+def record(rows: Sequence[Figures]) -> None:
+    """Write the figures down as those that later ones are compared with."""
+    RECORDED.write_text(as_json(rows) + "\n", encoding="utf-8")
+
+
+def worse(rows: Sequence[Figures]) -> list[str]:
+    """A line for each figure that is worse than the recorded one by more than its margin.
+
+    Where more runs are simulated than when it was recorded, the figures are of other runs and are not compared.
+    """
+    recorded: list[dict[str, Any]] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    now = {(row["set"], row["hw"]): row for row in json.loads(as_json(rows))}
+    lines = []
+    for old in recorded:
+        new = now.get((old["set"], old["hw"]))
+        if new is None or new["simulated"] < old["simulated"]:
+            count = 0 if new is None else new["simulated"]
+            lines.append(f"{old['set']}, {old['hw'] or 'no device'}: simulated {count}, recorded {old['simulated']}")
+        elif new["simulated"] == old["simulated"]:
+            lines += _worse(old, new)
+    return lines
+
+
+def more_simulated(rows: Sequence[Figures]) -> bool:
+    """Whether runs are simulated that were not when the figures were recorded."""
+    recorded = sum(int(row["simulated"]) for row in json.loads(RECORDED.read_text(encoding="utf-8")))
+    return sum(row.simulated for row in rows) > recorded
+
+
+def _worse(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for key, margin in MARGINS.items():
+        if old[key] is None:
+            continue
+        if key == "oom_precision" and not new["oom_called"]:
+            continue  # no run is called, so none wrongly
+        falls = margin < 0 or key == "oom_recall"
+        change = None if new[key] is None else (old[key] - new[key] if falls else new[key] - old[key])
+        if change is None or change > abs(margin) + 1e-9:
+            value = "nothing" if new[key] is None else f"{new[key]:g}"
+            lines.append(
+                f"{old['set']}, {old['hw'] or 'no device'}: {key} {value}, recorded {old[key]:g}, margin {abs(margin):g}"
+            )
+    return lines

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.table import NotSimulated
 
 GENERATIONS: Final = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Gb/s of a port of four lanes (InfiniBand Trade Association, roadmap)."""
@@ -119,11 +119,12 @@ def read_network(cell: str, gpus: int) -> Network:
     chosen = _chosen(items, gpus, cell)
     if not chosen or any(item.rate is None for item in chosen):
         return Network(node=next((rate for name, rate in INSTANCES if re.search(rf"(?<![a-z\d]){name}\b", text, re.I)), None))
-    if len(chosen) == 1 and chosen[0].node is None:
-        return Network(nic=chosen[0].rate)
-    if any(item.node is None for item in chosen):
+    nodes = [item.node for item in chosen if item.node is not None]
+    if len(nodes) == len(chosen):
+        return Network(node=sum(nodes))
+    if len(chosen) > 1:
         raise _ambiguous(cell, "how many NICs")
-    return Network(node=sum(item.node or 0.0 for item in chosen))
+    return Network(nic=chosen[0].rate)
 
 
 def _ambiguous(cell: str, why: str) -> NotSimulated:
@@ -141,7 +142,7 @@ def _plain(cell: str) -> str:
 
 def _parts(text: str) -> Iterator[str]:
     """The items of a list: between commas and the like, not within parentheses, unless these hold a list themselves."""
-    text = re.sub(r"\(([^()]*)\)", lambda found: f", {found[1]}," if _TIMES.search(found[1]) else found[0], text)
+    text = re.sub(r"\(([^()]*)\)", lambda inner: f", {inner[1]}," if _TIMES.search(inner[1]) else inner[0], text)
     depth, start = 0, 0
     for at, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
@@ -157,19 +158,17 @@ def _item(text: str, gpus: int, cell: str) -> _Item | None:
     fabric = not ethernet and bool(_FABRIC.search(text) or _NIC.search(text))
     if _INSIDE.search(text) and not fabric:
         return None
-    found, count = list(_RATE.finditer(text)), _count(text)
-    if not fabric and count is None and any(rate[3] == "B" for rate in found):
+    matches, count = list(_RATE.finditer(text)), _count(text)
+    if not fabric and count is None and any(match[3] == "B" for match in matches):
         return None  # bytes, of NVLink
-    rates = [_gigabits(rate) for rate in found]
+    rates = [_gigabits(match) for match in matches] or _implied(text)
     kind = "dpu" if _DPU.search(text) else "fabric" if fabric else "ethernet" if ethernet else ""
-    if not rates:
-        rates = _implied(text)
     if not (kind or rates or count):
         return None
     if _BOTH_WAYS.search(text):
         rates = [rate / 2 for rate in rates]
     role = "compute" if _COMPUTE.search(text) else "else" if _ELSE.search(re.sub(r"per host", "", text, flags=re.I)) else ""
-    rate = _one(rates, count)
+    rate = _rate_of_each(rates, count)
     if (per := _PER_GPU.search(text)) is not None:
         share = gpus / (int(_WORDS.get(per[1].lower(), per[1])) if per[1] else 1)
         if rate is not None:
@@ -182,6 +181,7 @@ def _item(text: str, gpus: int, cell: str) -> _Item | None:
 
 
 def _checked(item: _Item, cell: str) -> _Item:
+    """The item. Raises NotSimulated if no NIC is as fast, or if it has several ports and may mean one or all of them."""
     if item.rate is not None and item.rate > FASTEST_NIC:
         raise _ambiguous(cell, f"no NIC has {item.rate:g} Gb/s")
     if item.role != "else" and item.rate is not None and item.kind != "ethernet" and _PORTS.search(item.text):
@@ -189,32 +189,32 @@ def _checked(item: _Item, cell: str) -> _Item:
     return item
 
 
-def _gigabits(found: re.Match[str]) -> float:
-    return float(found[1]) * (1000 if found[2] in "Tt" else 1) * (8 if found[3] == "B" else 1)
+def _gigabits(match: re.Match[str]) -> float:
+    return float(match[1]) * (1000 if match[2] in "Tt" else 1) * (8 if match[3] == "B" else 1)
 
 
 def _implied(text: str) -> list[float]:
     """Gb/s of a port by the name of its generation."""
-    if found := _GENERATION.search(text):
-        return [float(found[2] or GENERATIONS[found[1].lower()])]
-    if found := _SLINGSHOT.search(text):
-        return [float(SLINGSHOT[found[1]])]
+    if generation := _GENERATION.search(text):
+        return [float(generation[2] or GENERATIONS[generation[1].lower()])]
+    if slingshot := _SLINGSHOT.search(text):
+        return [float(SLINGSHOT[slingshot[1]])]
     return [float(OMNI_PATH)] if _OMNI_PATH.search(text) else []
 
 
 def _count(text: str) -> int | None:
-    """NICs, of `8 x 400G`, `8 x 2 x 200G`, `400G x8`, `four NICs`, `8 per node`."""
+    """The number of NICs, from `8 x 400G`, `8 x 2 x 200G`, `400G x8`, `four NICs`, `8 per node`."""
     if times := _TIMES.findall(text):
         return math.prod(map(int, times))
-    if (found := _NICS.search(text)) is not None:
-        word = (found[1] or found[2]).lower()
+    if nics := _NICS.search(text):
+        word = (nics[1] or nics[2]).lower()
         return _WORDS[word] if word in _WORDS else int(word)
     after = _AFTER.search(text)
     return int(after[1]) if after else None
 
 
-def _one(rates: Sequence[float], count: int | None) -> float | None:
-    """Gb/s of each NIC, of an item's rates: the same twice, or beside that of all. None: not stated, or a list of modes."""
+def _rate_of_each(rates: Sequence[float], count: int | None) -> float | None:
+    """Gb/s of each NIC, from an item's rates: the same one twice, or one beside the total; None if not stated."""
     each = set(rates)
     if len(each) <= 1:
         return next(iter(each), None)
@@ -224,19 +224,19 @@ def _one(rates: Sequence[float], count: int | None) -> float | None:
 
 def _joined(items: Sequence[_Item]) -> list[_Item]:
     """`NDR 400 Gb/s, 8 NICs` is one item; a total that repeats what was said before is none."""
-    found: list[_Item] = []
+    joined: list[_Item] = []
     for item in items:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and _completes(last, item):
-            found[-1] = last._replace(
+            joined[-1] = last._replace(
                 nics=last.nics or item.nics,
                 rate=item.rate if last.rate is None else last.rate,
                 kind=last.kind or item.kind,
                 role=last.role or item.role,
             )
-        elif not any(_repeats(item, other) for other in found):
-            found.append(item)
-    return found
+        elif not any(_repeats(item, other) for other in joined):
+            joined.append(item)
+    return joined
 
 
 def _completes(first: _Item, second: _Item) -> bool:

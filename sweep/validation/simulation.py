@@ -1,8 +1,8 @@
-"""Measured rows as plans, simulated: seconds of a step, memory, and whether it fits."""
+"""Measured rows as plans, simulated: seconds of a step, memory, whether it fits; also without some of the physics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from sim_core import (
     Hardware,
+    Plans,
     SpecError,
-    Stack,
     Workload,
     hardware_table,
     plans,
@@ -19,11 +19,9 @@ from sim_core import (
     workload_from_model,
 )
 from sweep.validation.devices import candidates, network_of, preset_of
-from sweep.validation.models import model_of
-from sweep.validation.needs import check_needs
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.models import check_needs, model_of
 from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
-from sweep.validation.table import Row
+from sweep.validation.table import NotSimulated, Row
 
 PRECISIONS: Final = (
     ("fp16", "fp16"), ("amp_fp16", "fp16"), ("bf16", "bf16"), ("amp_bf16", "bf16"), ("fp8-cs", "fp8_tensorwise"),
@@ -32,8 +30,9 @@ PRECISIONS: Final = (
 )  # fmt: skip
 """What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
 READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.05, 2**29)), ("nvidia-smi", (1.11, 2**33)))
-"""Words of a `mem_kind`, and what is read: factor on the bytes of tensors, bytes besides. That of nvidia-smi holds context,
-communicators and buffers; it was chosen on the runs of tr11's document. Of other kinds: what the stack reserves."""
+"""Words of a `mem_kind`, and what such a reading shows: a factor on the bytes of tensors, and further bytes. nvidia-smi also
+counts the context, communicators and buffers; its numbers were chosen on the runs of tr11's document. Other kinds are taken to
+show what the stack reserves."""
 ALLOCATED: Final = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
 """Bytes of tensors: what the framework reports as allocated."""
 LONGEST_REASON: Final = 100
@@ -81,7 +80,7 @@ class Run(NamedTuple):
 
     @property
     def memory_error(self) -> float | None:
-        """Percent of the memory that was read, by what was read: tensors, the allocator's reserve, or the device."""
+        """Percent of the memory that was read off, which is that of tensors, of the allocator, or of the device."""
         measured = self.row.number("mem_gib")
         if self.reason or measured is None:
             return None
@@ -97,6 +96,7 @@ def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
 
 
 def _run(row: Row, change: Change) -> Run:
+    """A row simulated, or the reason why it cannot be."""
     if row.quality != "ok":
         return Run(row, reason=f"quality {row.quality}")
     if not row.out_of_memory and row.number("iter_ms") is None:
@@ -109,48 +109,47 @@ def _run(row: Row, change: Change) -> Run:
 
 def seconds_on(row: Row, variants: Sequence[Hardware]) -> npt.NDArray[np.float64]:
     """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
+    check_needs(row)
     workload, values = _job(row, UNCHANGED)
     grid = plans(workload, **values, hardware=np.arange(len(variants)))  # type: ignore[arg-type]
-    found = simulate(workload, hardware_table([_without(one, UNCHANGED) for one in variants], None), grid).named()
-    for reason in found["reason"]:
+    measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
+    for reason in measures["reason"]:
         if reason:
             raise NotSimulated(f"plan: {reason}")
-    return np.asarray(found["step_time_s"], np.float64)
+    return np.asarray(measures["step_time_s"], np.float64)
 
 
 def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
-    """What was trained, and the plan. Raises NotSimulated."""
-    check_needs(row)
+    """What was trained, and the plan by the names of `sim_core.plans`. Raises NotSimulated."""
     model = model_of(row)
     stack = stack_of(row, model)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
     values = _plan(row)
-    return workload_from_model(model, _changed(stack, change), sequence_parallel=sequence_parallel), values
+    return workload_from_model(model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel), values
 
 
 def _simulated(row: Row, change: Change) -> Run:
-    """On its device; where the row leaves its memory open, on the one that its plan needs. Raises NotSimulated."""
+    """The run on its device: where the row leaves its memory open, the smallest one in which it fits. Raises NotSimulated."""
     check_needs(row)  # before a device that we do not have
     devices = candidates(row)
-    run = _on(row, devices.pop(0), change)
+    workload, values = _job(row, change)
+    grid = plans(workload, **values)  # type: ignore[arg-type]
+    run = _on(row, devices.pop(0), workload, grid, change)
     while devices and not run.fits and not row.out_of_memory:
-        run = _on(row, devices.pop(0), change)
+        run = _on(row, devices.pop(0), workload, grid, change)
     if devices:
-        preset_of(row.text("hw"))
+        preset_of(row.text("hw"))  # raises where the device is ambiguous
     return run
 
 
-def _on(row: Row, hardware: Hardware, change: Change) -> Run:
-    device_bytes = hardware.value("memory")
-    workload, values = _job(row, change)
-    grid = plans(workload, **values)  # type: ignore[arg-type]
-    found = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
-    if found["reason"][0]:
-        raise NotSimulated(f"plan: {found['reason'][0]}")
-    tensors, on_device = float(sum(found[name][0] for name in ALLOCATED)), float(found["peak_memory_bytes"][0])
+def _on(row: Row, hardware: Hardware, workload: Workload, grid: Plans, change: Change) -> Run:
+    measures = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
+    if measures["reason"][0]:
+        raise NotSimulated(f"plan: {measures['reason'][0]}")
+    tensors, on_device = float(sum(measures[name][0] for name in ALLOCATED)), float(measures["peak_memory_bytes"][0])
     network, stated = network_of(hardware)
-    fits = on_device <= device_bytes
-    return Run(row, float(found["step_time_s"][0]), tensors, on_device, fits, network=network, network_stated=stated)
+    fits = on_device <= hardware.value("memory")
+    return Run(row, float(measures["step_time_s"][0]), tensors, on_device, fits, network=network, network_stated=stated)
 
 
 def _plan(row: Row) -> dict[str, object]:
@@ -182,14 +181,10 @@ def _plan(row: Row) -> dict[str, object]:
 
 def _precision(row: Row) -> str:
     dtype = row.text("dtype").lower()
-    found = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
-    if found is None:
+    precision = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
+    if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
-    return found
-
-
-def _changed(stack: Stack, change: Change) -> Stack:
-    return stack.model_copy(update=change.stack)
+    return precision
 
 
 def _without(hardware: Hardware, change: Change) -> Hardware:
@@ -198,3 +193,34 @@ def _without(hardware: Hardware, change: Change) -> Hardware:
     if change.tables:
         return changed
     return changed.model_copy(update={"kernels": changed.kernels.model_copy(update={"tables": "", "borrowed": ""})})
+
+
+_FAST: Final = "1e9 GB/s"
+
+ABLATIONS: Final[Mapping[str, Change]] = {
+    "kernel tables": Change({"gemm_efficiency": 0.5, "attention_efficiency": 0.5}, {}, tables=False),
+    "element-wise kernels": Change({"memory_bandwidth": _FAST, "kernel_overhead": "0 s"}, {"accumulation_bytes": 0.0}),
+    "gradient accumulation": Change({}, {"accumulation_bytes": 0.0}),
+    "messages inside nodes": Change({"nvlink_bandwidth": _FAST, "nvlink_latency": "0 s"}, {}),
+    "messages between nodes": Change({"nic_bandwidth": _FAST, "nic_latency": "0 s"}, {}),
+    "sharing of NICs": Change({"shared_nics": False}, {}),
+    "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
+    "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
+    "launches": Change({}, {"launch_forward": 0.0, "launch_backward": 0.0, "step": 0.0}),
+    "slowest of many GPUs": Change({}, {"jitter": 0.0}),
+    "clock under load": Change({"sustained_scale": 1.0}, {}),
+}
+"""Name -> what replaces it: half of the peak for all GEMMs and attention instead of tables; elsewhere nothing takes time."""
+
+
+def errors_without(rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Mean absolute error of the step time by set, in percent: with everything, and by what is switched off."""
+    return _errors(rows, UNCHANGED), {f"without {name}": _errors(rows, change) for name, change in ABLATIONS.items()}
+
+
+def _errors(rows: Sequence[Row], change: Change) -> dict[str, float]:
+    errors: dict[str, list[float]] = {}
+    for run in run_rows(rows, change):
+        if run.timed:
+            errors.setdefault(run.row.text("set"), []).append(abs(run.error))
+    return {name: sum(of_set) / len(of_set) for name, of_set in sorted(errors.items())}

@@ -6,8 +6,7 @@ import re
 from typing import Final
 
 from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
-from sweep.validation.reasons import NotSimulated
-from sweep.validation.table import Row
+from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
     ("torchtitan", "torchtitan"),
@@ -24,7 +23,9 @@ STACKS: Final = (
     ("nemo", "nemo-24"),
     ("megatron-lm", "megatron-2022"),
 )
-"""The first that a framework's name holds. NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
+"""Words in a framework's name, and its stack; the first that match decide.
+
+NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
 OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
 """Frameworks whose recipes overlap messages with compute. Megatron-LM does so on request only, and no row says that it did."""
 JAX: Final = ("maxtext", "paxml")
@@ -68,14 +69,17 @@ def stack_of(row: Row, model: Model) -> Stack:
 
 
 def overlaps(row: Row) -> bool:
-    """Whether its recipe runs gradients and parameters beside compute; sharded parameters always do."""
-    return sharded(row) or any(words in row.text("framework").lower() for words in OVERLAPPING)
+    """Whether gradients and parameters travel beside compute; sharded parameters always do."""
+    return sharded(row) or _recipe_overlaps(row)
 
 
 def overlaps_tp(row: Row) -> bool:
-    """Whether its recipe runs tensor-parallel messages beside compute."""
-    recipe = any(words in row.text("framework").lower() for words in OVERLAPPING)
-    return recipe or ASYNC_TP in row.text("notes").lower()
+    """Whether tensor-parallel messages travel beside compute."""
+    return _recipe_overlaps(row) or ASYNC_TP in row.text("notes").lower()
+
+
+def _recipe_overlaps(row: Row) -> bool:
+    return any(words in row.text("framework").lower() for words in OVERLAPPING)
 
 
 def sharded(row: Row) -> bool:
@@ -101,11 +105,11 @@ def sharding_of(row: Row) -> dict[str, object]:
 
 
 def checkpointing_of(row: Row) -> str:
-    """What its backward computes again; a recipe that does not state it is taken to have none, a sharded one in JAX all.
+    """What its backward pass recomputes. Raises NotSimulated.
 
-    Of JAX's runs of 70B, nothing else fits. torchtitan's "selective (op)" keeps every second product: what every second layer
-    again costs (its own A100s reach 2,973 tokens/s with it and 2,904 with every second layer: docs/performance.md at 0413364).
-    Raises NotSimulated.
+    Where a row does not state it: nothing, and everything in JAX, whose runs of 70B models do not fit otherwise. torchtitan's
+    "selective (op)" keeps every second product, which costs as much as recomputing every second layer (its own A100s reach
+    2,973 tokens/s with the former and 2,904 with the latter: docs/performance.md at 0413364).
     """
     stated = row.text("recompute").lower()
     if not stated and any(words in row.text("framework").lower() for words in JAX):
@@ -114,10 +118,10 @@ def checkpointing_of(row: Row) -> str:
         return f"block:{max(row.count('layers') // 2, 1)}"
     if stated.split("+")[0] in RECOMPUTE_MODULES:
         return stated
-    found = next((word for start, word in RECOMPUTE if stated.startswith(start)), None)
-    if stated and not found:
+    checkpointing = next((word for start, word in RECOMPUTE if stated.startswith(start)), None)
+    if stated and not checkpointing:
         raise NotSimulated(f"not modelled: recompute {row.text('recompute')[:40]}")
-    return found or "none"
+    return checkpointing or "none"
 
 
 def layer_split(row: Row) -> str | list[int]:
@@ -134,10 +138,10 @@ def dispatcher_of(row: Row) -> str:
     Selection Guide).
     """
     if stated := row.text("dispatcher").lower():
-        found = next((name for name, words in DISPATCHERS.items() if re.fullmatch(words, stated)), None)
-        if found is None:
+        dispatcher = next((name for name, words in DISPATCHERS.items() if re.fullmatch(words, stated)), None)
+        if dispatcher is None:
             raise NotSimulated(f"not modelled: dispatcher {row.text('dispatcher')[:40]}")
-        return found
+        return dispatcher
     if (named := re.search(NOTED, row.text("notes").lower())) is not None:
         return "alltoall" if named["not"] or named["off"] else "flex"
     return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"

@@ -1,20 +1,19 @@
-"""A table of measured runs (CSV): read and checked, one `Row` a run."""
+"""Tables of measured runs (CSV), read and checked: the runs of `sweep validate`, a `Row` each, and measured plans of a user."""
 
 from __future__ import annotations
 
 import csv
-import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import FormatError, shown, whole_number
+from sweep.document import cells_by_column, read_csv
 
 COMMITTED: Final = Path(__file__).parent / "data" / "measured.csv"
-"""The table that ships with the product; every row with its source and licence (README.md beside it)."""
-
+"""The table that ships with the product; every row with its source and licence."""
 REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
 COUNTS: Final = (
     "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",
@@ -32,6 +31,14 @@ LARGEST_NUMBER: Final = 1e15
 QUALITIES: Final = ("ok", "composed", "inconsistent", "erratic", "dtype_suspect")
 CLOSE: Final = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
+PLAN: Final = "plan"
+SECONDS: Final = {"step_time_s": 1.0, "iter_ms": 1e-3}
+"""Columns of the time of a step, and what one of their units is in seconds."""
+LONGEST_S: Final = 1e6
+
+
+class NotSimulated(Exception):
+    """The row lacks something, or asks for something that the simulator does not have; the message says what."""
 
 
 class Row(NamedTuple):
@@ -68,18 +75,7 @@ def read_table(path: Path) -> list[Row]:
 
     Raises FormatError (`path:line: column: found X, expected Y`).
     """
-    name = str(path)
-    raw = path.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise FormatError(name, line, "not UTF-8", found=f"byte 0x{raw[error.start]:02x}", expected="a CSV table") from None
-    if "\0" in text:
-        raise FormatError(
-            name, text[: text.index("\0")].count("\n") + 1, "not text", found="a null byte", expected="a CSV table"
-        )
-    lines = _lines(name, text)
+    name, lines = str(path), read_csv(path)
     heading = next(lines, None)
     if heading is None:
         raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
@@ -87,9 +83,7 @@ def read_table(path: Path) -> list[Row]:
     published = {} if "set" in columns else {row.text("id"): row.values for row in read_table(COMMITTED)}
     rows = []
     for number, cells in lines:
-        if len(cells) != len(columns):
-            raise FormatError(name, number, "cells", found=str(len(cells)), expected=f"{len(columns)} as in the heading")
-        values = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
+        values = cells_by_column(path, number, columns, cells)
         if published:
             values = _over(name, number, published, values)
         row = Row(f"{name}:{number}", values)
@@ -100,25 +94,8 @@ def read_table(path: Path) -> list[Row]:
     return rows
 
 
-def _lines(name: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Number of the first line and cells of each row; empty lines are passed over."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    start = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise FormatError(name, start, "not a CSV row", found=str(error)) from None
-        if any(cell.strip() for cell in cells):
-            yield start, cells
-        start = reader.line_num + 1
-
-
-def _columns(name: str, heading: list[str]) -> list[str]:
-    """The names of the columns; those that we do not know are kept and have no effect."""
-    columns = [cell.strip() for cell in heading]
+def _columns(name: str, columns: list[str]) -> list[str]:
+    """The names of the columns, checked; those that we do not know are kept and have no effect."""
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise FormatError(name, 1, f"column {shown(twice[0])}", found="it twice", expected="each name once")
@@ -129,8 +106,8 @@ def _columns(name: str, heading: list[str]) -> list[str]:
     annotates = "id" in columns and not set(REQUIRED) & set(columns)
     for column in () if annotates else REQUIRED:
         if column not in columns:
-            found = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
-            raise FormatError(name, 1, f"column {column}", found=shown(found, 100), expected="it in the heading")
+            heading = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
+            raise FormatError(name, 1, f"column {column}", found=shown(heading, 100), expected="it in the heading")
     return columns
 
 
@@ -163,11 +140,44 @@ def _check(name: str, line: int, row: Row) -> None:
             raise wrong(column, "a number" if column == "gpus" else "a name")
 
 
+def names_plans(path: Path) -> bool:
+    """Whether a CSV names plans of a result by number; else it is a table of runs."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return PLAN in [cell.strip() for cell in next(csv.reader(file), [])]
+
+
+def read_steps(path: Path) -> dict[int, tuple[float, str]]:
+    """Seconds of a step by plan number, each with where it stands; of a plan that stands twice, the mean.
+
+    Raises FormatError (`path:line: column: found X, expected Y`).
+    """
+    name, rows = str(path), read_csv(path)
+    _, heading = next(rows, (1, []))
+    column = next((key for key in SECONDS if key in heading), None)
+    if PLAN not in heading or column is None:
+        raise FormatError(name, 1, "heading", found=shown(",".join(heading), 80), expected=f"{PLAN} and {' or '.join(SECONDS)}")
+    steps: dict[int, list[tuple[float, str]]] = {}
+    for line, cells in rows:
+        row = cells_by_column(path, line, heading, cells)
+        plan, seconds = row[PLAN], _number(row[column]) * SECONDS[column]
+        if not plan.isascii() or not plan.isdigit() or len(plan) > 18:
+            raise FormatError(name, line, PLAN, found=shown(plan), expected="the number of a plan")
+        if not 0 < seconds <= LONGEST_S:
+            raise FormatError(name, line, column, found=shown(row[column]), expected="a time above 0")
+        steps.setdefault(int(plan), []).append((seconds, f"{name}:{line}"))
+    if not steps:
+        raise FormatError(name, 1, "no runs", found="only a heading", expected="a row for each measured plan")
+    return {plan: (sum(time for time, _ in same) / len(same), same[0][1]) for plan, same in steps.items()}
+
+
 def _is_number(text: str, most: float, *, whole: bool) -> bool:
-    if not text.isascii() or "_" in text or len(text) > 40:
-        return False
-    try:
-        value = float(text)
-    except ValueError:
-        return False
+    value = _number(text)
     return math.isfinite(value) and 0 < value <= most and (not whole or value == int(value))
+
+
+def _number(text: str) -> float:
+    """The number in a cell; NaN if it holds none."""
+    try:
+        return float(text) if text.isascii() and "_" not in text and len(text) <= 40 else math.nan
+    except ValueError:
+        return math.nan

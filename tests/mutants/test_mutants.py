@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def test_the_files_are_found() -> None:
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy.make(tmp_path_factory.mktemp("copies") / "0")
 
 

@@ -207,3 +207,19 @@ def test_shared_experts_hide_dispatch_and_combine() -> None:
 def test_files_have_their_own(gpt7b: Workload, h100: HardwareTable) -> None:
     found = simulate(gpt7b, h100, make_plans(dispatcher=1))
     assert [REASONS[code] for code in found.reason] == ["dispatcher_not_recorded"]
+
+
+def test_a_dispatcher_of_tokens_that_stay_changes_no_other_message() -> None:
+    """Mixtral with all experts on each rank: nothing is dispatched, and NICs are shared by gradients and context messages."""
+    work = workload_from_model(
+        read_model("mixtral-8x7b", {"sequence": 4096}), read_stack("megatron-core"), sequence_parallel=True
+    )
+    plan: dict[str, Any] = {"tp": 4, "cp": 4, "ep": 1, "all_gpus": 64, "micro_batch": 1, "ga": 2, "overlap_grad": True}
+    steps = []
+    for shared in (True, False):
+        grid = plans(work, **plan, dispatcher=["alltoall", "flex", "hierarchical"])
+        found = simulate(work, table(nic_bandwidth="100 Gb/s", shared_nics=shared), grid)
+        assert not found.reason.any()
+        np.testing.assert_array_equal(found.metrics, np.repeat(found.metrics[:, :1], 3, axis=1))
+        steps.append(found.named()["step_time_s"][0])
+    assert steps[0] > steps[1], "both send at the same time"

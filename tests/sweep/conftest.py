@@ -18,6 +18,7 @@ from pyarrow import fs
 
 from sweep.folder import Location
 from sweep.preparation import Prepared, prepare
+from sweep.query import results
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import GPT7B
@@ -100,6 +101,18 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"sweep-{uuid.uuid4().hex[:12]}"
     fs.S3FileSystem(endpoint_override=s3_server, scheme="http", allow_bucket_creation=True).create_dir(name)
     return f"s3://{name}"
+
+
+def files_of(store: Store) -> list[Path]:
+    """Files of the finished slices in a local folder."""
+    return [Path(store.folder.path(part.file_name)) for part in store.slices()]
+
+
+def stored_row(directory: Location, plan: int) -> dict[str, Any]:
+    """The row of a plan in a result."""
+    with results(directory) as connection:
+        (row,) = connection.sql(f"FROM results WHERE plan = {plan}").to_arrow_table().to_pylist()
+    return dict(row)
 
 
 def rows(directory: Location) -> pa.Table:

@@ -12,7 +12,7 @@ from sim_core import SpecError, count, read_hardware
 from sweep.budget import Budget, costs
 from sweep.columns import measures_of
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.store import Store
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter

@@ -28,7 +28,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sweep.calibration.kernel_file import read_kernels
+from sweep.calibration.kernels import read_kernels
 from tests.sweep.commands import sweep
 
 SHAPES = [[512, 2048, 8192], [1024, 4096, 16384], [1024, 4096, 16384]]

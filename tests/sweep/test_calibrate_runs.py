@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sim_core import Hardware, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
-from sweep.calibration.runs import PLAN, fit_runs
-from sweep.calibration.scalars import Steps, choose, left_out
+from sweep.calibration.runs import PLAN, Steps, choose, fit_runs, left_out
 from sweep.validation.devices import hardware_of
 from sweep.validation.simulation import seconds_on
 from sweep.validation.table import COMMITTED, read_table

@@ -12,8 +12,8 @@ import pytest
 
 from sim_core import SimError, SpecError, cache_dir
 from sweep.execution import run_sweep
+from sweep.executors import InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, opened, with_own_token
-from sweep.executors.inline import InlineExecutor
 from sweep.folder import folder_at
 from sweep.preparation import Prepared
 from sweep.slices import Receipt, SliceQueue, SliceTask

@@ -18,7 +18,7 @@ from sweep.ranking import rank
 from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.store import Store
 from tests.sweep.commands import sweep
-from tests.sweep.conftest import rows
+from tests.sweep.conftest import files_of, rows
 from tests.sweep.fault_proxy import faulty
 
 
@@ -88,7 +88,7 @@ def test_a_file_stays_small_enough_for_one_put(
 ) -> None:
     one, split = (filled(Store(directory=tmp_path / name), prepared, *range(0, 300, 20)) for name in ("one", "split"))
     compact(one)
-    monkeypatch.setattr("sweep.compaction.MOST_BYTES", one.files()[0].stat().st_size - 1)
+    monkeypatch.setattr("sweep.compaction.MOST_BYTES", files_of(one)[0].stat().st_size - 1)
     assert compact(split) == (13, 3)
     assert split.slices() == [Slice(0, 120), Slice(120, 240), Slice(260, 280)]
     assert compact(split) == (3, 3)

@@ -19,7 +19,7 @@ from sweep.compare.comparison import QUANTILES, compare
 from sweep.compare.report import markdown, percent, plan_text, sections
 from sweep.compare.result import Comparison
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.slice_file import sealed_text
 from sweep.spec import load_spec

@@ -10,7 +10,7 @@ import pytest
 from sim_core import SpecError
 from sweep.conditions import FUNCTIONS, MOST_CHARACTERS, check_condition, locked_down
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import rank
 from sweep.spec import load_spec

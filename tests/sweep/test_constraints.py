@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from sim_core import SpecError
-from sweep.constraints import satisfied
+from sweep.conditions import satisfied
 from sweep.evaluation import evaluate
 from sweep.preparation import prepare
 from sweep.spec import load_spec

@@ -19,10 +19,9 @@ from sweep.selection import CHOSEN
 from sweep.show.error_bars import print_error_bars
 from sweep.uncertainty.evidence import Basis, Differences, Spread
 from sweep.uncertainty.judging import judge
-from sweep.uncertainty.own_runs import names_plans, read_steps
-from sweep.validation.residuals import own_runs
+from sweep.validation.error_bars import own_runs
 from sweep.validation.simulation import Run
-from sweep.validation.table import Row
+from sweep.validation.table import Row, names_plans, read_steps
 
 N = 3000
 AXES = ["tp", "pp", "micro_batch", "bucket_bytes", "overlap_tp", "hardware"]
@@ -162,6 +161,9 @@ def test_a_file_of_own_runs(tmp_path: Path) -> None:
         ("plan\n1\n", "expected plan and step_time_s or iter_ms"),
         ("plan,iter_ms\n", "no runs"),
         ("plan,iter_ms\n1\n", "2: cells: found 1, expected 2"),
+        ('plan,note,iter_ms\n1,"two\nlines",5\n2,,0\n', "4: iter_ms: found '0'"),
+        ('plan,iter_ms\n1,"2"x\n', "2: not a CSV row"),
+        ("plan,iter_ms\n1,2\n3,\0\n", "3: not text: found a null byte"),
         ("plan,iter_ms\n-1,5\n", "2: plan: found '-1'"),
         ("plan,iter_ms\n1,fast\n", "2: iter_ms: found 'fast'"),
         ("plan,step_time_s\n1,0\n", "2: step_time_s: found '0'"),

@@ -18,9 +18,8 @@ import pyarrow as pa
 import pytest
 
 from sim_core import SimError, SpecError
-from sweep.executors import Executor
+from sweep.executors import Executor, InlineExecutor
 from sweep.executors.choice import Kind, opened
-from sweep.executors.inline import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.executors.ray import RayExecutor
 from sweep.folder import folder_at

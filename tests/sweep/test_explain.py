@@ -16,9 +16,9 @@ from sweep.explaining.explanation import Explanation, difference, explain
 from sweep.explaining.within import within
 from sweep.one_plan import plans_of, prepare_plan, row_of
 from sweep.ranking import rank
-from sweep.reopening import Reopened, plan_number, reopened, stored_row
+from sweep.reopening import Reopened, plan_number, reopened
 from tests.sweep.commands import sweep
-from tests.sweep.conftest import spec_in
+from tests.sweep.conftest import spec_in, stored_row
 
 SPEC: dict[str, Any] = {
     "name": "tiny",
@@ -209,8 +209,7 @@ def test_the_command_prints_and_writes_json(opened: Reopened) -> None:
         assert words in told.stdout
     plain = json.loads(sweep("explain", opened.folder, "best", "--json").stdout)
     assert plain["plan"] == plan_number(opened, "best")
-    stored = stored_row(opened, plain["plan"])
-    assert stored is not None
+    stored = stored_row(opened.folder, plain["plan"])
     assert plain["row"]["step_time_s"] == stored["step_time_s"]
     assert len(plain["stages"]) == plain["row"]["pp"]
 

@@ -59,7 +59,7 @@ def test_rows_that_cannot_be_ranked_are_counted_by_reason(results: MakeResults, 
 
 def test_a_condition_that_is_unknown_of_a_row_leaves_it_out(results: MakeResults) -> None:
     """A row whose condition is neither true nor false is filtered; a refused one keeps its reason whatever it says."""
-    rows = [{"peak_memory_bytes": 5.0}, {"peak_memory_bytes": 9.0}, {"peak_memory_bytes": None}, refused("a")]
+    rows: Rows = [{"peak_memory_bytes": 5.0}, {"peak_memory_bytes": 9.0}, {"peak_memory_bytes": None}, refused("a")]
     found = rank(results(rows), by="step_time", per=[], where="peak_memory_bytes < 7")
     assert (found.ranked, found.filtered, found.reasons) == (1, 2, {"a": 1})
     assert plans(found) == [0]

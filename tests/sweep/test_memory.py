@@ -9,8 +9,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from sweep.executors import InlineExecutor
 from sweep.executors.choice import Kind, opened
-from sweep.executors.inline import InlineExecutor
 from sweep.folder import folder_at
 from sweep.preparation import Prepared
 from sweep.slice_file import Slice

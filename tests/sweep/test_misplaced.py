@@ -15,7 +15,7 @@ from sweep.api import load
 from sweep.compaction import compact
 from sweep.compare.comparison import compare
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import objectives_of, rank
 from sweep.search.objective import Objective

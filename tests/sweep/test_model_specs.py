@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from sweep.compare.changes import input_changes
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
 from sweep.spec import load_spec
+from tests.sweep.commands import sweep
 from tests.sweep.conftest import MODEL, SpecWriter, spec_in
 
 
@@ -27,11 +26,6 @@ def prepared_of(path: Path, *sets: str) -> Prepared:
 def rows_of(prepared: Prepared) -> list[dict[str, Any]]:
     batch = evaluate(prepared.sweep, np.arange(prepared.sweep.space.count))
     return [dict(row) for row in pa.Table.from_batches([batch]).to_pylist()]
-
-
-def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sweep", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture
@@ -259,10 +253,10 @@ def test_one_plan_of_a_model_from_the_command_line() -> None:
 
 def test_a_model_is_run_ranked_compared_and_not_exported(small: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    assert sweep("run", small, "--out", first, "--workers", 1).returncode == 0
-    again = sweep("run", small, "--out", first, "--workers", 1)
+    assert sweep("run", small, "--out", first, "--workers", 0).returncode == 0
+    again = sweep("run", small, "--out", first, "--workers", 0)
     assert (again.returncode, "240 plans in" in again.stdout) == (0, False)
-    assert sweep("run", small, "--out", second, "--workers", 1, "--set", "model.layers=16").returncode == 0
+    assert sweep("run", small, "--out", second, "--workers", 0, "--set", "model.layers=16").returncode == 0
     ranked = sweep("rank", first, "--columns", "all", "--format", "json", "--top", 1)
     assert {"mfu", "measured_share", "peak_memory_bytes"} <= set(json.loads(ranked.stdout)[0])
     on_its_side = sweep("rank", first, "--columns", "all", "--top", 2).stdout

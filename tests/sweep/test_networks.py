@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweep.validation.networks import Network, read_network
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.table import NotSimulated
 
 STATED = [
     # as benchmark submissions write them: a list of NICs by purpose

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from sim_core import PARTS, SpecError
 from sweep.api import run
 from sweep.error_bars import COLUMNS as BARS
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import rank
 from sweep.show.ranked import print_ranking
@@ -32,13 +31,13 @@ from sweep.spec import load_spec
 from sweep.store import MANIFEST, Store
 from tests.conftest import EXAMPLES
 from tests.sweep.commands import sweep
-from tests.sweep.conftest import rows
+from tests.sweep.conftest import files_of, rows
 
 ROWS = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sample of the GPT-7B example."""
     out = tmp_path_factory.mktemp("results")
     spec = EXAMPLES / "gpt7b.yaml"
@@ -136,7 +135,7 @@ def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:
 def test_an_unfinished_sweep_is_ranked_and_said_to_be_unfinished(results: Path, tmp_path: Path) -> None:
     out = tmp_path / "part"
     shutil.copytree(results, out)
-    files = Store(directory=out).files()
+    files = files_of(Store(directory=out))
     files[0].unlink()
     found = rank(out)
     assert found.missing == 6000 - found.total > 0
@@ -147,7 +146,7 @@ def test_an_unfinished_sweep_is_ranked_and_said_to_be_unfinished(results: Path, 
 def test_a_damaged_slice_is_one_line(results: Path, tmp_path: Path) -> None:
     out = tmp_path / "damaged"
     shutil.copytree(results, out)
-    Store(directory=out).files()[0].write_bytes(b"PAR1 no more")
+    files_of(Store(directory=out))[0].write_bytes(b"PAR1 no more")
     told = sweep("rank", out)
     assert told.returncode == 1
     assert told.stderr.count("\n") == 1
@@ -255,7 +254,7 @@ def test_the_utilisation_is_unknown_where_the_layers_are_changed(tmp_path: Path)
 
 
 @pytest.fixture(scope="module")
-def alike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Llama 3 8B, where the size of a bucket often makes no difference."""
     out = tmp_path_factory.mktemp("alike")
     spec = out / "alike.yaml"

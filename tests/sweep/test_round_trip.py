@@ -25,11 +25,12 @@ from sweep.document import _model_in
 from sweep.explaining.plan import sweep_around
 from sweep.failures import LLAMA_3, RESTART_S, TECTONIC
 from sweep.preparation import Prepared, prepare
-from sweep.reopening import plan_number, reopened, stored_row
+from sweep.reopening import plan_number, reopened
 from sweep.spec import FIELDS, SweepSpec, load_spec, stored_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES, GPT7B
 from tests.sweep.commands import sweep
+from tests.sweep.conftest import stored_row
 
 WORKLOADS = EXAMPLES / "workloads"
 TABLE = "gpt2_large_layer0.optable.tsv"
@@ -214,8 +215,7 @@ def test_every_command_takes_a_result_of_every_section(what: str, tmp_path: Path
     assert opened.spec == load_spec(path)
     assert opened.notes == ()
     number = plan_number(opened, "best")
-    row = stored_row(opened, number)
-    assert row is not None
+    row = stored_row(opened.folder, number)
     (around,) = sweep_around(opened, number, row, [{"device_speed": 1.0}]).sweep.space.axes
     assert around.size == 1
     for arguments in (

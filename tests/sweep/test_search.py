@@ -14,19 +14,19 @@ import yaml
 
 from sim_core import SpecError
 from sweep.evaluation import evaluate
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import rank
-from sweep.search.ahead import Ahead, promise_of
-from sweep.search.frontier import Frontier
+from sweep.search.ahead import Ahead, Frontier, promise_of
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.slices import Receipt, SliceQueue, SliceTask
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
-from tests.sweep.test_execution import call
+from tests.sweep.conftest import files_of
+from tests.sweep.test_execution import here
 
 MOE = EXAMPLES / "workloads" / "moe8x_wd16_tp1_pp4_exp2_expNum8_l8_bs1_rank0.trace.txt"
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -125,7 +125,7 @@ def searched(prepared: Prepared, objective: Objective, folder: Path, workers: in
     executor = LocalExecutor(workers) if workers else InlineExecutor()
     prepared = as_search(prepared, objective)
     answer = run_search(prepared, objective, store, executor)
-    table = pa.concat_tables([pa.parquet.read_table(path) for path in store.files()])
+    table = pa.concat_tables([pa.parquet.read_table(path) for path in files_of(store)])
     counts = store.counted()["plans"]
     assert sum(counts.values()) + len(table) == prepared.sweep.space.count == answer.plans
     assert answer.simulated <= answer.plans * 2
@@ -179,7 +179,7 @@ def test_an_interrupted_search_goes_on_and_any_executor_finds_the_same(larger: P
     expected = exhaustive(prepared, objective)
     with pytest.raises(KeyboardInterrupt):
         run_search(as_search(prepared, objective), objective, Store(directory=tmp_path / "a"), Stopped())
-    assert len(Store(directory=tmp_path / "a").files()) == 1
+    assert len(files_of(Store(directory=tmp_path / "a"))) == 1
     assert searched(prepared, objective, tmp_path / "a") == expected
     assert searched(prepared, objective, tmp_path / "b", workers=2) == expected
 
@@ -195,19 +195,19 @@ def test_few_plans_are_simulated(larger: Path, tmp_path: Path) -> None:
 
 def test_a_search_is_a_result_like_any_other(larger: Path, tmp_path: Path) -> None:
     out, run = tmp_path / "out", tmp_path / "run"
-    text = call("search", larger, "--out", out, "--workers", 0, "--best", 3)
+    text = here("search", larger, "--out", out, "--workers", 0, "--best", 3)
     assert "the bounds of the others prove that they are worse" in text
     assert "Incomplete" not in text
-    assert "4,608 plans searched" in call("search", larger, "--out", out, "--workers", 0, "--best", 3)
-    call("run", larger, "--out", run, "--workers", 0, "--top", 0)
+    assert "4,608 plans searched" in here("search", larger, "--out", out, "--workers", 0, "--best", 3)
+    here("run", larger, "--out", run, "--workers", 0, "--top", 0)
     ours, theirs = rank(out, top=3).rows, rank(run, top=3).rows
     assert ours.select(["plan", "step_time_s"]) == theirs.select(["plan", "step_time_s"])
     assert rank(out).total == rank(run).total
-    assert call("rank", out, "--top", 3, "--format", "csv") == call("rank", run, "--top", 3, "--format", "csv")
-    call("compact", out)
+    assert here("rank", out, "--top", 3, "--format", "csv") == here("rank", run, "--top", 3, "--format", "csv")
+    here("compact", out)
     assert rank(out).total == rank(run).total
-    assert "holds results of another sweep" in call("search", larger, "--out", out, "--workers", 0, expect=1)
-    assert "--out: found ''" in call("search", larger, "--out", "", expect=1)
+    assert "holds results of another sweep" in here("search", larger, "--out", out, "--workers", 0, expect=1)
+    assert "--out: found ''" in here("search", larger, "--out", "", expect=1)
     manifest = Store(directory=out).provenance()
     assert manifest is not None
     assert manifest["search"]["best"] == 3
@@ -220,6 +220,7 @@ def test_an_objective_that_no_bound_bounds_is_refused() -> None:
     Objective(column="peak_memory_bytes", descending=False, per=(), best=1)
 
 
+@pytest.mark.filterwarnings("error")
 def test_plans_that_never_end_are_searched_without_a_warning(tmp_path: Path) -> None:
     """GPUs that fail so often that nothing is left of the work: no number of days is enough for any plan."""
     spec = {
@@ -233,7 +234,7 @@ def test_plans_that_never_end_are_searched_without_a_warning(tmp_path: Path) -> 
         "objectives": [{"minimize": "training_days"}],
     }
     (tmp_path / "never.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    assert "Warning" not in call("search", tmp_path / "never.yaml", "--out", tmp_path / "out", "--workers", 0)
+    assert "Warning" not in here("search", tmp_path / "never.yaml", "--out", tmp_path / "out", "--workers", 0)
     assert set(rank(tmp_path / "out").rows["training_days"].to_pylist()) == {np.inf}
 
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from sweep.preparation import Prepared, prepare
+from sweep.search.ahead import Frontier
 from sweep.search.blocks import blocks_of
 from sweep.search.candidates import search_blocks
-from sweep.search.frontier import Frontier
 from sweep.search.objective import Objective
 from sweep.slice_file import Slice
 from sweep.spec import load_spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from sim_core import SpecError
 from sweep.columns import describe_rows
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.preparation import prepare
 from sweep.ranking import rank
 from sweep.reopening import Reopened, reopened
@@ -31,7 +30,7 @@ fixed: {all_gpus: 64, global_batch: 128}
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reopened]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Reopened:
     folder = tmp_path_factory.mktemp("small")
     (folder / "small.yaml").write_text(SPEC, encoding="utf-8")
     store = Store(directory=folder / "result")

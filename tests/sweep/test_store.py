@@ -21,7 +21,7 @@ from sweep.ranking import rank
 from sweep.slice_file import Slice, encoded, sealed_text
 from sweep.spec import load_spec
 from sweep.store import MANIFEST, OLD_MANIFEST, Store, newest
-from tests.sweep.conftest import SpecWriter, rows
+from tests.sweep.conftest import SpecWriter, files_of, rows
 
 
 def main(*arguments: object) -> int:
@@ -66,7 +66,7 @@ def test_slices_of_another_size_that_overlap_are_left_out_then_dropped(store: St
     put(store, prepared, (0, 50), (30, 60), (50, 80))
     assert store.slices() == [Slice(0, 50), Slice(50, 80)]
     assert store.drop_damaged(prepared.sweep.identity) == []
-    assert sorted(path.name for path in folder(store).glob("*.parquet")) == sorted(path.name for path in store.files())
+    assert sorted(path.name for path in folder(store).glob("*.parquet")) == sorted(path.name for path in files_of(store))
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise", "foreign", "short"])
@@ -149,7 +149,7 @@ def test_a_result_of_an_earlier_version_is_read_and_resumed(write_spec: SpecWrit
     assert store.provenance() == held
     assert store.started_s() == pytest.approx((out / OLD_MANIFEST).stat().st_mtime)
     assert rank(out).total == len(whole)
-    store.files()[0].unlink()
+    files_of(store)[0].unlink()
     assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
     assert rows(out).equals(whole)
     assert (store.provenance(), (out / OLD_MANIFEST).exists()) == (held, False)
@@ -157,7 +157,7 @@ def test_a_result_of_an_earlier_version_is_read_and_resumed(write_spec: SpecWrit
 
 def test_a_file_says_by_itself_what_it_was_made_from(store: Store, prepared: Prepared) -> None:
     put(store, prepared, (0, 5))
-    told = json.loads(pq.read_metadata(store.files()[0]).metadata[b"sweep.provenance"])
+    told = json.loads(pq.read_metadata(files_of(store)[0]).metadata[b"sweep.provenance"])
     assert told["spec"]["axes"]["tp"] == [1, 2, 4, 8, 16]
     assert told["model"] == prepared.provenance["model"]
     assert told["hardware"][0]["name"] == "H100-SXM"
@@ -317,7 +317,7 @@ def test_what_rank_calls_damaged_the_same_run_computes_again(write_spec: SpecWri
     spec, out = write_spec(axes={"tp": [1, 2, 4], "ga": [1, 4]}), tmp_path / "out"
     assert main("run", spec, "--workers", 0, "--out", out, "--top", 0) == 0
     whole = rows(out)
-    (path,) = Store(directory=out).files()
+    (path,) = files_of(Store(directory=out))
     data = path.read_bytes()
     for bit in range(40, 8 * len(data), 8 * len(data) // 6):
         path.write_bytes(flipped(data, bit))

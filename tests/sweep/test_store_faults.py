@@ -11,8 +11,7 @@ import pytest
 
 from sim_core import SpecError
 from sweep import patience
-from sweep.folder import Folder, folder_at
-from sweep.patience import StoreUnavailable, advice, patiently
+from sweep.folder import Folder, StoreUnavailable, advice, folder_at, patiently
 from sweep.ranking import rank
 from sweep.slice_file import Slice
 from sweep.slices import MOST_LEFT

@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from sim_core import Model, SimError, read_stack
+from sweep.validation import figures
 from sweep.validation.devices import hardware_of, network_of, preset_of
-from sweep.validation.figures import rankings
-from sweep.validation.margins import worse
-from sweep.validation.models import model_of
-from sweep.validation.needs import check_needs
-from sweep.validation.reasons import NotSimulated
+from sweep.validation.figures import rankings, worse
+from sweep.validation.models import check_needs, model_of
 from sweep.validation.simulation import Run, run_rows
 from sweep.validation.stacks import dispatcher_of, layer_split, stack_of
-from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, Row, read_table
+from sweep.validation.table import COMMITTED, COUNTS, QUALITIES, NotSimulated, Row, read_table
 from tests.sweep.commands import sweep
 
 RUN = {
@@ -264,23 +262,20 @@ def test_a_plan_measured_twice_is_one_plan() -> None:
 
 
 def test_worse_figures_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from sweep.validation import margins
-    from sweep.validation.figures import figures
-
-    now = figures(run_rows([row(), row(tp="4", iter_ms="1000")]))
-    monkeypatch.setattr(margins, "RECORDED", tmp_path / "recorded.json")
-    margins.record(now)
+    now = figures.figures(run_rows([row(), row(tp="4", iter_ms="1000")]))
+    monkeypatch.setattr(figures, "RECORDED", tmp_path / "recorded.json")
+    figures.record(now)
     assert worse(now) == []
-    recorded = json.loads(margins.RECORDED.read_text())
+    recorded = json.loads(figures.RECORDED.read_text())
     recorded[0]["mape"] -= 0.6
-    margins.RECORDED.write_text(json.dumps(recorded))
+    figures.RECORDED.write_text(json.dumps(recorded))
     (line,) = worse(now)
     assert "mape" in line
     recorded[0] |= {"mape": now[0].mape, "oom_precision": 0.0}
-    margins.RECORDED.write_text(json.dumps(recorded))
+    figures.RECORDED.write_text(json.dumps(recorded))
     assert worse(now) == [], "a run was called out of memory once, and none is now"
     recorded[0]["simulated"] = 3
-    margins.RECORDED.write_text(json.dumps(recorded))
+    figures.RECORDED.write_text(json.dumps(recorded))
     assert worse(now) == ["mine, H100-80GB-SXM: simulated 2, recorded 3"]
 
 

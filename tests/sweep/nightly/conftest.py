@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from sim_core import hardware_yaml, read_hardware
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.folder import folder_at
 from sweep.nightly.night import Outcome, Runtime, run_night
 from sweep.nightly.nights import Night, Nights

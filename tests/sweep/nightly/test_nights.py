@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sim_core import SpecError
 from sweep.compare.comparison import compare
 from sweep.execution import run_sweep
-from sweep.executors.inline import InlineExecutor
+from sweep.executors import InlineExecutor
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
 from sweep.preparation import prepare

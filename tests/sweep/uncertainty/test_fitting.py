@@ -7,11 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweep.uncertainty.differences import fit_differences, holds
-from sweep.uncertainty.evidence import DENSE, EXPERTS, RANGE, Evidence, record, recorded
-from sweep.uncertainty.fitting import coverage, fit, fit_moves, spreads
-from sweep.uncertainty.quantiles import t3_cdf, t3_quantile, weighted
-from sweep.uncertainty.residuals import Pairs, Residuals, pairs_of
+from sweep.uncertainty.evidence import DENSE, EXPERTS, RANGE, Evidence, record, recorded, t3_cdf, t3_quantile
+from sweep.uncertainty.fitting import (
+    Pairs,
+    Residuals,
+    coverage,
+    fit,
+    fit_differences,
+    fit_moves,
+    holds,
+    pairs_of,
+    spreads,
+    weighted,
+)
 
 
 def drawn(generator: np.random.Generator, sets: int, runs: int, between: float, within: float, experts: int = 0) -> Residuals:

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sweep.uncertainty.distance import coordinates, distances
 from sweep.uncertainty.evidence import MOVED, RESIZED, Basis, Differences, Spread, basis_of, recorded_moves
-from sweep.uncertainty.judging import OwnRuns, judge, widest
+from sweep.uncertainty.judging import OwnRuns, coordinates, distances, judge, widest
 from sweep.uncertainty.measuring import advise
 
 SPREAD = Spread(low=-0.1, middle=0.02, high=0.3, between=0.06, within=0.1, runs=400, sets=12)
