@@ -155,7 +155,8 @@ def _numba() -> Any:
     setattr(numba.config, "CACHE_DIR", str(_version_dir()))  # noqa: B010
     locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
     setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
-    import sim_core.vector_code  # noqa: F401 (what it says to numba)
+    import sim_core.reference_code
+    import sim_core.vector_code  # noqa: F401 (what they say to numba)
 
     return numba
 
