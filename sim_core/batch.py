@@ -24,7 +24,6 @@ from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, LAUNCH_S,
 from sim_core.planning.columns import Plans, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
-from sim_core.references import reference
 from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
 from sim_core.step.beside import cost_last_backwards
 from sim_core.step.gradients import reduce_gradients
@@ -87,9 +86,7 @@ def run_rows(
     recomputed: Floats,
 ) -> None:
     """Simulate legal plans; consecutive plans with the same schedule share its order of blocks, and run together."""
-    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
-    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
-    together = reference(together)
+    groups, split, blocks = tables.groups, tables.split, tables.blocks
     scratch, kept = together.one, together.kept
     order = scratch.program.order
     begin = 0
@@ -109,8 +106,8 @@ def run_rows(
             lanes = min(end - begin, LANES) if turns > 0 else 1
             streams, crowds = False, False
             for lane in range(lanes):
-                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
-                own = reference(scratch_of(kept, lane))
+                case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
+                own = scratch_of(kept, lane)
                 _begin(case, own)
                 streams, crowds = streams or own.program.shares[STREAMS] == 1, crowds or own.program.shares[MESSAGES] == 1
                 if turns > 0:
@@ -122,8 +119,7 @@ def run_rows(
             else:
                 ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
             for lane in range(lanes):
-                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
-                own = reference(scratch_of(kept, lane))
+                case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
                 if turns > 0:
                     take(together.lanes, lane, pp, cells, rounds, apart, scratch.times)
                     if streams or crowds:

@@ -22,9 +22,8 @@ class Reference(types.Type):
         super().__init__(name=f"{of.instance_class.__name__}_{digest}")
 
     def field(self, name: str) -> Any:
-        """The type of a field; of a named tuple: a reference to it."""
-        kind = self.of.types[self.of.fields.index(name)]
-        return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+        """The type of a field."""
+        return self.of.types[self.of.fields.index(name)]
 
 
 @register_model(Reference)
@@ -55,11 +54,14 @@ class _Fields(AttributeTemplate):
     key = Reference
 
     def generic_resolve(self, kind: Any, name: str) -> Any:
-        return kind.field(name) if name in kind.of.fields else None
+        if name not in kind.of.fields:
+            return None
+        field = kind.field(name)
+        return Reference(field) if isinstance(field, types.BaseNamedTuple) else field
 
 
 @lower_getattr_generic(Reference)
 def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     pointer = cgutils.gep_inbounds(builder, value, 0, kind.of.fields.index(name))
     field = kind.field(name)
-    return pointer if isinstance(field, Reference) else impl_ret_borrowed(context, builder, field, builder.load(pointer))
+    return pointer if isinstance(field, types.BaseNamedTuple) else impl_ret_borrowed(context, builder, field, builder.load(pointer))
