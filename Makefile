@@ -50,8 +50,10 @@ validation: $(READY)  ## record the figures anew and remake docs/validation.md
 	$(BIN)/sweep validate --record
 	$(BIN)/python benchmarks/validation_page.py
 
-reference: $(READY)  ## remake docs/commands.md from the commands
+reference: $(READY)  ## remake what is made from the code: pages of commands, rooms and axes, the columns of plans
+	$(BIN)/python -m benchmarks.plan_fields
 	$(BIN)/python benchmarks/commands_page.py
+	$(BIN)/python benchmarks/rooms_page.py
 
 bench: $(READY)  ## the measured claims
 	$(BIN)/python -m benchmarks.bench

@@ -56,19 +56,13 @@ from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.reading import model_names, read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import Stack, read_stack, stack_names
-from sim_core.planning.building import DEFAULTS as PLAN_DEFAULTS
-from sim_core.planning.building import checkpointing_codes, plans, sends_in_background, split_codes, split_text
-from sim_core.planning.columns import (
-    CHECKPOINTING,
-    CP_COMM_TYPES,
-    DISPATCHERS,
-    FIDELITIES,
-    PRECISIONS,
-    SPLITS,
-    Plans,
-    slice_plans,
-)
-from sim_core.planning.imbalance import imbalance_codes
+from sim_core.planning.building import plans, sends_in_background
+from sim_core.planning.columns import CHECKPOINTING, FIDELITIES, SPLITS, Plans, slice_plans
+from sim_core.planning.fields import ALTERNATIVES
+from sim_core.planning.fields import DEFAULTS as PLAN_DEFAULTS
+from sim_core.planning.fields import FIELDS as PLAN_FIELDS
+from sim_core.planning.fields import Field as PlanField
+from sim_core.planning.labels import checkpointing_codes
 from sim_core.planning.legality import (
     EXPLANATIONS,
     FIRST_FAILURE,
@@ -141,8 +135,6 @@ from sim_core.workloads.workload import (
 __all__ = [
     "BOUNDS",
     "CHECKPOINTING",
-    "CP_COMM_TYPES",
-    "DISPATCHERS",
     "EXPLANATIONS",
     "FIDELITIES",
     "FASTER",
@@ -156,8 +148,10 @@ __all__ = [
     "METRICS",
     "PARTS",
     "PLAIN_PYTHON",
+    "ALTERNATIVES",
     "PLAN_DEFAULTS",
-    "PRECISIONS",
+    "PLAN_FIELDS",
+    "PlanField",
     "PRECISION_NAMES",
     "REASON",
     "REASONS",
@@ -213,7 +207,6 @@ __all__ = [
     "read_calibrated",
     "checkpointing_codes",
     "ignored_columns",
-    "imbalance_codes",
     "collective_seconds",
     "compile_steps",
     "compile_tables",
@@ -274,8 +267,6 @@ __all__ = [
     "simulate",
     "slice_plans",
     "short",
-    "split_codes",
-    "split_text",
     "source_hash",
     "source_hashes",
     "suggest_model",

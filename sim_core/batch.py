@@ -21,7 +21,7 @@ from sim_core.engine.split_events import pairs_s
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, LAUNCH_S, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
-from sim_core.planning.columns import Plans, by_order, plan_at
+from sim_core.planning.columns import Plans, alike_in_order, by_order, plan_at
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
@@ -93,7 +93,7 @@ def run_rows(
     while begin < len(rows):
         i = rows[begin]
         end = begin + 1
-        while end < len(rows) and _alike(plans, i, rows[end]):
+        while end < len(rows) and alike_in_order(plans, i, rows[end]):
             end += 1
         schedule, pp, vpp, ga = plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i]
         cells, rounds, apart = pp * chunks_of(schedule, vpp), rounds_of(schedule, ga), SPLITS[schedule]
@@ -130,16 +130,6 @@ def run_rows(
                     own.sums[STEP_TIME] = np.nan
                 _keep(plans, rows[begin + lane], own, again, reason, metrics, recomputed)
             begin += lanes
-
-
-@inner_kernel
-def _alike(plans: Plans, i: int, k: int) -> bool:
-    """Whether two plans have the same order of blocks, and send alike."""
-    if plans.schedule[i] != plans.schedule[k] or plans.pp[i] != plans.pp[k] or plans.vpp[i] != plans.vpp[k]:
-        return False
-    if plans.ga[i] != plans.ga[k] or plans.microbatch_group_size[i] != plans.microbatch_group_size[k]:
-        return False
-    return bool(plans.overlap_pp[i] == plans.overlap_pp[k] and plans.post_validation[i] == plans.post_validation[k])
 
 
 @inner_kernel

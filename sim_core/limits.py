@@ -14,20 +14,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-_GROUP: Final = 2**16
-_LAYERS: Final = 2**20
-_STEP: Final = 2**24
+MOST_RANKS: Final = 2**16
+MOST_LAYERS: Final = 2**20
+MOST_IN_STEP: Final = 2**24
+MOST_BYTES: Final = 2**40
 
 LARGEST: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("tp", "cp", "cp_a2a_size", "pp", "vpp", "ep", "straggler_stage"), _GROUP),
-    **dict.fromkeys(("layers", "micro_batch", "checkpoint_layers", "prefetch_layers", "experts"), _LAYERS),
-    **dict.fromkeys(("dp", "dp_shard", "ga", "microbatch_group_size", "global_batch"), _STEP),
+    **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), MOST_RANKS),
+    **dict.fromkeys(("layers", "micro_batch", "experts"), MOST_LAYERS),
+    **dict.fromkeys(("dp", "ga", "global_batch"), MOST_IN_STEP),
     "all_gpus": 2**40,
     "step": 2**20,
-    "bucket_bytes": 2**40,
     **dict.fromkeys(("sequence", "ffn", "heads"), 2**31 - 1),
 }
-"""The largest value by name; the least is 1, or 0 for a number that may be absent."""
+"""The largest value of what files and models may give, by name; the least is 1. Fields that only plans have bound themselves in
+their rows (planning/fields.py)."""
 
 
 def gpus_of(dp: npt.NDArray[np.int64], model_parallel: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

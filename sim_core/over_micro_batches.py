@@ -9,8 +9,7 @@ from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareTable
 from sim_core.planning.columns import Plans, replicas, slice_plans
-from sim_core.planning.legality import MAX_BATCH
-from sim_core.planning.micro_batches import PIPELINE, micro_batches_unfit
+from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
 from sim_core.simulator import legality
 from sim_core.workloads.workload import Workload
 
@@ -21,10 +20,10 @@ Ints = npt.NDArray[np.int64]
 def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints) -> Ints:
     """The reason of each plan with each number of micro-batches in `ga`, [n, m], as `legality` gives it.
 
-    `ga` decides a reason by the rules of planning/micro_batches.py, by the micro-batches that fill a pipeline (peak memory),
+    `ga` decides a reason by the rules of `micro_batches_unfit`, by the micro-batches that fill a pipeline (peak memory),
     and by a global batch that is too large. Where all of these agree, one number stands for the others.
     """
-    kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in PIPELINE]))
+    kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in BESIDE_GA]))
     kinds, numbers = len(first), np.arange(len(ga))
     if (replicas(plans).astype(np.float64) * plans.micro_batch * ga.max() > MAX_BATCH).any():
         alike = np.tile(numbers, (kinds, 1))

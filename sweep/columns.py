@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import FIDELITIES, HARDWARE_KEYS, MEMORY, METRICS, PARTS, Plans, SpecError, nearest, quantity
+from sim_core import HARDWARE_KEYS, MEMORY, METRICS, PARTS, PlanField, Plans, SpecError, nearest, quantity
 from sweep.budget import COSTS
 from sweep.failures import GOODPUT
-from sweep.space import SWITCH_COLUMNS, UNUSUAL, WORD_COLUMNS, Space, number_axes, product, ratio_columns, to_plans
-from sweep.spec import LABELS, WORDS
+from sweep.space import Space, has_simai, number_axes, product, to_plans
+from sweep.spec import FIELDS
 from sweep.stragglers import TAIL
 
 Ints = npt.NDArray[np.int64]
 
-PLAN_NUMBERS: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch", "bucket_bytes")
 RATES: Final = ("samples_per_s", "tokens_per_s", "gpu_s_per_sample")
 UTILISATION: Final = ("mfu", "hfu", "tflops_per_gpu", "tokens_per_s_per_gpu", "measured_share")
 DEVICE_MEMORY: Final = "device_memory_bytes"
@@ -31,37 +30,15 @@ SHORTER: Final = (
 """Columns in proportion to the time of a step of a plan, or to its inverse."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
-    "cp": pa.int64(),
-    "cp_comm_type": _WORD,
-    "cp_a2a_size": pa.int64(),
-    "precision": _WORD,
-    "dispatcher": _WORD,
-    "overlap_shared_experts": pa.bool_(),
-    "layers": pa.int64(),
-    "sequence": pa.int64(),
-    "experts": pa.int64(),
-    "microbatch_group_size": pa.int64(),
-    "post_validation": pa.bool_(),
-    "gradient_precision": _WORD,
-    "expert_imbalance": _WORD,
-    "straggler_stage": pa.int64(),
-    "straggler_factor": pa.float64(),
-    "device_speed": pa.float64(),
-    "sharding": _WORD,
-    "dp_shard": pa.int64(),
-    "reshard_after_forward": pa.bool_(),
-    "prefetch_layers": pa.int64(),
+    **{"number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64()},
+    **{"word": _WORD, "label": _WORD},
 }
-
-_TEXTS: Final = tuple(name for name in LABELS if name not in UNUSUAL)
+"""Types of the columns of plan fields, by kind."""
 
 
 SHORT_NAMES: Final = {
     "step": "step_time_s",
-    "gpus": "all_gpus",
-    "mbs": "micro_batch",
-    "batch": "global_batch",
-    "ckpt": "checkpointing",
+    **{field.heading: name for name, field in FIELDS.items() if field.heading},
     "samples/s": "samples_per_s",
     "tokens/s": "tokens_per_s",
     "gpu-s/sample": "gpu_s_per_sample",
@@ -112,16 +89,19 @@ def names_of_hardware(columns: Sequence[str]) -> list[str]:
 def result_schema(space: Space) -> pa.Schema:
     """Columns of the result, without provenance."""
     fields = [pa.field("plan", pa.int64(), nullable=False)]
-    fields += [pa.field(name, pa.int64(), nullable=False) for name in PLAN_NUMBERS]
-    fields += [pa.field(name, _WORD, nullable=False) for name in (*WORD_COLUMNS, *_TEXTS)]
-    fields += [pa.field(name, pa.bool_(), nullable=False) for name in SWITCH_COLUMNS]
-    fields += [pa.field(name, pa.float64(), nullable=False) for name in ratio_columns(space)]
-    fields += [pa.field(name, _KIND[name], nullable=False) for name in UNUSUAL if name in space.named]
+    fields += [pa.field(field.name, _KIND[field.kind], nullable=False) for field in plan_columns(space)]
     fields += [pa.field("hardware", _WORD, nullable=False)]
     fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(space.labels)]
     fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
     fields += [pa.field(name, pa.float64()) for name in MEASURES]
     return pa.schema(fields)
+
+
+def plan_columns(space: Space) -> list[PlanField]:
+    """Fields of plans with a column each before that of the hardware, in their order; that of the fidelity comes after it."""
+    simai = has_simai(space)
+    others = [field for name, field in FIELDS.items() if name != "fidelity" and (not field.unusual or name in space.named)]
+    return [field for field in others if simai or not field.only_simai]
 
 
 def column_name(label: str) -> str:
@@ -132,32 +112,24 @@ def column_name(label: str) -> str:
 def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: Ints) -> dict[str, pa.Array]:
     """The columns that define the plan of each row: all columns of the schema before the status."""
     dp = plans.all_gpus // (plans.tp * plans.cp * plans.pp)
-    given = plans._asdict() | {
+    values = plans._asdict() | {
         "dp": dp,
         "dp_shard": np.where(plans.dp_shard > 0, plans.dp_shard, dp * plans.cp),
-        "reshard_after_forward": plans.reshard_after_forward == 1,
-        "overlap_shared_experts": plans.overlap_shared_experts == 1,
         "global_batch": columns.get("global_batch", product(product(dp, plans.micro_batch), plans.ga)),
     }
     described = {"plan": pa.array(numbers)}
-    described |= {name: pa.array(given[name]) for name in PLAN_NUMBERS}
-    described |= {name: words(given[name], known) for name, known in WORD_COLUMNS.items()}
-    described |= {name: words(columns[name], space.labels[name]) for name in _TEXTS}
-    described |= {name: pa.array(given[name] == 1) for name in SWITCH_COLUMNS}
-    described |= {name: pa.array(given[name]) for name in ratio_columns(space)}
-    for name in UNUSUAL:
-        if name in space.named:
-            known = space.labels[name] if name in LABELS else WORDS.get(name)
-            codes = columns[name] if name in LABELS else given[name]
-            described[name] = pa.array(codes) if known is None else words(codes, known)
-    if "post_validation" in space.named:
-        described["post_validation"] = pa.array(plans.post_validation == 1)
-    described["fidelity"] = words(plans.fidelity, FIDELITIES)
+    for field in (*plan_columns(space), FIELDS["fidelity"]):
+        if field.codes:
+            described[field.name] = words(columns[field.name], space.labels[field.name])
+        elif field.words:
+            described[field.name] = words(values[field.name], field.words)
+        else:
+            described[field.name] = pa.array(values[field.name] == 1 if field.kind == "switch" else values[field.name])
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):
         unit = HARDWARE_KEYS[column_name(label)][1]
-        values = np.array([quantity(value, unit) for value in space.labels[label]])
-        described[column_name(label)] = pa.array(values[columns[label]])
+        si = np.array([quantity(value, unit) for value in space.labels[label]])
+        described[column_name(label)] = pa.array(si[columns[label]])
     return described
 
 

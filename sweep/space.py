@@ -24,15 +24,12 @@ from sim_core import (
     Plans,
     SpecError,
     Workload,
-    checkpointing_codes,
-    imbalance_codes,
     parse_hardware,
     preset_names,
     read_hardware,
     sends_in_background,
-    split_codes,
 )
-from sweep.spec import FACTORS, FIELDS, LABELS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.spec import FIELDS, SweepSpec, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -41,30 +38,6 @@ MAX_SIZE: Final = 2**62
 _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
 """Keys of a hardware given whole; the last two may be missing."""
 _ROUNDS: Final = 4
-
-UNUSUAL: Final = (
-    "cp",
-    "cp_comm_type",
-    "cp_a2a_size",
-    "sharding",
-    "dp_shard",
-    "reshard_after_forward",
-    "prefetch_layers",
-    "precision",
-    "dispatcher",
-    "overlap_shared_experts",
-    "layers",
-    "sequence",
-    "experts",
-    "microbatch_group_size",
-    "post_validation",
-    "gradient_precision",
-    "expert_imbalance",
-    "straggler_stage",
-    "straggler_factor",
-    "device_speed",
-)
-"""Fields that most sweeps do not set: result columns and `held` values only if the spec sets them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +124,7 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
         rows = values if len(names) > 1 else [[value] for value in values]
         codes: dict[str, Ints] = {}
         for column, name in enumerate(names):
-            codes |= _codes(name, [row[column] for row in rows], labels)
+            codes[name] = _codes(name, [row[column] for row in rows], labels)
         stride //= len(rows)
         axes.append(Axis(codes=codes, size=len(rows), stride=stride))
     held, defaults = _held(spec, workload, labels)
@@ -172,14 +145,18 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
     return space, variants
 
 
-def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> dict[str, Ints]:
-    """The integer columns behind the values of one field."""
-    if name in WORDS:
-        return {name: np.array([WORDS[name].index(str(v)) for v in values], np.int64)}
-    if name in (*LABELS, *RATIOS, *FACTORS) or name.startswith("hardware"):
+def is_labelled(name: str) -> bool:
+    """Whether the codes of a field are indices into the values that its sweep has, which `Space.labels` holds."""
+    return name.startswith("hardware") or FIELDS[name].kind in ("label", "ratio", "factor")
+
+
+def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> Ints:
+    """The codes of the values of one field."""
+    if is_labelled(name):
         labels[name] = tuple(dict.fromkeys(values))
-        return {name: np.array([labels[name].index(v) for v in values], np.int64)}
-    return {name: np.array([int(v) for v in values], np.int64)}
+        return np.array([labels[name].index(value) for value in values], np.int64)
+    codes: Ints = FIELDS[name].codes_of(values)
+    return codes
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
@@ -194,24 +171,20 @@ def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]
         defaults.append("dp: 1")
     stated = " (of the workload file)" if workload.from_file else ""
     simai = "simai" in (spec.fixed.get("fidelity"), *spec.axes.get("fidelity", ()))
-    for name in FIELDS:
+    following = {field.stands_for for name, field in FIELDS.items() if name in {*named, *values}}
+    for name, field in FIELDS.items():
         if name in named or name in values:
             continue
-        if (name == "ga" and {"global_batch"} & (named | set(values))) or name in ("global_batch", "dp"):
-            continue
-        if name == "all_gpus" and "dp" in {*named, *values}:
+        if field.stands_for or name in following:
             continue
         if name == "overlap_pp":
             defaults.append("overlap_pp: true where vpp > 1 (as Megatron)" + _also_in_background(spec))
             continue
         values[name] = own[name] if name in own else PLAN_DEFAULTS[name]
-        if (name in RATIOS and not simai) or name in UNUSUAL:
+        if field.unusual or (field.only_simai and not simai):
             continue
         defaults.append(f"{name}: {str(values[name]).lower()}{stated if name in own else ''}")
-    held: dict[str, int] = {}
-    for name, value in values.items():
-        held |= {key: int(codes[0]) for key, codes in _codes(name, [value], labels).items()}
-    return held, defaults
+    return {name: int(_codes(name, [value], labels)[0]) for name, value in values.items()}, defaults
 
 
 def _also_in_background(spec: SweepSpec) -> str:
@@ -282,35 +255,26 @@ def to_plans(columns: Mapping[str, Ints], space: Space) -> Plans:
     hardware = columns.get("hardware", zeros)
     for name in number_axes(space.labels):
         hardware = hardware * len(space.labels[name]) + columns[name]
-    checkpointing, spans = checkpointing_codes(space.labels["checkpointing"])
-    split, virtual_layers = split_codes(space.labels["layer_split"])
-    derived: dict[str, npt.NDArray[Any]] = {
-        "all_gpus": all_gpus,
-        "ga": ga,
-        "hardware": hardware,
-        "checkpointing": checkpointing[columns["checkpointing"]],
-        "checkpoint_layers": spans[columns["checkpointing"]],
-        "expert_imbalance": imbalance_codes(space.labels["expert_imbalance"])[columns["expert_imbalance"]],
-        "layer_split": split[columns["layer_split"]],
-        "virtual_layers": virtual_layers[columns["layer_split"]],
-        **{name: np.array(space.labels[name], np.float64)[columns[name]] for name in (*RATIOS, *FACTORS)},
-        "overlap_pp": columns.get("overlap_pp", sends_in_background(columns["schedule"], columns["vpp"])),
-    }
-    return Plans(**{name: derived.get(name, columns.get(name, zeros)) for name in Plans._fields})
+    plans: dict[str, npt.NDArray[Any]] = {**columns, "all_gpus": all_gpus, "ga": ga, "hardware": hardware}
+    for name, field in FIELDS.items():
+        if field.codes:
+            coded = field.codes(space.labels[name])
+            plans |= {own: codes[columns[name]] for own, codes in zip((name, *field.beside), coded, strict=True)}
+        elif is_labelled(name):
+            plans[name] = np.array(space.labels[name], np.float64)[columns[name]]
+    if "overlap_pp" not in columns:
+        plans["overlap_pp"] = sends_in_background(columns["schedule"], columns["vpp"])
+    return Plans(**{name: plans[name] for name in Plans._fields})
 
 
-def ratio_columns(space: Space) -> tuple[str, ...]:
-    """The overlap ratios if any plan is simulated in fidelity simai, else none: the event engine does not use them."""
+def has_simai(space: Space) -> bool:
+    """Whether any plan is simulated in fidelity simai; the event engine does not use overlap ratios."""
     fidelities = space.decode(np.arange(1))["fidelity"].tolist() if space.size else []
     for axis in space.axes:
         fidelities += axis.codes.get("fidelity", np.zeros(0, np.int64)).tolist()
-    return RATIOS if FIDELITIES.index("simai") in fidelities else ()
+    return FIDELITIES.index("simai") in fidelities
 
 
 def product(a: Ints, b: Ints) -> Ints:
     """a * b, capped at 2^62 if it would overflow; such plans are infeasible (numbers_too_large)."""
     return np.where(a.astype(np.float64) * b < 2.0**62, a * b, 2**62)
-
-
-WORD_COLUMNS: Final = {"schedule": SCHEDULES}
-SWITCH_COLUMNS: Final = tuple(name for name in SWITCHES if name not in UNUSUAL)

@@ -10,24 +10,16 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from sim_core import (
-    CP_COMM_TYPES,
-    DISPATCHERS,
-    FIDELITIES,
+    ALTERNATIVES,
     HARDWARE_KEYS,
-    LARGEST,
-    PRECISION_NAMES,
-    PRECISIONS,
-    SCHEDULES,
-    SHARDINGS,
+    PLAN_FIELDS,
     SWITCH,
+    PlanField,
     SpecError,
-    checkpointing_codes,
-    imbalance_codes,
     named,
     nearest,
     quantity,
     shown,
-    split_text,
     whole_number,
 )
 from sweep.budget import Budget
@@ -37,60 +29,12 @@ from sweep.faults import bare_size, meant
 from sweep.stragglers import Stragglers
 from sweep.workloads import STORED, Section, WorkloadSpec, from_text
 
-ALIASES: Final = {
-    "model_parallel_NPU_group": "tp",
-    "tensor_parallel": "tp",
-    "pipeline_parallel": "pp",
-    "expert_parallel": "ep",
-    "context_parallel": "cp",
-    "mbs": "micro_batch",
-    "gbs": "global_batch",
-}
+FIELDS: Final = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
+"""What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
+ALIASES: Final = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
 """Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
 
-NUMBERS: Final = (
-    "tp",
-    "pp",
-    "vpp",
-    "ep",
-    "cp",
-    "cp_a2a_size",
-    "dp",
-    "all_gpus",
-    "micro_batch",
-    "ga",
-    "global_batch",
-    "microbatch_group_size",
-    "bucket_bytes",
-    "layers",
-    "sequence",
-    "experts",
-    "straggler_stage",
-    "dp_shard",
-    "prefetch_layers",
-)
-SWITCHES: Final = (
-    "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_pp", "overlap_grad", "overlap_param", "post_validation",
-    "reshard_after_forward",
-)  # fmt: skip
-FACTORS: Final = ("device_speed", "straggler_factor")
-RATIOS: Final = ("dp_overlap_ratio", "tp_overlap_ratio", "ep_overlap_ratio", "pp_overlap_ratio")
-WORDS: Final = {
-    "schedule": SCHEDULES,
-    "fidelity": FIDELITIES,
-    "gradient_precision": PRECISIONS,
-    "cp_comm_type": CP_COMM_TYPES,
-    "sharding": SHARDINGS,
-    "precision": PRECISION_NAMES,
-    "dispatcher": DISPATCHERS,
-}
-LABELS: Final = ("layer_split", "checkpointing", "expert_imbalance")
-"""Fields whose values are texts with numbers in them."""
-FIELDS: Final = (*NUMBERS, *WORDS, *LABELS, *SWITCHES, *RATIOS, *FACTORS)
-"""What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
-
 _HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
-_EXCLUSIVE: Final = (("ga", "global_batch"), ("dp", "all_gpus"))
 MAX_AXIS_VALUES: Final = 1_000_000
 
 Value = int | float | str | bool
@@ -189,7 +133,7 @@ class SweepSpec(Section):
         for name in named:
             if name in self.fixed:
                 raise ValueError(f"fixed.{name}: is also an axis; remove one")
-        for a, b in _EXCLUSIVE:
+        for a, b in ALTERNATIVES:
             if {a, b} <= {*named, *self.fixed}:
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
         if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
@@ -275,59 +219,55 @@ def _empty(key: object, bounds: list[int]) -> list[int]:
 
 def check_value(name: str, value: object, where: str) -> Value:
     """`value` as the field `name` takes it. Raises ValueError naming `where`."""
-    if name in NUMBERS:
-        return _whole(name, value, where)
-    if name in SWITCHES or name in _HARDWARE_SWITCHES:
-        if not isinstance(value, bool):
-            raise ValueError(f"{where}: found {shown(value)}, expected true or false")
-        return value
-    if name in RATIOS:
-        return _ratio(name, value, where)
-    if name in FACTORS:
-        if isinstance(value, int | float) and not isinstance(value, bool) and 1e-3 <= value <= 1e3:
-            return float(value)
-        raise ValueError(f"{where}: found {shown(value)}, expected a number from 0.001 to 1000")
-    if name in WORDS:
-        if value not in WORDS[name]:
-            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), WORDS[name])}")
-        return str(value)
-    if name in LABELS:
-        return _label(name, value, where)
+    if name in FIELDS:
+        return _field_value(FIELDS[name], value, where)
+    if name in _HARDWARE_SWITCHES:
+        return _switch(value, where)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
     return value
 
 
-def _label(name: str, value: object, where: str) -> str:
+def _field_value(field: PlanField, value: object, where: str) -> Value:
+    """`value` as a field of plans takes it. Raises ValueError naming `where`."""
+    if field.kind == "switch":
+        return _switch(value, where)
+    if field.words:
+        if value not in field.words:
+            raise ValueError(f"{where}: found {shown(value)}, {nearest(str(value), field.words)}")
+        return str(value)
     try:
-        if name == "layer_split":
-            return split_text(value)
-        if name == "expert_imbalance":
-            imbalance_codes([value])
-        else:
-            checkpointing_codes([str(value)])
+        if field.codes:
+            text = field.text(value)
+            field.codes([text])
+            return text
+        if field.unit and isinstance(value, str):
+            value = int(quantity(value, field.unit))
     except SpecError as error:
-        raise ValueError(str(error).replace(name, where, 1)) from None
-    return str(value)
+        told = str(error).replace(field.name, where, 1) if field.codes else f"{where}: {error}"
+        raise ValueError(told) from None
+    whole = not field.is_real
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int if whole else int | float)
+        or not field.least <= value <= field.most
+    ):
+        raise ValueError(f"{where}: found {shown(value)}, expected {_expected(field)}")
+    return value if whole else float(value)
 
 
-def _whole(name: str, value: object, where: str) -> int:
-    if name == "bucket_bytes" and isinstance(value, str):
-        try:
-            value = int(quantity(value, "B"))
-        except SpecError as error:
-            raise ValueError(f"{where}: {error}") from None
-    least = 0 if name in ("microbatch_group_size", "bucket_bytes", "straggler_stage", "dp_shard", "prefetch_layers") else 1
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[name]:
-        raise ValueError(f"{where}: found {shown(value)}, expected {whole_number(least, LARGEST[name])}")
+def _switch(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where}: found {shown(value)}, expected true or false")
     return value
 
 
-def _ratio(name: str, value: object, where: str) -> float:
-    zero = name != "pp_overlap_ratio"  # SimAI-Analytical divides by this one
-    if isinstance(value, int | float) and not isinstance(value, bool) and (0 < value <= 1 or (zero and value == 0)):
-        return float(value)
-    raise ValueError(f"{where}: found {shown(value)}, expected a number {'from' if zero else 'above'} 0 to 1")
+def _expected(field: PlanField) -> str:
+    """The numbers that a field takes, in words."""
+    if field.kind == "number":
+        return whole_number(int(field.least), int(field.most))
+    least = "above 0" if 0 < field.least < 1e-6 else f"from {field.least:g}"
+    return f"a number {least} to {field.most:g}"
 
 
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:

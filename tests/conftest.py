@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
+from sim_core.planning.fields import DEFAULTS, FIELDS
 from tests.simulating import Simulating
 
 ROOT = Path(__file__).parent.parent
@@ -23,16 +24,9 @@ PlanMaker = Callable[..., Plans]
 SLOWEST_FILES = ("test_cluster.py", "test_executors.py", "test_run.py", "test_nights.py")
 """Files that start many processes. They run first, so that no pytest worker waits for another one at the end."""
 
-PLAIN: dict[str, float] = {
-    "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "schedule": 1, "layer_split": 1,
-    "microbatch_group_size": 0, "post_validation": 0,
-    "checkpointing": 0, "checkpoint_layers": 0, "overlap_tp": 0, "overlap_ep": 0, "overlap_pp": 1, "overlap_grad": 0,
-    "overlap_shared_experts": 0, "overlap_param": 0,
-    "cp": 1, "cp_comm_type": 0, "cp_a2a_size": 1, "bucket_bytes": 0, "hardware": 0, "fidelity": 0,
-    "precision": 0, "dispatcher": 0, "straggler_stage": 0, "gradient_precision": 0, "sharding": 0, "dp_shard": 0,
-    "reshard_after_forward": 1, "prefetch_layers": 1, "straggler_factor": 1.0, "device_speed": 1.0, "layers": 36,
-    "dp_overlap_ratio": 0.0, "tp_overlap_ratio": 0.0, "ep_overlap_ratio": 0.0, "pp_overlap_ratio": 1.0,
-    "expert_imbalance": 0.0, "sequence": 0, "experts": 0,
+PLAIN: dict[str, float] = {name: FIELDS[name].codes_of([value])[0].item() for name, value in DEFAULTS.items()} | {
+    "tp": 4, "pp": 1, "vpp": 1, "ep": 1, "all_gpus": 512, "micro_batch": 1, "ga": 1, "layers": 36, "layer_split": 1,
+    "checkpointing": 0, "checkpoint_layers": 0, "overlap_pp": 1, "overlap_grad": 0, "overlap_param": 0, "hardware": 0,
 }  # fmt: skip
 
 
@@ -42,9 +36,7 @@ def make_plans(of: Workload | None = None, /, **columns: float | list[int] | lis
     `virtual_layers` is one list for all plans.
     """
     columns = {"layers": of.layers, **columns} if of else columns
-    kinds = {
-        name: np.float64 if name.endswith(("_ratio", "_factor", "_speed", "_imbalance")) else np.int64 for name in Plans._fields
-    }
+    kinds = {name: np.float64 if FIELDS[name].is_real else np.int64 for name in Plans._fields}
     given: dict[str, Any] = {name: np.atleast_1d(np.array(value, kinds[name])) for name, value in {**PLAIN, **columns}.items()}
     rows = max(len(column) for name, column in given.items() if name != "virtual_layers")
     listed = given.get("virtual_layers", np.zeros(0, np.int64))

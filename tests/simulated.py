@@ -39,7 +39,7 @@ from sim_core import (
     slice_plans,
     trace,
 )
-from sim_core.planning.micro_batches import MAX_BLOCKS
+from sim_core.planning.legality import MAX_BLOCKS
 from sweep.evaluation import evaluate
 from sweep.one_plan import prepare_plan
 from sweep.preparation import prepare

@@ -193,9 +193,9 @@ def test_every_command_in_the_documents_runs(prepared: Path, monkeypatch: pytest
 
 
 @pytest.mark.long
-def test_the_python_of_the_readme_runs(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_page_of_next_steps_runs(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(prepared)
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "ten_things.md").read_text(encoding="utf-8"), re.DOTALL)
     scope: dict[str, Any] = {}
     exec(code, scope)
     assert 1 < len(scope["front"]) < 200

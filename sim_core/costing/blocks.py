@@ -34,8 +34,8 @@ from sim_core.engine.codes import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S, RECOMPUTE_S, TP_TOTAL
-from sim_core.planning.columns import FILE, MODULES, NONE, SELECTIVE, Plans
-from sim_core.planning.keys import key_table
+from sim_core.planning.columns import Plans
+from sim_core.planning.keys import layer_columns
 from sim_core.planning.split import Split
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
@@ -70,19 +70,12 @@ def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, group
 
 
 def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
-    """What the cost of a layer depends on, `[rows, columns]`, as whole numbers."""
+    """What the cost of a layer depends on, `[rows, columns]`, as whole numbers: places of groups, and fields of plans."""
     pieces = workload.arrays.pieces
     all_groups = np.array([TP, EP, CP_A2A, CP_RING])
     sent = pieces.comm_group[pieces.comm_kind != NO_COMM] if workload.from_file else all_groups
-    columns = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    names = ("hardware", "sequence", "experts", "overlap_tp", "overlap_ep", "overlap_shared_experts", "dispatcher")
-    columns += [*key_table(plans, rows).T, *(getattr(plans, name)[rows] for name in names)]
-    how = plans.checkpointing[rows]
-    columns.append(np.where((how == FILE) | (how == SELECTIVE) | (how == MODULES), how, NONE))
-    columns.append(np.where(how == MODULES, plans.checkpoint_layers[rows], 0))
-    columns.append(plans.device_speed[rows].view(np.int64))
-    columns.append(APART[plans.schedule[rows]].astype(np.int64))
-    return np.stack(columns, axis=1)
+    places = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
+    return np.stack([*places, *layer_columns(plans, rows)], axis=1)
 
 
 @outer_kernel

@@ -25,7 +25,7 @@ from sim_core.engine.codes import (
 from sim_core.engine.schedule import fill_order
 from sim_core.jit import inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
-from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, SELECTIVE, Plan, Plans, plan_at
+from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
 from sim_core.workloads.workload import Arrays
 
@@ -48,7 +48,7 @@ class InFlight(NamedTuple):
 
 def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints, shape: Ints, kept: Floats) -> InFlight:
     """Of the plans in `rows`, sorted by order; `shape` is the row of each in `kept`, [shapes, units, ...] by WHOLE to SAVED."""
-    names = ("schedule", "pp", "vpp", "microbatch_group_size", "checkpointing", "checkpoint_layers")
+    names = [*(name for name in ORDER_COLUMNS if name != "ga"), "checkpointing", "checkpoint_layers"]
     enough = micro_batches_to_fill(plans, rows)
     columns = [shape, split.key[rows], enough, *(getattr(plans, name)[rows] for name in names)]
     key, first = distinct_rows(np.stack(columns, axis=1))

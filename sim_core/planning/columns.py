@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.jit import outer_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -39,65 +39,54 @@ CHECKPOINTING: Final = ("none", "file", "full", "selective", "every", "block", "
 `modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 
 
+# --- made by benchmarks/plan_fields.py from the rows of fields.py: do not edit
 class Plans(NamedTuple):
     """Plans as columns of equal length."""
 
-    tp: Ints
-    pp: Ints
-    vpp: Ints
-    ep: Ints
-    cp: Ints
-    cp_comm_type: Ints  # index into CP_COMM_TYPES
-    cp_a2a_size: Ints  # of a2a+p2p; else 1
-    dispatcher: Ints  # index into DISPATCHERS
-    precision: Ints  # of linear layers, index into PRECISION_NAMES of models.precision
-    all_gpus: Ints
-    micro_batch: Ints
-    ga: Ints  # 0 where dp * micro_batch does not divide the global batch
-    schedule: Ints  # index into engine.codes.SCHEDULES
-    microbatch_group_size: Ints  # micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp
-    layer_split: Ints  # index into SPLITS
-    virtual_layers: Ints  # [n, width] if listed: layers of each virtual stage in model order, padded with -1; else -1
-    checkpointing: Ints  # index into CHECKPOINTING
-    checkpoint_layers: Ints  # the k of `every:k` and `block:k`; of `modules` a bit for each; else 0
-    overlap_tp: Ints  # 0 or 1, like the other switches
-    overlap_ep: Ints
-    overlap_shared_experts: Ints  # shared experts run beside dispatch and combine
-    overlap_pp: Ints
-    overlap_grad: Ints
-    overlap_param: Ints
-    post_validation: Ints  # a stage goes on to the next step without waiting for the norm of all gradients
-    bucket_bytes: Ints  # gradient bucket; 0: Megatron's default
-    hardware: Ints  # row of the HardwareTable
-    fidelity: Ints  # index into FIDELITIES
-    layers: Ints  # layers of the model
-    sequence: Ints  # tokens; 0: as in the workload
-    experts: Ints  # of a layer; 0: as in the workload
-    straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
-    gradient_precision: Ints  # index into PRECISIONS
-    sharding: Ints  # index into terms.SHARDINGS
-    dp_shard: Ints  # ranks of dp x cp that divide them; 0: all. The groups of so many ranks are replicas of each other
-    reshard_after_forward: Ints  # 0 or 1: whether a layer's parameters are freed after its forward and gathered again
+    tp: Ints  # tensor parallelism: ranks that share a layer
+    pp: Ints  # pipeline parallelism: stages
+    vpp: Ints  # virtual stages on a stage: interleaving
+    ep: Ints  # expert parallelism: ranks that share out the experts
+    all_gpus: Ints  # GPUs of the job
+    micro_batch: Ints  # sequences of a micro-batch
+    ga: Ints  # micro-batches of a replica in a step
+    bucket_bytes: Ints  # size of a gradient bucket
+    schedule: Ints  # index of a word: order of forwards and backwards
+    fidelity: Ints  # index of a word: the event engine, or the cost model of SimAI-Analytical
+    layer_split: Ints  # how layers are divided among stages
+    virtual_layers: Ints  # layers of each virtual stage in model order, padded with -1; if layer_split is listed
+    checkpointing: Ints  # what the backward computes again
+    checkpoint_layers: Ints  # the k of every:k and block:k; of modules a bit for each; else 0
+    overlap_tp: Ints  # 0 or 1: tensor-parallel messages run behind compute where they can
+    overlap_ep: Ints  # 0 or 1: expert-parallel messages run behind compute where they can
+    overlap_pp: Ints  # 0 or 1: sends between stages run in the background
+    overlap_grad: Ints  # 0 or 1: gradients are reduced behind the last backwards
+    overlap_param: Ints  # 0 or 1: parameters are gathered behind the first forwards
+    dp_overlap_ratio: Floats  # part of DP communication that fidelity simai counts as hidden
+    tp_overlap_ratio: Floats  # part of TP communication that fidelity simai counts as hidden
+    ep_overlap_ratio: Floats  # part of EP communication that fidelity simai counts as hidden
+    pp_overlap_ratio: Floats  # what fidelity simai divides the waiting of stages by
+    cp: Ints  # context parallelism: ranks that share a sequence; of models
+    cp_comm_type: Ints  # index of a word: how context-parallel ranks compute attention
+    cp_a2a_size: Ints  # context-parallel ranks of the all-to-all in a2a+p2p; else 1
+    sharding: Ints  # index of a word: what data-parallel ranks divide; of models
+    dp_shard: Ints  # ranks of dp x cp that divide them; 0: all
+    reshard_after_forward: Ints  # 0 or 1: a layer's parameters are freed after its forward and gathered again
     prefetch_layers: Ints  # layers whose parameters are gathered ahead of the one that runs
-    expert_imbalance: Floats  # tokens of the fullest rank over the mean; 0, and below: planning/imbalance.py
-    straggler_factor: Floats
+    precision: Ints  # index of a word: of linear layers; of models
+    dispatcher: Ints  # index of a word: how tokens reach their experts; of models
+    overlap_shared_experts: Ints  # 0 or 1: shared experts run beside dispatch and combine
+    layers: Ints  # layers of the model
+    sequence: Ints  # tokens of a sequence; 0: as in the workload
+    experts: Ints  # experts of a layer; 0: as in the workload
+    microbatch_group_size: Ints  # micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp
+    post_validation: Ints  # 0 or 1: a stage begins its next step without waiting for the norm of all gradients
+    gradient_precision: Ints  # index of a word: of gradients on the wire
+    expert_imbalance: Floats  # tokens of the fullest rank over the mean
+    straggler_stage: Ints  # the stage whose compute takes straggler_factor times as long
+    straggler_factor: Floats  # how many times as long compute takes on straggler_stage
     device_speed: Floats  # compute runs this many times as fast
-    dp_overlap_ratio: Floats  # 0 to 1: part of DP, TP, EP communication that fidelity simai counts as hidden
-    tp_overlap_ratio: Floats
-    ep_overlap_ratio: Floats
-    pp_overlap_ratio: Floats  # above 0, up to 1
-
-
-FLOATS: Final = (
-    "expert_imbalance",
-    "straggler_factor",
-    "device_speed",
-    "dp_overlap_ratio",
-    "tp_overlap_ratio",
-    "ep_overlap_ratio",
-    "pp_overlap_ratio",
-)
-"""The columns of floating-point numbers."""
+    hardware: Ints  # row of the HardwareTable
 
 
 class Plan(NamedTuple):
@@ -107,45 +96,45 @@ class Plan(NamedTuple):
     pp: int
     vpp: int
     ep: int
-    cp: int
-    cp_comm_type: int
-    cp_a2a_size: int
-    dispatcher: int
-    precision: int
     all_gpus: int
     micro_batch: int
     ga: int
+    bucket_bytes: int
     schedule: int
-    microbatch_group_size: int
+    fidelity: int
     layer_split: int
     checkpointing: int
     checkpoint_layers: int
     overlap_tp: int
     overlap_ep: int
-    overlap_shared_experts: int
     overlap_pp: int
     overlap_grad: int
     overlap_param: int
-    post_validation: int
-    bucket_bytes: int
-    hardware: int
-    fidelity: int
-    layers: int
-    sequence: int
-    experts: int
-    straggler_stage: int
-    gradient_precision: int
-    sharding: int
-    dp_shard: int
-    reshard_after_forward: int
-    prefetch_layers: int
-    expert_imbalance: float
-    straggler_factor: float
-    device_speed: float
     dp_overlap_ratio: float
     tp_overlap_ratio: float
     ep_overlap_ratio: float
     pp_overlap_ratio: float
+    cp: int
+    cp_comm_type: int
+    cp_a2a_size: int
+    sharding: int
+    dp_shard: int
+    reshard_after_forward: int
+    prefetch_layers: int
+    precision: int
+    dispatcher: int
+    overlap_shared_experts: int
+    layers: int
+    sequence: int
+    experts: int
+    microbatch_group_size: int
+    post_validation: int
+    gradient_precision: int
+    expert_imbalance: float
+    straggler_stage: int
+    straggler_factor: float
+    device_speed: float
+    hardware: int
 
 
 @outer_kernel
@@ -156,53 +145,92 @@ def plan_at(plans: Plans, i: int) -> Plan:
         pp=plans.pp[i],
         vpp=plans.vpp[i],
         ep=plans.ep[i],
-        cp=plans.cp[i],
-        cp_comm_type=plans.cp_comm_type[i],
-        cp_a2a_size=plans.cp_a2a_size[i],
-        dispatcher=plans.dispatcher[i],
-        precision=plans.precision[i],
         all_gpus=plans.all_gpus[i],
         micro_batch=plans.micro_batch[i],
         ga=plans.ga[i],
+        bucket_bytes=plans.bucket_bytes[i],
         schedule=plans.schedule[i],
-        microbatch_group_size=plans.microbatch_group_size[i],
+        fidelity=plans.fidelity[i],
         layer_split=plans.layer_split[i],
         checkpointing=plans.checkpointing[i],
         checkpoint_layers=plans.checkpoint_layers[i],
         overlap_tp=plans.overlap_tp[i],
         overlap_ep=plans.overlap_ep[i],
-        overlap_shared_experts=plans.overlap_shared_experts[i],
         overlap_pp=plans.overlap_pp[i],
         overlap_grad=plans.overlap_grad[i],
         overlap_param=plans.overlap_param[i],
-        post_validation=plans.post_validation[i],
-        bucket_bytes=plans.bucket_bytes[i],
-        hardware=plans.hardware[i],
-        fidelity=plans.fidelity[i],
-        layers=plans.layers[i],
-        sequence=plans.sequence[i],
-        experts=plans.experts[i],
-        straggler_stage=plans.straggler_stage[i],
-        gradient_precision=plans.gradient_precision[i],
-        sharding=plans.sharding[i],
-        dp_shard=plans.dp_shard[i],
-        reshard_after_forward=plans.reshard_after_forward[i],
-        prefetch_layers=plans.prefetch_layers[i],
-        expert_imbalance=plans.expert_imbalance[i],
-        straggler_factor=plans.straggler_factor[i],
-        device_speed=plans.device_speed[i],
         dp_overlap_ratio=plans.dp_overlap_ratio[i],
         tp_overlap_ratio=plans.tp_overlap_ratio[i],
         ep_overlap_ratio=plans.ep_overlap_ratio[i],
         pp_overlap_ratio=plans.pp_overlap_ratio[i],
+        cp=plans.cp[i],
+        cp_comm_type=plans.cp_comm_type[i],
+        cp_a2a_size=plans.cp_a2a_size[i],
+        sharding=plans.sharding[i],
+        dp_shard=plans.dp_shard[i],
+        reshard_after_forward=plans.reshard_after_forward[i],
+        prefetch_layers=plans.prefetch_layers[i],
+        precision=plans.precision[i],
+        dispatcher=plans.dispatcher[i],
+        overlap_shared_experts=plans.overlap_shared_experts[i],
+        layers=plans.layers[i],
+        sequence=plans.sequence[i],
+        experts=plans.experts[i],
+        microbatch_group_size=plans.microbatch_group_size[i],
+        post_validation=plans.post_validation[i],
+        gradient_precision=plans.gradient_precision[i],
+        expert_imbalance=plans.expert_imbalance[i],
+        straggler_stage=plans.straggler_stage[i],
+        straggler_factor=plans.straggler_factor[i],
+        device_speed=plans.device_speed[i],
+        hardware=plans.hardware[i],
     )
+
+
+ORDER_COLUMNS: Final = (
+    "schedule",
+    "pp",
+    "vpp",
+    "ga",
+    "microbatch_group_size",
+)
+"""What the order of blocks follows from; the schedule first: batches of one schedule need the least memory."""
+SEND_COLUMNS: Final = (
+    "overlap_pp",
+    "post_validation",
+)
+"""What else decides which block waits for which."""
+SPLIT_COLUMNS: Final = (
+    "pp",
+    "vpp",
+    "schedule",
+    "layer_split",
+    "layers",
+)
+"""What the layers of a virtual stage follow from, besides the list in `virtual_layers`."""
+
+
+@inner_kernel
+def alike_in_order(plans: Plans, i: int, k: int) -> bool:
+    """Whether two plans have the same order of blocks, and send alike."""
+    return bool(
+        plans.schedule[i] == plans.schedule[k]
+        and plans.pp[i] == plans.pp[k]
+        and plans.vpp[i] == plans.vpp[k]
+        and plans.ga[i] == plans.ga[k]
+        and plans.microbatch_group_size[i] == plans.microbatch_group_size[k]
+        and plans.overlap_pp[i] == plans.overlap_pp[k]
+        and plans.post_validation[i] == plans.post_validation[k]
+    )
+
+
+# --- end of what is made
 
 
 def by_order(plans: Plans, rows: Ints) -> Ints:
     """Some rows sorted, so that plans with the same order of blocks, sent in the same way, follow each other."""
-    how = plans.post_validation, plans.overlap_pp
-    columns = (*how, plans.microbatch_group_size, plans.ga, plans.vpp, plans.pp, plans.schedule)
-    sorted_rows: Ints = rows[np.lexsort([column[rows] for column in columns])]
+    columns = [getattr(plans, name)[rows] for name in (*ORDER_COLUMNS, *SEND_COLUMNS)]
+    sorted_rows: Ints = rows[np.lexsort(columns[::-1])]
     return sorted_rows
 
 

@@ -8,56 +8,24 @@ in random order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.errors import SpecError, nearest, shown
 from sim_core.planning.columns import Plans
 from sim_core.workloads.workload import Workload
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-WORDS: Final = {"recorded": 0.0, "balanced": 1.0}
-MOST: Final = 65_536.0
-"""Of a factor: no more ranks share out experts. And of an exponent, at which one expert gets everything."""
 DRAWS: Final = 2000
 """Orders of experts drawn for the mean load of the fullest rank: its error is about 1 %."""
 GAMMAS, GAMMAS_A_RANK = 2**15, 2**6
 """Gamma variates whose order gives the mean of the greatest: its error is about 1 %."""
 LEAST_TOTAL, MOST_TOTAL, HALVINGS = 1e-2, 1e5, 24
 """Bounds of a total concentration: nearly all tokens on one rank; all ranks alike. And steps between them."""
-_FORMS: Final = (*WORDS, "zipf:1.0")
-
-
-def imbalance_codes(labels: Sequence[object]) -> Floats:
-    """The column from `recorded`, `balanced`, `zipf:S` or a factor. Raises SpecError."""
-    return np.array([_code(label) for label in labels], np.float64)
-
-
-def _code(label: object) -> float:
-    text = str(label)
-    if text in WORDS and isinstance(label, str):
-        return WORDS[text]
-    word, colon, exponent = text.partition(":")
-    found, zipf = _number(exponent if colon else text), colon == ":" and word == "zipf"
-    least = 1e-6 if zipf else 1.0
-    if isinstance(label, bool) or (colon and not zipf) or found is None or not least <= found <= MOST:
-        hint = nearest(text, _FORMS)
-        raise SpecError(f"expert_imbalance: found {shown(label)}, {hint}; or tokens of the fullest rank over the mean, from 1")
-    return -found if zipf else found
-
-
-def _number(text: str) -> float | None:
-    try:
-        found = float(text)
-    except ValueError:
-        return None
-    return found if np.isfinite(found) else None
 
 
 def loads_unknown(workload: Workload, plans: Plans) -> Bools:

@@ -1,4 +1,4 @@
-"""What the cost of a model's layer depends on in a plan: a table of whole numbers, and the keys of the model that it means."""
+"""What the cost of a layer depends on in a plan: tables of whole numbers, and the keys of a model that they mean."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.engine.codes import APART
 from sim_core.models.keys import MILLIONTHS, Keys
-from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, Plans
+from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, FILE, MODULES, NONE, SELECTIVE, Plans
+from sim_core.planning.fields import FIELDS
 from sim_core.workloads.workload import Modelled
 
 Ints = npt.NDArray[np.int64]
@@ -17,15 +19,28 @@ COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision"
 """Of a key table; they are the arguments of `Modelled.keys`."""
 
 
+def layer_columns(plans: Plans, rows: Ints) -> list[Ints]:
+    """What the cost of a layer depends on in the plans in `rows`, as whole numbers, [rows] each: their fields that cost a
+    layer, and of some no more than what a layer notices of them."""
+    how = plans.checkpointing[rows]
+    modules = how == MODULES
+    noticed = {
+        "schedule": APART[plans.schedule[rows]].astype(np.int64),
+        "checkpointing": np.where((how == FILE) | (how == SELECTIVE) | modules, how, NONE),
+        "checkpoint_layers": np.where(modules, plans.checkpoint_layers[rows], 0),
+        "cp_comm_type": _gathers(plans, rows),
+        "cp_a2a_size": a2a_ranks(plans, rows),
+        "expert_imbalance": _load(plans, rows),
+    }
+    names = [field.name for field in FIELDS.values() if field.costs_layer]
+    return [noticed[name] if name in noticed else getattr(plans, name)[rows].view(np.int64) for name in names]
+
+
 def key_table(plans: Plans, rows: Ints) -> Ints:
     """COLUMNS of the plans in `rows`, [rows, columns]."""
-    gathers = (plans.cp_comm_type[rows] == ALL_GATHER) & (plans.cp[rows] > 1)
-    columns = (
-        *(plans.tp[rows], plans.ep[rows], plans.micro_batch[rows], plans.cp[rows]),
-        *(a2a_ranks(plans, rows), gathers.astype(np.int64), plans.precision[rows]),
-        np.round(plans.expert_imbalance[rows] * MILLIONTHS).astype(np.int64),
-    )
-    return np.stack(columns, axis=1)
+    own = (plans.tp[rows], plans.ep[rows], plans.micro_batch[rows], plans.cp[rows])
+    noticed = (a2a_ranks(plans, rows), _gathers(plans, rows), plans.precision[rows], _load(plans, rows))
+    return np.stack([*own, *noticed], axis=1)
 
 
 def keys_of(modelled: Modelled, table: Ints) -> Keys:
@@ -37,3 +52,14 @@ def a2a_ranks(plans: Plans, rows: Ints) -> Ints:
     """Context-parallel ranks that exchange heads for tokens, [rows]; the others pass or gather keys and values."""
     how = plans.cp_comm_type[rows]
     return np.where(how == A2A, plans.cp[rows], np.where(how == A2A_P2P, plans.cp_a2a_size[rows], 1))
+
+
+def _gathers(plans: Plans, rows: Ints) -> Ints:
+    """1 where context-parallel ranks gather keys and values, else 0, [rows]."""
+    gathers: Ints = ((plans.cp_comm_type[rows] == ALL_GATHER) & (plans.cp[rows] > 1)).astype(np.int64)
+    return gathers
+
+
+def _load(plans: Plans, rows: Ints) -> Ints:
+    """The load of the fullest rank in millionths of the mean, [rows]."""
+    return np.round(plans.expert_imbalance[rows] * MILLIONTHS).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from sim_core.engine.codes import (
     DEEPSPEED,
     DUALPIPE,
+    DUALPIPEV,
     INTERLEAVED_ZB,
     LOOP,
     LOOPED_BFS,
@@ -29,106 +31,33 @@ from sim_core.planning.columns import (
     BLOCK,
     EMBEDDING_AS_LAYER,
     ENDS_AS_LAYERS,
-    EVEN,
     EVENT,
     EVERY,
     LISTED,
     LOSS_AS_LAYER,
     MODULES,
+    ORDER_COLUMNS,
     SELECTIVE,
     SPLITS,
     Plans,
     replicas,
 )
+from sim_core.planning.fields import FIELDS
 from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
-from sim_core.planning.micro_batches import micro_batches_unfit
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 STATUSES: Final = ("ok", "infeasible", "failed")
 
-REASONS: Final = (
-    "",
-    "excluded_by_where",
-    "tp_pp_exceeds_gpus",
-    "gpus_not_divisible",
-    "global_batch_not_divisible",
-    "ep_not_dividing_dp",
-    "vpp_needs_pp",
-    "vpp_needs_1f1b",
-    "v_needs_vpp_2",
-    "dualpipe_needs_even_pp",
-    "dualpipe_needs_more_microbatches",
-    "more_chunks_than_layers",
-    "layers_not_alike",
-    "layers_not_divisible",
-    "layer_list_unfit",
-    "microbatches_not_multiple_of_pp",
-    "microbatch_group_does_not_fit",
-    "microbatches_not_in_rounds",
-    "vpp_needs_overlap_pp",
-    "schedule_needs_overlap_pp",
-    "deepspeed_overlaps_nothing",
-    "weight_gradients_unknown",
-    "tp_messages_unknown",
-    "pp_message_unknown",
-    "no_experts",
-    "ep_messages_unknown",
-    "ep_exceeds_experts",
-    "gradients_unknown",
-    "embedding_unknown",
-    "attention_unknown",
-    "checkpoint_span_exceeds_stage",
-    "straggler_beyond_pp",
-    "sharding_unknown",
-    "sharding_without_effect",
-    "dp_shard_not_dividing_dp",
-    "ep_does_not_fit_dp_shard",
-    "sharding_not_in_schedule",
-    "not_in_simai",
-    "memory_exceeds_device",
-    "nics_fewer_than_ranks",
-    "step_too_large",
-    "numbers_too_large",
-    "heads_not_divisible_by_tp",
-    "kv_heads_do_not_fit_tp",
-    "ffn_not_divisible_by_tp",
-    "sequence_not_divisible_by_tp",
-    "experts_not_divisible_by_ep",
-    "expert_ffn_not_divisible_by_etp",
-    "experts_need_sequence_parallel",
-    "cp_not_recorded",
-    "cp_a2a_size_unfit",
-    "cp_needs_flash_attention",
-    "sequence_not_divisible_by_cp",
-    "heads_not_divisible_by_cp",
-    "window_needs_whole_keys",
-    "dispatcher_not_recorded",
-    "shared_experts_unknown",
-    "shared_experts_beside_twice",
-    "recompute_modules_unfit",
-    "precision_not_recorded",
-    "expert_load_unknown",
-    "sequence_not_movable",
-    "experts_not_movable",
-    "precision_not_in_stack",
-    "precision_not_on_device",
-    "sizes_unfit_precision",
-    "result_not_finite",
-    "worker_lost",
-    "out_of_memory",
-    "timed_out",
-    "simulation_raised",
-)
-"""Reason codes; the first one means that the plan has a result."""
-FIRST_FAILURE: Final = REASONS.index("result_not_finite")
-REASON: Final = {name: code for code, name in enumerate(REASONS)}
+_NONE_IN_SIMAI: Final = [name for name, field in FIELDS.items() if field.in_simai is False]
+_SOME_IN_SIMAI: Final = {name: field.in_simai for name, field in FIELDS.items() if isinstance(field.in_simai, tuple)}
 
-EXPLANATIONS: Final = {
+EXPLANATIONS: Final[Mapping[str, str]] = {
     "excluded_by_where": "a `where` constraint of the spec is false",
     "tp_pp_exceeds_gpus": "tp * cp * pp exceeds all_gpus",
     "gpus_not_divisible": "tp * cp * pp does not divide all_gpus",
@@ -148,11 +77,11 @@ EXPLANATIONS: Final = {
     "microbatch_group_does_not_fit": "microbatch_group_size is below pp or above ga, or leaves a last group of fewer than pp "
     "micro-batches, which Megatron refuses",
     "microbatches_not_in_rounds": "interleaved-zb runs micro-batches in max(1, ga div pp) rounds, which must divide ga",
+    "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
     "schedule_needs_overlap_pp": "a schedule with weight gradients apart sends in the background: it needs overlap_pp: true",
     "deepspeed_overlaps_nothing": "1f1b-deepspeed sends between blocks and reduces gradients at the end: it needs "
     "overlap_pp: false and overlap_grad: false",
     "weight_gradients_unknown": "a schedule with weight gradients apart, but the workload has no times of them",
-    "vpp_needs_overlap_pp": "interleaving always sends in the background (Megatron's default); overlap_pp: false needs vpp 1",
     "tp_messages_unknown": "tp > 1, but the workload lacks the tensor-parallel messages of attention or MLP",
     "pp_message_unknown": "pp > 1, but the size of a pipeline send is unknown",
     "no_experts": "ep > 1, but the workload has no experts",
@@ -170,8 +99,9 @@ EXPLANATIONS: Final = {
     "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
     "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
     " or does not place its stages in a loop",
-    "not_in_simai": "fidelity simai supports only SimAI texts, only layer_split even and balanced, only gpipe and 1f1b, and no "
-    "layers, device_speed, straggler or gradient_precision",
+    "not_in_simai": "fidelity simai supports only SimAI texts, only "
+    + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
+    + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
     "memory_exceeds_device": "the peak memory, or the model's state alone where that is unknown, exceeds the device's",
     "nics_fewer_than_ranks": "fidelity simai: a group that crosses nodes has less than one NIC of its own",
     "step_too_large": "more than 2^24 blocks in a step",
@@ -210,6 +140,11 @@ EXPLANATIONS: Final = {
     "timed_out": "this plan alone exceeded the time limit of a slice (--slice-limit)",
     "simulation_raised": "simulating this plan raised an error, which the run printed",
 }
+"""What each reason code says. From `result_not_finite` on a plan has failed; before it, it cannot run."""
+REASONS: Final[tuple[str, ...]] = ("", *EXPLANATIONS)
+"""Reason codes; the first one means that the plan has a result."""
+FIRST_FAILURE: Final = REASONS.index("result_not_finite")
+REASON: Final = {name: code for code, name in enumerate(REASONS)}
 
 _INTERLEAVES: Final = np.isin(np.arange(len(SCHEDULES)), (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB)) | (PLACEMENT == V)
 """Schedules that run more than one virtual stage on a stage."""
@@ -218,6 +153,9 @@ EXTRA_LAYERS: Final = np.array([_EXTRA.get(split, 0) for split in range(len(SPLI
 """Extra layers that a split counts (embedding, loss), by SPLITS."""
 MAX_GPUS: Final = LARGEST["all_gpus"]
 MAX_BATCH: Final = 2.0**53
+MAX_BLOCKS: Final = 2**24
+BESIDE_GA: Final = ("fidelity", *(name for name in ORDER_COLUMNS if name != "ga"))
+"""What the rules about `ga` read of a plan besides it."""
 
 
 def check(workload: Workload, plans: Plans) -> Ints:
@@ -235,7 +173,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
     unfit = micro_batches_unfit(plans)
     layers = plans.layers
     slots = layers + EXTRA_LAYERS[plans.layer_split]
-    simai = ~event & _unknown_to_simai(workload, plans)
+    simai = ~event & (False if event.all() else _unknown_to_simai(workload, plans))
     spanned = (plans.checkpointing == EVERY) | (plans.checkpointing == BLOCK)
     batch = dp.astype(np.float64) * plans.micro_batch * plans.ga
     conditions = {
@@ -288,15 +226,13 @@ def check(workload: Workload, plans: Plans) -> Ints:
     return np.select(list(conditions.values()), codes, default=np.int64(0))
 
 
-def _unmovable(workload: Workload, asked: Ints, own: int | None, recorded: float) -> npt.NDArray[np.bool_]:
+def _unmovable(workload: Workload, asked: Ints, own: int | None, recorded: float) -> Bools:
     """Plans with another number than the workload's, which cannot be moved to it."""
-    unmovable: npt.NDArray[np.bool_] = (
-        (asked > 0) & (asked != (own or -1)) & (workload.modelled is not None or not recorded > 0)
-    )
+    unmovable: Bools = (asked > 0) & (asked != (own or -1)) & (workload.modelled is not None or not recorded > 0)
     return unmovable
 
 
-def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
+def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     """Plans that the model of a workload cannot run with, by reason."""
     modelled = workload.modelled
     if modelled is None or workload.sequence is None:
@@ -309,7 +245,7 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_
     return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
 
 
-def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
+def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     """Plans that overlap or run again parts of a layer that their model does not have, or as Megatron refuses, by reason.
 
     Megatron-LM core 0.20, transformer_config.py.
@@ -334,15 +270,15 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np
     }
 
 
-def _a2a_size_unfit(plans: Plans) -> npt.NDArray[np.bool_]:
+def _a2a_size_unfit(plans: Plans) -> Bools:
     """Plans whose `cp_a2a_size` is not one of their `cp_comm_type`."""
     inner = plans.cp_a2a_size
     fits = (inner > 1) & (inner < plans.cp) & (plans.cp % inner == 0)
-    unfit: npt.NDArray[np.bool_] = np.where(plans.cp_comm_type == A2A_P2P, ~fits, inner != 1)
+    unfit: Bools = np.where(plans.cp_comm_type == A2A_P2P, ~fits, inner != 1)
     return unfit
 
 
-def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[np.bool_]]:
+def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, Bools]:
     """Plans whose sharding is unknown, changes nothing, or does not fit their groups, by reason."""
     framework = workload.arrays.framework
     as_stack = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
@@ -362,22 +298,22 @@ def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, npt.NDArray[n
     }
 
 
-def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: Ints) -> npt.NDArray[np.bool_]:
+def _without_gradients(workload: Workload, plans: Plans, sharing: Ints, around: Ints) -> Bools:
     """Plans that reduce gradients for which the workload has no messages, among ranks that share parameters or experts."""
     dense, of_experts = workload.gradients_known
-    lacks: npt.NDArray[np.bool_] = (sharing > 1) & (not dense)
+    lacks: Bools = (sharing > 1) & (not dense)
     lacks |= (around > plans.ep) & (workload.has_experts and not of_experts)
     mixed = bool((workload.arrays.step.comm_rule == ALL_PARAMETERS).any())  # experts in them, nobody knows how many
     lacks |= (plans.ep != workload.base.ep) & (mixed and not of_experts)
     return lacks
 
 
-def _unfit(plans: Plans) -> npt.NDArray[np.bool_]:
+def _unfit(plans: Plans) -> Bools:
     """Plans whose list of layers is not one of their virtual stages and layers."""
     layers, virtual = plans.virtual_layers, plans.pp * plans.vpp
     used = np.arange(layers.shape[1]) < virtual[:, None]
     right = np.where(used, layers >= 0, layers == -1).all(axis=1) & (virtual <= layers.shape[1])
-    unfit: npt.NDArray[np.bool_] = ~right | (np.where(used, layers, 0).sum(axis=1) != plans.layers)
+    unfit: Bools = ~right | (np.where(used, layers, 0).sum(axis=1) != plans.layers)
     return unfit
 
 
@@ -389,10 +325,46 @@ def _largest(plans: Plans, slots: Ints) -> Ints:
     return np.where(plans.layer_split == LISTED, plans.virtual_layers.max(axis=1, initial=-1), shared)
 
 
-def _unknown_to_simai(workload: Workload, plans: Plans) -> npt.NDArray[np.bool_]:
+def _unknown_to_simai(workload: Workload, plans: Plans) -> Bools:
     """Plans that fidelity simai does not support."""
-    changed = (plans.layers != workload.layers) | (plans.straggler_factor != 1) | (plans.device_speed != 1)
-    changed |= (plans.schedule > ONE_F_ONE_B) | (plans.expert_imbalance != 0)
-    changed |= (plans.layer_split != EVEN) & (plans.layer_split != BALANCED)
-    unknown: npt.NDArray[np.bool_] = changed | (plans.gradient_precision != 0) | (workload.kind != "simai")
+    unknown = np.full(len(plans.tp), workload.kind != "simai")
+    for field in FIELDS.values():
+        if field.in_simai is not True:
+            values = field.in_simai or [field.default if field.default is not None else workload.layers]
+            column = getattr(plans, field.name)
+            unknown |= ~np.logical_or.reduce([column == code for code in field.codes_of(values)])
     return unknown
+
+
+def micro_batches_unfit(plans: Plans) -> dict[str, Bools]:
+    """Plans whose number of micro-batches does not suit their schedule, by reason, [n] each.
+
+    All rules about `ga` but that of a global batch too large; they read nothing else of a plan but BESIDE_GA.
+    """
+    event = plans.fidelity == EVENT
+    megatron = event & (plans.vpp > 1) & (plans.schedule == ONE_F_ONE_B)
+    group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
+    rounds = np.maximum(plans.ga // plans.pp, 1)
+    blocks = np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * (plans.pp * plans.vpp) * plans.ga
+    return {
+        "global_batch_not_divisible": plans.ga == 0,
+        "dualpipe_needs_more_microbatches": event & _too_few_for_dualpipe(plans),
+        "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
+        "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
+        "microbatches_not_in_rounds": event & (plans.schedule == INTERLEAVED_ZB) & (plans.ga % rounds != 0),
+        "step_too_large": event & (blocks > MAX_BLOCKS),
+    }
+
+
+def _group_fits(plans: Plans, group: Ints) -> Bools:
+    """Groups of micro-batches that Megatron-Core interleaves (core/pipeline_parallel/schedules.py)."""
+    left = plans.ga % group
+    fits: Bools = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
+    return fits
+
+
+def _too_few_for_dualpipe(plans: Plans) -> Bools:
+    """Plans of DualPipe or DualPipeV with fewer micro-batches than it needs, or an odd number for two directions."""
+    dual, in_v = plans.schedule == DUALPIPE, plans.schedule == DUALPIPEV
+    few: Bools = ((dual | in_v) & (plans.ga < 2 * plans.pp)) | (dual & (plans.ga % 2 != 0))
+    return few

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import BOTH_WAYS, LOOP, PLACEMENT, V, virtual_of
 from sim_core.jit import inner_kernel, kernel, outer_kernel
-from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, Plans
+from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, SPLIT_COLUMNS, Plans
 from sim_core.workloads.workload import Arrays
 
 Ints = npt.NDArray[np.int64]
@@ -28,6 +28,9 @@ Floats = npt.NDArray[np.float64]
 
 MOST_VIRTUAL: Final = 2**23
 """Virtual stages of a step that is not too large: two blocks each, of MAX_BLOCKS."""
+PP, VPP, LAYERS, RULE, PLACED = (SPLIT_COLUMNS.index(name) for name in ("pp", "vpp", "layers", "layer_split", "schedule"))
+LIST: Final = len(SPLIT_COLUMNS)
+"""Columns of a row of `_kinds`; from LIST on the layers of each virtual stage. PLACED is the schedule's placement."""
 
 
 class Split(NamedTuple):
@@ -58,17 +61,18 @@ def split_plans(arrays: Arrays, plans: Plans, rows: Ints) -> Split:
 
 
 def _kinds(plans: Plans, rows: Ints) -> Ints:
-    """The columns that a split depends on, [rows, 5 + width]."""
-    columns = [plans.pp[rows], plans.vpp[rows], plans.layers[rows], plans.layer_split[rows], PLACEMENT[plans.schedule[rows]]]
-    return np.concatenate([np.stack(columns, axis=1), plans.virtual_layers[rows]], axis=1)
+    """What a split depends on, [rows, LIST + width]: of a schedule no more than where its virtual stages lie."""
+    table = np.stack([getattr(plans, name)[rows] for name in SPLIT_COLUMNS], axis=1)
+    table[:, PLACED] = PLACEMENT[table[:, PLACED]]
+    return np.concatenate([table, plans.virtual_layers[rows]], axis=1)
 
 
 @inner_kernel
 def layers_of(kind: Ints, virtual: int) -> int:
     """Layers of a virtual stage; `kind` is a row of `_kinds`."""
-    pp, vpp, layers, rule = kind[0], kind[1], kind[2], kind[3]
+    pp, vpp, layers, rule = kind[PP], kind[VPP], kind[LAYERS], kind[RULE]
     if rule == LISTED:
-        return int(kind[5 + virtual])
+        return int(kind[LIST + virtual])
     if rule in (EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS):
         before = 0 if rule == LOSS_AS_LAYER else 1
         after = 0 if rule == EMBEDDING_AS_LAYER else 1
@@ -76,7 +80,7 @@ def layers_of(kind: Ints, virtual: int) -> int:
         held -= before if virtual == 0 else 0
         return int(held - (after if virtual == pp * vpp - 1 else 0))
     stage, chunk = virtual % pp, virtual // pp
-    if kind[4] == V and chunk % 2 == 1:
+    if kind[PLACED] == V and chunk % 2 == 1:
         stage = pp - 1 - stage
     of_stage = (stage + 1) * layers // pp - stage * layers // pp
     return int(of_stage // vpp + (1 if chunk < of_stage % vpp else 0))
@@ -90,9 +94,9 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     rows, stages, longest = 0, 0, 0
     for k in range(splits):
         offset[k], stage_offset[k] = rows, stages
-        longest = max(longest, kinds[k, 0] * kinds[k, 1])
-        rows += kinds[k, 0] * kinds[k, 1]
-        stages += kinds[k, 0]
+        longest = max(longest, kinds[k, PP] * kinds[k, VPP])
+        rows += kinds[k, PP] * kinds[k, VPP]
+        stages += kinds[k, PP]
     begin, end = np.empty(rows, np.int64), np.empty(rows, np.int64)
     layers, passes = np.zeros((rows, units), np.int64), np.zeros((rows, units), np.int64)
     size, stage_size = np.empty(rows, np.int64), np.empty(stages, np.int64)
@@ -103,8 +107,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
     kinds_of_dense = 2 * arrays.dense_layers + 1  # a stage of both copies of the model holds them twice at most
     ends_differ = arrays.shares.ends + arrays.shares.whole > 0  # the first and the last stage hold embedding and head too
     for k in range(splits):
-        pp, virtual = kinds[k, 0], kinds[k, 0] * kinds[k, 1]
-        chunks = 2 if kinds[k, 4] == BOTH_WAYS else kinds[k, 1]
+        pp, virtual = kinds[k, PP], kinds[k, PP] * kinds[k, VPP]
+        chunks = 2 if kinds[k, PLACED] == BOTH_WAYS else kinds[k, VPP]
         distinct = 0
         layer = 0
         for v in range(virtual):
@@ -124,10 +128,10 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
         for stage in range(pp):
             row = stage_offset[k] + stage
             for chunk in range(chunks):
-                virtual_row = offset[k] + virtual_of(kinds[k, 4], stage, chunk, pp)
+                virtual_row = offset[k] + virtual_of(kinds[k, PLACED], stage, chunk, pp)
                 stage_layers[row] += end[virtual_row] - begin[virtual_row]
                 stage_dense[row] += dense[virtual_row]
-            held = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, 4], stage, pp) > 0 else 0)
+            held = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 0)
             distinct = _find(seen, distinct, held * kinds_of_dense + stage_dense[row], stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
@@ -190,12 +194,12 @@ def fullest_stages(plans: Plans, dense_layers: int = 0) -> tuple[Floats, Floats]
 def _fullest(kinds: Ints, dense_layers: int) -> Floats:
     most = np.empty((len(kinds), 2, 2, 2))
     for k in range(len(kinds)):
-        pp, vpp, layers = kinds[k, 0], kinds[k, 1], kinds[k, 2]
-        chunks = 2 if kinds[k, 4] == BOTH_WAYS else vpp
+        pp, vpp, layers = kinds[k, PP], kinds[k, VPP], kinds[k, LAYERS]
+        chunks = 2 if kinds[k, PLACED] == BOTH_WAYS else vpp
         most[k, :, :, 0] = layers / pp * (chunks // vpp)
         most[k, :, :, 1] = (layers - dense_layers) / pp * (chunks // vpp)
-        listed = kinds[k, 3] == LISTED
-        fits = pp * vpp <= (kinds.shape[1] - 5 if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
+        listed = kinds[k, RULE] == LISTED
+        fits = pp * vpp <= (kinds.shape[1] - LIST if listed else layers + 2) and pp * vpp <= MOST_VIRTUAL
         if not fits:
             continue  # illegal, or fidelity simai, which uses means
         begin = np.zeros(pp * vpp + 1, np.int64)
@@ -206,10 +210,10 @@ def _fullest(kinds: Ints, dense_layers: int) -> Floats:
         for stage in range(pp):
             of_stage, with_experts = 0, 0
             for chunk in range(chunks):
-                virtual = virtual_of(kinds[k, 4], stage, chunk, pp)
+                virtual = virtual_of(kinds[k, PLACED], stage, chunk, pp)
                 of_stage += begin[virtual + 1] - begin[virtual]
                 with_experts += max(begin[virtual + 1], dense_layers) - max(begin[virtual], dense_layers)
-            for row in range(2 if ends_of_stage(kinds[k, 4], stage, pp) > 0 else 1):
+            for row in range(2 if ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 1):
                 for by, mine, other in ((0, of_stage, with_experts), (1, with_experts, of_stage)):
                     largest, beside = found[row, by, by], found[row, by, 1 - by]
                     if mine > largest or (mine == largest and other > beside):

@@ -10,6 +10,7 @@ import numpy as np
 from sim_core.costing.parameters import first_stage_dense, stage_factor
 from sim_core.errors import SpecError
 from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVENT, FILE, NONE, SELECTIVE, SIMAI, Plan
+from sim_core.planning.fields import FIELDS
 from sim_core.units import NS
 from sim_core.workloads import moving
 from sim_core.workloads.readers.simai import rules_of
@@ -19,11 +20,6 @@ from sim_core.workloads.readers.simai_text import Record, SimaiText
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Floats, Ints, Workload
 
 MAX_LINES: Final = 2_000_000
-_NEUTRAL: Final = {
-    **{"cp": 1, "precision": 0, "dispatcher": 0, "device_speed": 1, "straggler_factor": 1, "gradient_precision": 0},
-    **{"sharding": 0, "dp_shard": 0, "expert_imbalance": 0},
-}
-"""Columns that a text cannot express, with the value that changes nothing."""
 MAX_NUMBER: Final = 2**63 - 1
 RECOMPUTE: Final = "_recompute"
 """Ends the name of a record that holds a forward which the backward runs again."""
@@ -45,9 +41,9 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
     """
     if plan.layer_split not in (EVEN, BALANCED):
         raise SpecError("layer_split: one file cannot describe unequal stages; only even and balanced can be exported")
-    for name, neutral in _NEUTRAL.items():
-        if getattr(plan, name) != neutral:
-            raise SpecError(f"{name}: cannot be expressed in this format")
+    for field in FIELDS.values():
+        if not field.in_text and getattr(plan, field.name) != field.codes_of([field.default or 0])[0]:
+            raise SpecError(f"{field.name}: cannot be expressed in this format")
     base = workload.base
     own = (plan.tp, plan.pp, plan.ep, plan.ga, plan.micro_batch, plan.layers) == (
         base.tp, base.pp, base.ep, base.ga, base.micro_batch, workload.layers,

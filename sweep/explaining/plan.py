@@ -10,8 +10,8 @@ import numpy as np
 from sim_core import SCHEDULES, sends_in_background
 from sweep.preparation import Prepared, prepare
 from sweep.reopening import Reopened
-from sweep.space import Space
-from sweep.spec import FACTORS, LABELS, RATIOS, SWITCHES, WORDS, SweepSpec, Value
+from sweep.space import Space, is_labelled
+from sweep.spec import FIELDS, SweepSpec, Value
 
 Fields = dict[str, Value]
 HARDWARE: Final = "hardware"
@@ -23,12 +23,12 @@ def fields_of(space: Space, number: int) -> Fields:
     fields: Fields = {}
     for name, column in space.decode(np.array([number], np.int64)).items():
         code = int(column[0])
-        if name in WORDS:
-            fields[name] = WORDS[name][code]
-        elif name in (*LABELS, *RATIOS, *FACTORS) or name.startswith(HARDWARE):
+        if is_labelled(name):
             fields[name] = space.labels[name][code]
+        elif FIELDS[name].words:
+            fields[name] = FIELDS[name].words[code]
         else:
-            fields[name] = bool(code) if name in SWITCHES else code
+            fields[name] = bool(code) if FIELDS[name].kind == "switch" else code
     return fields
 
 

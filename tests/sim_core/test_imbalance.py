@@ -7,8 +7,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from sim_core import SpecError, hardware_table, imbalance_codes, plans, read_hardware, read_model, simulate
+from sim_core import SpecError, hardware_table, plans, read_hardware, read_model, simulate
 from sim_core.models.stack import read_stack
+from sim_core.planning.fields import FIELDS
 from sim_core.planning.imbalance import with_loads, zipf_load
 from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.workload import Workload
@@ -54,6 +55,6 @@ def test_no_rank_has_more_than_all_tokens() -> None:
 
 
 @pytest.mark.parametrize("label", ["even", 0.5, "zipf", "zipf:0", "zipf:-1", "zipf:nan", "pareto:1", True, "1e9", ""])
-def test_another_word_is_refused(label: object) -> None:
+def test_another_word_is_refused(label: float | str) -> None:
     with pytest.raises(SpecError, match=r"expert_imbalance: found .*, (nearest|valid)"):
-        imbalance_codes([label])
+        FIELDS["expert_imbalance"].codes_of([label])

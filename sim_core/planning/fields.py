@@ -1,0 +1,320 @@
+"""The ledger of plan fields: one row for each, from which columns, defaults, bounds, keys, specs, results and docs follow.
+
+To add one, see "An axis of plans" in docs/recipes.md. `make reference` then renews the classes in columns.py and the table in
+docs/axes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.engine.codes import SCHEDULES
+from sim_core.limits import LARGEST, MOST_BYTES, MOST_IN_STEP, MOST_LAYERS, MOST_RANKS
+from sim_core.models.precision import PRECISION_NAMES
+from sim_core.planning.columns import CHECKPOINTING, CP_COMM_TYPES, DISPATCHERS, FIDELITIES, PRECISIONS, SPLITS
+from sim_core.planning.labels import MOST_IMBALANCE, checkpointing_codes, imbalance_codes, split_codes, split_text
+from sim_core.terms import SHARDINGS
+
+Value = int | float | str | bool
+Kind = Literal["number", "switch", "word", "label", "ratio", "factor", "inner"]
+"""A whole number; true or false; one of some words; a text with numbers in it; a number from 0 to 1; a number around 1; a
+column that no user sets by its name."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a plan."""
+
+    name: str
+    kind: Kind
+    doc: str
+    """What it is, in a few words."""
+    _: KW_ONLY
+    more: str = ""
+    """What the page of axes says besides."""
+    default: Value | None = None
+    """Its value where neither the user nor the workload's own plan sets it. None: the workload sets it, or it follows."""
+    unset: str = ""
+    """The same in words, where there is no default."""
+    least: float = 1
+    most: float = 1
+    """Bounds of what a user may set: of a number, ratio or factor."""
+    column: tuple[float, float] | None = None
+    """Bounds of the column, where plans may hold more than a spec may say."""
+    unit: str = ""
+    """In which a user gives it."""
+    words: tuple[str, ...] = ()
+    """Of a word: its values; the column holds their indices."""
+    forms: str = ""
+    """Of a label: its values, for the page of axes."""
+    codes: Callable[[Sequence[str]], tuple[npt.NDArray[Any], ...]] | None = None
+    """Of a label: texts to its column and those of `beside`. Raises SpecError."""
+    text: Callable[[object], str] = str
+    """Of a label: a user's value as text."""
+    beside: tuple[str, ...] = ()
+    """Of a label: further columns that its codes fill."""
+    real: bool = False
+    """Of a label: its column holds floating-point numbers. Ratios and factors do anyway."""
+    wide: bool = False
+    """Its column is a table: several numbers a plan."""
+    stands_for: str = ""
+    """The column that follows from this field, which has none of its own. A user may set one of both."""
+    heading: str = ""
+    """Short name: heading of the ranked table, accepted wherever a column is named."""
+    aliases: tuple[str, ...] = ()
+    """Other names of it in a spec."""
+    unusual: bool = False
+    """Most sweeps do not set it: a column of the result only if the spec does."""
+    only_simai: bool = False
+    """Fidelity event does not use it: a column of the result only if some plan has fidelity simai."""
+    in_simai: bool | tuple[str, ...] = True
+    """Whether fidelity simai can run plans with another value than the default; or the words with which it can."""
+    in_text: bool = True
+    """Whether an exported SimAI text can express another value than the default."""
+    costs_layer: bool = False
+    """It changes what a pass of a layer costs: plans with different values have rows of their own in the block table."""
+    moves_split: bool = False
+    """It changes which layers a virtual stage holds: part of the key of the table of splits."""
+    orders_blocks: bool = False
+    """It changes the order of the blocks of a stage."""
+    sends_blocks: bool = False
+    """It changes which block waits for which, by how they are sent, not their order on a stage."""
+
+    @property
+    def is_column(self) -> bool:
+        """Whether `Plans` has a column of this name."""
+        return not self.stands_for
+
+    @property
+    def is_real(self) -> bool:
+        """Whether its column holds floating-point numbers."""
+        return self.real or self.kind in ("ratio", "factor")
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a user may set it by its name."""
+        return self.kind != "inner"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest value of its column."""
+        if self.column:
+            return self.column
+        return {"word": (0, len(self.words) - 1), "switch": (0, 1)}.get(self.kind, (self.least, self.most))
+
+    def codes_of(self, values: Sequence[Value]) -> npt.NDArray[Any]:
+        """The column of some values, [n]. Raises SpecError for a label."""
+        if self.codes:
+            return self.codes([self.text(value) for value in values])[0]
+        if self.words:
+            return np.array([self.words.index(str(value)) for value in values], np.int64)
+        return np.array(values, np.float64 if self.is_real else np.int64)
+
+
+_FACTOR: Final = (1e-9, 1e9)
+_LARGEST_GPUS: Final = 2**62
+"""GPUs are a product of dp, tp, cp and pp; too many have a reason code."""
+
+_ROWS: Final = (
+    Field(
+        "tp", "number", "tensor parallelism: ranks that share a layer", most=LARGEST["tp"], costs_layer=True,
+        aliases=("model_parallel_NPU_group", "tensor_parallel"), unset="the workload's",
+    ),
+    Field(
+        "pp", "number", "pipeline parallelism: stages", most=LARGEST["pp"], aliases=("pipeline_parallel",),
+        unset="the workload's", moves_split=True, orders_blocks=True,
+    ),
+    Field(
+        "vpp", "number", "virtual stages on a stage: interleaving", most=LARGEST["vpp"], unset="the workload's",
+        moves_split=True, orders_blocks=True,
+    ),
+    Field(
+        "ep", "number", "expert parallelism: ranks that share out the experts", most=LARGEST["ep"], costs_layer=True,
+        aliases=("expert_parallel",), unset="the workload's",
+    ),
+    Field(
+        "dp", "number", "data parallelism: replicas", most=LARGEST["dp"], stands_for="all_gpus", unset="all_gpus / (tp cp pp)",
+        more="Instead of `all_gpus`.",
+    ),
+    Field(
+        "all_gpus", "number", "GPUs of the job", most=LARGEST["all_gpus"], column=(1, _LARGEST_GPUS), heading="gpus",
+        unset="the workload's; of a model, dp 1",
+    ),
+    Field(
+        "micro_batch", "number", "sequences of a micro-batch", most=LARGEST["micro_batch"], heading="mbs", aliases=("mbs",),
+        unset="the workload's", costs_layer=True,
+    ),
+    Field(
+        "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], unset="the workload's", orders_blocks=True,
+        column=(0, LARGEST["ga"]),  # 0 where dp * micro_batch does not divide the global batch
+    ),
+    Field(
+        "global_batch", "number", "sequences of a step", most=LARGEST["global_batch"], stands_for="ga", heading="batch",
+        aliases=("gbs",), unset="dp x micro_batch x ga", more="Instead of `ga`.",
+    ),
+    Field(
+        "bucket_bytes", "number", "size of a gradient bucket", default=0, least=0, most=MOST_BYTES, unit="B",
+        more="With its unit, `100 MB`. 0: Megatron's default (DDP's, for an operator table).",
+    ),
+    Field(
+        "schedule", "word", "order of forwards and backwards", default="1f1b", words=SCHEDULES, in_simai=("gpipe", "1f1b"),
+        costs_layer=True, moves_split=True, orders_blocks=True,
+        more="`1f1b` interleaves where vpp > 1: [schedules.md](schedules.md).",
+    ),
+    Field(
+        "fidelity", "word", "the event engine, or the cost model of SimAI-Analytical", default="event", words=FIDELITIES,
+        more="[fidelity.md](fidelity.md).",
+    ),
+    Field(
+        "layer_split", "label", "how layers are divided among stages", default="even", codes=split_codes, text=split_text,
+        beside=("virtual_layers",), column=(0, len(SPLITS) - 1), in_simai=("even", "balanced"), moves_split=True,
+        forms="`even`, `balanced`, `embedding_as_layer`, `loss_as_layer`, `embedding_and_loss_as_layer`, or a list of layers "
+        "per virtual stage, `[[8, 10, 10, 8]]` as an axis",
+        more="`balanced`: stages differ by at most one layer. Embedding and loss count as layers with Megatron's account "
+        "options. A stage may hold no layer, only embedding or loss, as Megatron allows.",
+    ),
+    Field(
+        "virtual_layers", "inner", "layers of each virtual stage in model order, padded with -1; if layer_split is listed",
+        wide=True, moves_split=True,
+    ),
+    Field(
+        "checkpointing", "label", "what the backward computes again", default="file", codes=checkpointing_codes, heading="ckpt",
+        beside=("checkpoint_layers",), column=(0, len(CHECKPOINTING) - 1), costs_layer=True,
+        forms="`none`, `file`, `full`, `selective`, `every:K`, `block:K`, or modules, `layernorm+mla_up_proj+moe_act`",
+        more="`file`: the checkpoints in the file. `every:K`: a checkpoint every K layers; all layers run again. `block:K`: "
+        "the first K layers of each virtual stage run again. `selective`: core attention, if the workload has it as a record "
+        "of its own. Modules, by Megatron's names: of models ([models.md](models.md)).",
+    ),
+    Field(
+        "checkpoint_layers", "inner", "the k of every:k and block:k; of modules a bit for each; else 0", costs_layer=True,
+        column=(0, MOST_LAYERS),
+    ),
+    Field(
+        "overlap_tp", "switch", "tensor-parallel messages run behind compute where they can", default=False,
+        costs_layer=True,
+    ),
+    Field(
+        "overlap_ep", "switch", "expert-parallel messages run behind compute where they can", default=False,
+        costs_layer=True,
+    ),
+    Field(
+        "overlap_pp", "switch", "sends between stages run in the background", sends_blocks=True,
+        unset="true where vpp > 1, and with weight gradients apart",
+    ),
+    Field("overlap_grad", "switch", "gradients are reduced behind the last backwards", default=True),
+    Field("overlap_param", "switch", "parameters are gathered behind the first forwards", default=True),
+    *(
+        Field(
+            f"{group}_overlap_ratio", "ratio", f"part of {group.upper()} communication that fidelity simai counts as hidden",
+            default=0.0, least=0, only_simai=True,
+        )
+        for group in ("dp", "tp", "ep")
+    ),
+    Field(
+        "pp_overlap_ratio", "ratio", "what fidelity simai divides the waiting of stages by", default=1.0, least=1e-9,
+        only_simai=True,
+    ),
+    Field(
+        "cp", "number", "context parallelism: ranks that share a sequence; of models", default=1, most=LARGEST["cp"],
+        aliases=("context_parallel",), unusual=True, in_simai=False, in_text=False, costs_layer=True,
+    ),
+    Field(
+        "cp_comm_type", "word", "how context-parallel ranks compute attention", default="p2p", words=CP_COMM_TYPES,
+        unusual=True, costs_layer=True, more="`p2p`: a ring. Megatron's --cp-comm-type.",
+    ),
+    Field(
+        "cp_a2a_size", "number", "context-parallel ranks of the all-to-all in a2a+p2p; else 1", default=1, most=MOST_RANKS,
+        unusual=True, costs_layer=True,
+    ),
+    Field(
+        "sharding", "word", "what data-parallel ranks divide; of models", default="stack", words=SHARDINGS, unusual=True,
+        in_simai=False, in_text=False,
+        more="`stack`: as the framework does; `optimizer`: ZeRO-1; `gradients`: ZeRO-2; `parameters`: ZeRO-3, FSDP "
+        "([models.md](models.md)).",
+    ),
+    Field(
+        "dp_shard", "number", "ranks of dp x cp that divide them; 0: all", default=0, least=0, most=MOST_IN_STEP, unusual=True,
+        in_simai=False, in_text=False, more="Fewer than all: the groups are replicas of each other (HSDP).",
+    ),
+    Field(
+        "reshard_after_forward", "switch", "a layer's parameters are freed after its forward and gathered again", default=True,
+        unusual=True,
+    ),
+    Field(
+        "prefetch_layers", "number", "layers whose parameters are gathered ahead of the one that runs", default=1, least=0,
+        most=MOST_LAYERS, unusual=True,
+    ),
+    Field(
+        "precision", "word", "of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES, unusual=True,
+        in_simai=False, in_text=False, costs_layer=True,
+    ),
+    Field(
+        "dispatcher", "word", "how tokens reach their experts; of models", default="alltoall", words=DISPATCHERS, unusual=True,
+        in_simai=False, in_text=False, costs_layer=True,
+        more="`flex`: DeepEP, HybridEP, one copy to each remote node; `hierarchical`: two stages, between nodes, then inside.",
+    ),
+    Field(
+        "overlap_shared_experts", "switch", "shared experts run beside dispatch and combine", default=False, unusual=True,
+        costs_layer=True,
+    ),
+    Field(
+        "layers", "number", "layers of the model", most=LARGEST["layers"], unset="the workload's", unusual=True, in_simai=False,
+        moves_split=True,
+    ),
+    Field(
+        "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, most=LARGEST["sequence"], unusual=True,
+        column=(0, LARGEST["sequence"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+    ),
+    Field(
+        "experts", "number", "experts of a layer; 0: as in the workload", default=0, most=LARGEST["experts"], unusual=True,
+        column=(0, LARGEST["experts"]), costs_layer=True, more="Of a trace ([traces.md](traces.md)).",
+    ),
+    Field(
+        "microbatch_group_size", "number", "micro-batches that a virtual stage of interleaved 1F1B takes in turn; 0: pp",
+        default=0, least=0, most=MOST_IN_STEP, unusual=True, orders_blocks=True,
+    ),
+    Field(
+        "post_validation", "switch", "a stage begins its next step without waiting for the norm of all gradients",
+        default=False, unusual=True, sends_blocks=True,
+    ),
+    Field(
+        "gradient_precision", "word", "of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
+        in_simai=False, in_text=False,
+    ),
+    Field(
+        "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", codes=imbalance_codes,
+        real=True, column=(-MOST_IMBALANCE, MOST_IMBALANCE), unusual=True, in_simai=False, in_text=False, costs_layer=True,
+        forms="`recorded`, `balanced`, a factor (`1.5`), `zipf:S`",
+        more="`recorded`: of a model, its `experts.imbalance`. `zipf:S`: popularity of the k-th expert in proportion to k^-S "
+        "([traces.md](traces.md)).",
+    ),
+    Field(
+        "straggler_stage", "number", "the stage whose compute takes straggler_factor times as long", default=0, least=0,
+        most=MOST_RANKS, unusual=True,
+    ),
+    Field(
+        "straggler_factor", "factor", "how many times as long compute takes on straggler_stage", default=1.0, least=1e-3,
+        most=1e3, column=_FACTOR, unusual=True, in_simai=False, in_text=False,
+    ),
+    Field(
+        "device_speed", "factor", "compute runs this many times as fast", default=1.0, least=1e-3, most=1e3, column=_FACTOR,
+        unusual=True, in_simai=False, in_text=False, costs_layer=True,
+    ),
+    Field("hardware", "inner", "row of the HardwareTable", default=0, column=(0, 0), costs_layer=True),
+)  # fmt: skip
+
+FIELDS: Final[Mapping[str, Field]] = {row.name: row for row in _ROWS}
+"""All fields by name, in the order of the columns of a result."""
+
+DEFAULTS: Final[Mapping[str, Value]] = {row.name: row.default for row in _ROWS if row.default is not None and row.is_set}
+"""Values of names that neither the user nor the workload's own plan sets; overlap_pp: see sends_in_background."""
+
+ALTERNATIVES: Final = tuple(
+    tuple(name for name in FIELDS if name in (row.name, row.stands_for)) for row in _ROWS if row.stands_for
+)
+"""Pairs of which a user may set one."""

@@ -1,0 +1,99 @@
+"""Values of plans that are texts with numbers in them: the codes of `block:2`, `8,10,10,8`, `zipf:1.0`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.models.recompute import RECOMPUTE_MODULES, modules_mask
+from sim_core.planning.columns import CHECKPOINTING, LISTED, MODULES, SPLITS
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+IMBALANCES: Final = {"recorded": 0.0, "balanced": 1.0}
+"""Codes of the words of `expert_imbalance` (planning/imbalance.py)."""
+MOST_IMBALANCE: Final = 65_536.0
+"""Of a factor: no more ranks share out experts. And of an exponent, at which one expert gets everything."""
+
+
+def checkpointing_codes(labels: Sequence[str]) -> tuple[Ints, Ints]:
+    """Index into CHECKPOINTING and the `checkpoint_layers` of a Plans, by label. Raises SpecError."""
+    kinds, spans = [], []
+    for label in labels:
+        if label.split("+")[0] in RECOMPUTE_MODULES:
+            kinds.append(MODULES)
+            spans.append(modules_mask(label))
+            continue
+        word, colon, span = label.partition(":")
+        counted = word in ("every", "block")
+        if word in CHECKPOINTING and colon and not counted:
+            raise SpecError(f"checkpointing: found {shown(label)}, expected '{word}', without a number")
+        if word not in CHECKPOINTING[:MODULES] or counted != bool(colon) or (counted and not _is_span(span)):
+            forms = [f"{name}:K" if name in ("every", "block") else name for name in CHECKPOINTING[:MODULES]]
+            hint = nearest(label, forms)
+            if not hint.startswith("nearest"):
+                hint = nearest(label, (*forms, *RECOMPUTE_MODULES))
+            meaning = ", K a whole number above 0" if ":K" in hint else ""
+            raise SpecError(f"checkpointing: found {shown(label)}, {hint}{meaning}")
+        kinds.append(CHECKPOINTING.index(word))
+        spans.append(int(span or 0))
+    return np.array(kinds, np.int64), np.array(spans, np.int64)
+
+
+def _is_span(text: str) -> bool:
+    """Whether `text` is a number of layers above 0."""
+    return text.isascii() and text.isdecimal() and len(text) < 7 and int(text) > 0
+
+
+def split_text(value: object) -> str:
+    """A split as text: a word of SPLITS, or layers per virtual stage, `8,10,10,8`. Raises SpecError."""
+    words = SPLITS[:LISTED]
+    entries = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str) and value in words:
+        return value
+    if isinstance(entries, Sequence | np.ndarray) and len(entries) > 0:
+        texts = [str(entry).strip() for entry in entries if not isinstance(entry, bool)]
+        if len(texts) == len(entries) and all(text.isascii() and text.isdecimal() and len(text) < 7 for text in texts):
+            return ",".join(str(int(text)) for text in texts)
+    hint = nearest(str(value), words)
+    raise SpecError(f"layer_split: found {shown(value)}, {hint}; or the layers of each virtual stage: [8, 10, 10, 8]")
+
+
+def split_codes(texts: Sequence[str]) -> tuple[Ints, Ints]:
+    """Index into SPLITS, [n], and the `virtual_layers` of a Plans, [n, width], from texts of `split_text`."""
+    lists = [() if text in SPLITS else tuple(map(int, text.split(","))) for text in texts]
+    virtual_layers = np.full((len(texts), max(map(len, lists), default=0)), -1, np.int64)
+    for row, layers in enumerate(lists):
+        virtual_layers[row, : len(layers)] = layers
+    codes = [LISTED if layers else SPLITS.index(text) for text, layers in zip(texts, lists, strict=True)]
+    return np.array(codes, np.int64), virtual_layers
+
+
+def imbalance_codes(labels: Sequence[str]) -> tuple[Floats]:
+    """The column from `recorded`, `balanced`, `zipf:S` or a factor. Raises SpecError."""
+    return (np.array([_imbalance_code(label) for label in labels], np.float64),)
+
+
+def _imbalance_code(label: str) -> float:
+    if label in IMBALANCES:
+        return IMBALANCES[label]
+    word, colon, exponent = label.partition(":")
+    number, zipf = _finite(exponent if colon else label), colon == ":" and word == "zipf"
+    least = 1e-6 if zipf else 1.0
+    if (colon and not zipf) or number is None or not least <= number <= MOST_IMBALANCE:
+        hint = nearest(label, (*IMBALANCES, "zipf:1.0"))
+        raise SpecError(f"expert_imbalance: found {shown(label)}, {hint}; or tokens of the fullest rank over the mean, from 1")
+    return -number if zipf else number
+
+
+def _finite(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
