@@ -1,37 +1,33 @@
-"""Batches of legal plans in the event engine: their tables, their steps one by one or several at once."""
+"""Batches of legal plans in the event engine: tables that they share, memory that they use in turn, LANES steps at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.blocks import EXPOSED, cost_blocks
-from sim_core.costing.case import Blocks, Case, case_at
+from sim_core.costing.blocks import cost_blocks
+from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
-from sim_core.engine.codes import PAIRS, SPLITS, chunks_of, events_of, rounds_of
-from sim_core.engine.events import MESSAGES, STREAMS
-from sim_core.engine.lanes import put, run_lanes, take, take_beside
+from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
+from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
+from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
 from sim_core.engine.schedule import fill_order
-from sim_core.engine.sequencing import fill_sequence, rule_of
-from sim_core.engine.split_events import pairs_s
+from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
-from sim_core.metrics import BUBBLE, DP_EXPOSED, DP_TOTAL, EP_EXPOSED, LAUNCH_S, N_SUMS, PP_EXPOSED, PP_TOTAL, STEP_TIME
-from sim_core.planning.columns import Plans, alike_in_order, by_order, plan_at
+from sim_core.metrics import STEP_TIME
+from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
-from sim_core.scratch import MOST_TOGETHER, Scratch, Together, scratch_of
-from sim_core.step.beside import cost_last_backwards
-from sim_core.step.gradients import reduce_gradients
-from sim_core.step.lower import lower
-from sim_core.step.nics import count_carried, owner_of, share_sends
-from sim_core.step.once import gather_parameters, slow_beside_gather, slowest_after_s, work_after
-from sim_core.step.pipeline import go_on, run_pipeline
-from sim_core.step.sharding import shard_blocks
+from sim_core.references import reference
+from sim_core.step.buckets import Buckets
+from sim_core.step.lower import Lowered
+from sim_core.step.once import Once
+from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step
 from sim_core.vectors import LANES
 from sim_core.workloads.workload import Arrays, Workload
 
@@ -43,6 +39,8 @@ BATCH: Final = 8192
 """Plans per batch, which share tables: many, so that they share much; few, so that the tables stay small."""
 CELLS: Final = 2**25
 """Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
+PIECE: Final = 2**20
+"""Events of a piece of a sequence, 40 bytes each: few steps have more, and run in several."""
 
 
 class Tables(NamedTuple):
@@ -72,6 +70,120 @@ def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, rows: I
     return Tables(groups=groups, split=split, blocks=cost_blocks(workload, hardware, plans, groups, split, rows))
 
 
+class Together(NamedTuple):
+    """Memory for LANES plans at once."""
+
+    one: Scratch  # of the first lane
+    kept: Scratch  # what a plan keeps while the pipelines run has one more axis, [LANES, ...]: see scratch_of
+    order: Ints  # the order of blocks, flat: row_of codes per stage
+    of_order: Ints  # scratch of fill_order
+    sequence: Sequence
+    lanes: Lanes
+
+
+def scratch_for(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Scratch:
+    """Scratch large enough for each plan in `rows`."""
+    stages, cells = int(plans.pp[rows].max()), most_cells(plans.schedule[rows], plans.pp[rows], plans.vpp[rows])
+    return allocate_scratch(arrays, stages, cells, int(plans.layers[rows].max()), split.sizes)
+
+
+def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) -> Together:
+    """Memory large enough for any of the plans in `rows`."""
+    scratch = scratch_for(arrays, plans, split, rows)
+    schedule, pp, vpp, ga = plans.schedule[rows], plans.pp[rows], plans.vpp[rows], plans.ga[rows]
+    events, stages, cells = most_events(schedule, pp, vpp, ga), int(pp.max()), most_cells(schedule, pp, vpp)
+    of_one_stage = int((3 * vpp * ga + pp).max())
+    kept = scratch._replace(
+        program=_widened(scratch.program),
+        low=_widened(scratch.low),
+        buckets=_widened(scratch.buckets),
+        once=scratch.once._replace(
+            gathered_s=np.repeat(scratch.once.gathered_s[None], LANES, axis=0),
+            after_s=np.repeat(scratch.once.after_s[None], LANES, axis=0),
+        ),
+        sums=np.repeat(scratch.sums[None], LANES, axis=0),
+    )
+    first = scratch._replace(
+        program=_first(kept.program),
+        low=_first(kept.low),
+        buckets=_first(kept.buckets),
+        once=scratch.once._replace(gathered_s=kept.once.gathered_s[0], after_s=kept.once.after_s[0]),
+        sums=kept.sums[0],
+    )
+    return Together(
+        one=first,
+        kept=kept,
+        order=np.empty(most_blocks(schedule, pp, vpp, ga), np.int64),
+        of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
+        sequence=allocate_sequence(events, max(PIECE, of_one_stage), stages, cells),
+        lanes=allocate_lanes(events, stages, cells),
+    )
+
+
+def _widened(columns: Any) -> Any:
+    """The same arrays with one more axis."""
+    return type(columns)(
+        *(np.repeat(column[None], LANES, axis=0) if isinstance(column, np.ndarray) else column for column in columns)
+    )
+
+
+def _first(columns: Any) -> Any:
+    """The arrays of the first lane."""
+    return type(columns)(*(column[0] if isinstance(column, np.ndarray) else column for column in columns))
+
+
+@inlined_kernel
+def scratch_of(kept: Scratch, lane: int) -> Scratch:
+    """The scratch of one lane."""
+    program, low, buckets, once = kept.program, kept.low, kept.buckets, kept.once
+    return Scratch(
+        program=Program(
+            duration_s=program.duration_s[lane],
+            message_s=program.message_s[lane],
+            gate_start_s=program.gate_start_s[lane],
+            gate_end_s=program.gate_end_s[lane],
+            gathered_s=program.gathered_s[lane],
+            beside_s=program.beside_s[lane],
+            shares=program.shares[lane],
+        ),
+        times=kept.times,
+        low=Lowered(
+            passes=low.passes[lane],
+            again=low.again[lane],
+            extra_s=low.extra_s[lane],
+            nic_s=low.nic_s[lane],
+            carried_s=low.carried_s[lane],
+            longer=low.longer,  # only the timeline of a plan alone reads it
+            pairs_s=low.pairs_s[lane],
+            hideable_s=low.hideable_s[lane],
+            send_nic_s=low.send_nic_s[lane],
+        ),
+        layers=kept.layers,
+        buckets=Buckets(
+            costed=buckets.costed[lane],
+            number=buckets.number[lane],
+            bucket_s=buckets.bucket_s[lane],
+            first_s=buckets.first_s[lane],
+            most=buckets.most[lane],
+            total_s=buckets.total_s[lane],
+            nic_s=buckets.nic_s[lane],
+        ),
+        reduced_s=kept.reduced_s,
+        once=Once(
+            costed=once.costed,
+            compute_s=once.compute_s,
+            comm_s=once.comm_s,
+            optimizer_s=once.optimizer_s,
+            gathered_s=once.gathered_s[lane],
+            early_s=once.early_s,
+            waited_s=once.waited_s,
+            free_s=once.free_s,
+            after_s=once.after_s[lane],
+        ),
+        sums=kept.sums[lane],
+    )
+
+
 @outer_kernel
 def run_rows(
     arrays: Arrays,
@@ -85,51 +197,43 @@ def run_rows(
     metrics: Floats,
     recomputed: Floats,
 ) -> None:
-    """Simulate legal plans; consecutive plans with the same schedule share its order of blocks, and run together."""
-    groups, split, blocks = tables.groups, tables.split, tables.blocks
-    scratch, kept = together.one, together.kept
-    order = scratch.program.order
+    """Simulate legal plans; consecutive plans with the same order of blocks share its sequence, and run together."""
+    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
+    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
+    together = reference(together)
+    order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
     begin = 0
     while begin < len(rows):
         i = rows[begin]
         end = begin + 1
         while end < len(rows) and alike_in_order(plans, i, rows[end]):
             end += 1
-        schedule, pp, vpp, ga = plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i]
-        cells, rounds, apart = pp * chunks_of(schedule, vpp), rounds_of(schedule, ga), SPLITS[schedule]
-        overlapped = plans.overlap_pp[i] == 1
-        fill_order(schedule, pp, vpp, ga, plans.microbatch_group_size[i], order, scratch.of_order)
-        turns = 0
-        if end - begin > 1 and events_of(schedule, pp, vpp, ga) <= MOST_TOGETHER:
-            turns = fill_sequence(schedule, order, pp, vpp, ga, overlapped, together.sequence)
+        shape = Shape(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], plans.overlap_pp[i] == 1)
+        pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
+        fill_order(shape.schedule, pp, shape.vpp, shape.ga, plans.microbatch_group_size[i], order, together.of_order)
+        turns = fill_sequence(shape, order, sequence)
         while begin < end:
-            lanes = min(end - begin, LANES) if turns > 0 else 1
+            used = min(end - begin, LANES)
             streams, crowds = False, False
-            for lane in range(lanes):
-                case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
-                own = scratch_of(kept, lane)
-                _begin(case, own)
-                streams, crowds = streams or own.program.shares[STREAMS] == 1, crowds or own.program.shares[MESSAGES] == 1
-                if turns > 0:
-                    put(own.program, apart, pp, cells, lane, together.lanes)
-            ran = True
-            if turns > 0:
-                rule = rule_of(schedule, pp, overlapped)
-                run_lanes(together.sequence, turns, rule, streams, crowds, pp, cells, together.lanes)
-            else:
-                ran = run_pipeline(plan_at(plans, i), scratch.program, scratch.times)
-            for lane in range(lanes):
-                case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
-                if turns > 0:
-                    take(together.lanes, lane, pp, cells, rounds, apart, scratch.times)
-                    if streams or crowds:
-                        take_beside(together.lanes, lane, pp, cells, scratch.times.streams)
+            for lane in range(used):
+                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
+                own = reference(scratch_of(kept, lane))
+                begin_step(case, own)
+                streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
+                put(own.program, shape, lane, lanes)
+            ran = run_lanes(shape, order, sequence, turns, streams, crowds, lanes)
+            for lane in range(used):
+                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
+                own = reference(scratch_of(kept, lane))
                 if ran:
-                    _finish(case, own)
+                    take(lanes, lane, pp, cells, own.times)
+                    if streams or crowds:
+                        take_beside(lanes, lane, pp, cells, own.times)
+                    finish_step(case, order, own)
                 else:
                     own.sums[STEP_TIME] = np.nan
                 _keep(plans, rows[begin + lane], own, again, reason, metrics, recomputed)
-            begin += lanes
+            begin += used
 
 
 @inner_kernel
@@ -150,61 +254,3 @@ def _all_finite(values: Floats) -> bool:
         if not np.isfinite(value):
             return False
     return True
-
-
-@inlined_kernel
-def _begin(case: Case, scratch: Scratch) -> None:
-    """What comes before the pipeline of a step: fills the program, clears the sums of the metrics and begins them."""
-    program, low, out = scratch.program, scratch.low, scratch.sums
-    out[:] = 0.0
-    lower(case, low, program)
-    count_carried(case, low)
-    shard_blocks(case, low, program, scratch.layers, out)
-    share_sends(case, low, program)
-    work_after(case, scratch.once, out)
-    gather_parameters(case, low, program, scratch.buckets, scratch.once, out)
-    cost_last_backwards(case, low, program, scratch.buckets)
-
-
-@inlined_kernel
-def _finish(case: Case, scratch: Scratch) -> None:
-    """What follows the pipeline: adds to the sums of the metrics."""
-    plan, program, times, low, out = case.plan, scratch.program, scratch.times, scratch.low, scratch.sums
-    pp, ga = plan.pp, plan.ga
-    passes, again, unit_work, unit_again, key = low.passes, low.again, case.blocks.work, case.blocks.again, case.block
-    for unit in range(passes.shape[0]):
-        for k in range(N_SUMS):
-            out[k] += (passes[unit] * unit_work[key, unit, k] + again[unit] * unit_again[key, unit, k]) * ga / pp
-    for k in range(low.extra_s.shape[0]):
-        out[k] += low.extra_s[k] * ga / pp
-    barrier_s = reduce_gradients(case, low, program, times, scratch.buckets, scratch.reduced_s, out)
-    slow_beside_gather(case, program, times, scratch.once, out)
-    slowest_s = slowest_after_s(plan, scratch.once)
-    message_s, exposed_s, gated_s, idle_s = times.message_s, times.exposed_s, times.gated_s, times.idle_s
-    slowed_s, late_s = times.streams.slowed_s, times.streams.gathers_late_s
-    crowded_s = 0.0
-    reduced_s, after_s = scratch.reduced_s, scratch.once.after_s
-    for stage in range(pp):
-        out[PP_TOTAL] += message_s[stage] / pp
-        out[PP_EXPOSED] += exposed_s[stage] / pp
-        out[DP_EXPOSED] += gated_s[stage] / pp
-        if program.shares[STREAMS] == 1:
-            out[DP_TOTAL] += late_s[stage] / pp
-            out[DP_EXPOSED] += slowed_s[stage] / pp
-        if program.shares[MESSAGES] == 1:
-            crowded_s += times.streams.crowded_s[stage]
-        out[BUBBLE] += idle_s[stage] / pp
-        out[BUBBLE] += (barrier_s - reduced_s[stage] + slowest_s - after_s[stage]) / pp
-    if PAIRS[plan.schedule]:
-        chunks, rounds = chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, ga)
-        hidden_s, launched_s, longer_s = pairs_s(program, low.hideable_s, low.pairs_s, pp, chunks, rounds)
-        out[EP_EXPOSED] -= hidden_s / pp
-        out[LAUNCH_S] -= launched_s / pp
-        crowded_s += longer_s
-    if crowded_s > 0:
-        owner = owner_of(plan, case.groups, case.group)
-        out[owner] += crowded_s / pp
-        out[owner + EXPOSED] += crowded_s / pp
-    out[STEP_TIME] = barrier_s + slowest_s
-    if plan.post_validation == 1:
-        go_on(plan, program, times, reduced_s, after_s, out)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.batch import Tables, batches, tables_of
+from sim_core.batch import Tables, batches, scratch_for, tables_of
 from sim_core.costing.case import Case, case_at
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
@@ -18,15 +18,11 @@ from sim_core.metrics import STEP_TIME
 from sim_core.over_micro_batches import reasons_over
 from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
-from sim_core.scratch import Scratch, allocate_scratch
 from sim_core.simulator import arrays_of, legality, simulate
-from sim_core.step.beside import cost_last_backwards
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
-from sim_core.step.lower import lower
-from sim_core.step.nics import count_carried, share_sends
-from sim_core.step.once import gather_parameters, slowest_after_s, work_after
-from sim_core.step.sharding import shard_blocks
+from sim_core.step.once import slowest_after_s
+from sim_core.step.whole import Scratch, begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
 
@@ -200,7 +196,7 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
     step_s = np.full(len(reason), np.nan)
     for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
         tables = tables_of(workload, hardware, plans, rows)
-        scratch = allocate_scratch(workload.arrays, plans, tables.split, rows)
+        scratch = scratch_for(workload.arrays, plans, tables.split, rows)
         _bound_rows(workload.arrays, hardware.columns, plans, tables, rows, scratch, step_s)
     return step_s * ROUNDING
 
@@ -218,13 +214,7 @@ def _bound_rows(
 def _bound_one(case: Case, scratch: Scratch) -> float:
     """As `simulate` runs one step, but for the pipeline; metrics are not summed."""
     plan, program, times, unused = case.plan, scratch.program, scratch.times, scratch.sums
-    lower(case, scratch.low, program)
-    count_carried(case, scratch.low)
-    shard_blocks(case, scratch.low, program, scratch.layers, unused)
-    share_sends(case, scratch.low, program)
-    work_after(case, scratch.once, unused)
-    gather_parameters(case, scratch.low, program, scratch.buckets, scratch.once, unused)
-    cost_last_backwards(case, scratch.low, program, scratch.buckets)
+    begin_step(case, scratch)
     bound_pipeline(plan, program, times)
     barrier_s = 0.0
     if PLACEMENT[plan.schedule] != BOTH_WAYS and plan.post_validation == 0:

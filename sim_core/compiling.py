@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim_core.batch import batches, run_rows, tables_of
+from sim_core.batch import allocate_together, batches, run_rows, tables_of
 from sim_core.costing.recomputed import again_flops
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import in_plain_python
@@ -12,7 +12,6 @@ from sim_core.metrics import METRICS
 from sim_core.planning.columns import EVENT, Plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import check
-from sim_core.scratch import allocate_together
 from sim_core.simulator import legality
 from sim_core.workloads.workload import Workload
 

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.batch import Tables, batches, run_rows, tables_of
+from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
 from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
 from sim_core.costing.recorded import at_replayed, with_recorded
+from sim_core.engine.codes import events_of
+from sim_core.engine.lanes import RECORDED, record
+from sim_core.engine.program import Shape
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
@@ -21,12 +24,12 @@ from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
-from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
-from sim_core.scratch import Scratch, allocate_together
 from sim_core.simai.model import SIMAI_PARTS, simai_one, simai_rows
 from sim_core.simai.tables import bus_tables
+from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
 
@@ -160,6 +163,8 @@ class Ran(NamedTuple):
     plans: Plans  # of one row
     tables: Tables
     scratch: Scratch
+    order: Ints  # of blocks
+    events: Floats  # [events, RECORDED] what the engine did, in its order
     metrics: Floats  # [METRICS]
 
 
@@ -177,8 +182,12 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = tables_of(workload, hardware, one, rows)
-    scratch = allocate_together(workload.arrays, one, tables.split, rows)
+    together = allocate_together(workload.arrays, one, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
-    run_rows(workload.arrays, hardware.columns, one, tables, rows, scratch, again, np.zeros(1, np.int64), metrics, recomputed)
-    return Ran(workload=workload, plans=one, tables=tables, scratch=scratch.one, metrics=metrics[:, 0])
+    run_rows(workload.arrays, hardware.columns, one, tables, rows, together, again, np.zeros(1, np.int64), metrics, recomputed)
+    plan = plan_at(one, 0)
+    shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
+    events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))
+    ran = record(shape, together.order, together.one.program, together.sequence, together.lanes, events)
+    return Ran(workload, one, tables, together.one, together.order, events[:ran], metrics[:, 0])

@@ -73,7 +73,7 @@ def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int
     found = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, ends, first_s)]
     found += gradient_spans(ran, blocks)
     found += layer_spans(ran, hardware, blocks)
-    found += parameter_spans(ran, hardware)
+    found += parameter_spans(ran, hardware, blocks)
     drawn = joined(found)
     held, sends = memory_held(ran, blocks), arrows_between(ran, drawn)
     return Timeline(spans=drawn, sends=sends, held=held, metrics=ran.metrics, stages=plan.pp)

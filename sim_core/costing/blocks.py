@@ -37,6 +37,7 @@ from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import layer_columns
 from sim_core.planning.split import Split
+from sim_core.references import reference
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
@@ -90,8 +91,10 @@ def _cost_rows(
     layer: Floats,
     by_model: bool,
 ) -> None:
+    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
+    groups, split, blocks = reference(groups), reference(split), reference(blocks)
     for i in first:
-        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i), layer, by_model)
+        _cost(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), layer, by_model)
 
 
 @inner_kernel

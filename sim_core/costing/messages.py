@@ -16,6 +16,7 @@ from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at
 from sim_core.jit import kernel
 from sim_core.models.messages import ETP, Messages
 from sim_core.planning.columns import FLEX, Plans
+from sim_core.references import reference
 from sim_core.terms import ALL_TO_ALL, CP_RING, FORWARD, SEND_RECEIVE
 from sim_core.workloads.workload import EP, TP, WEIGHT_GRADIENT, Modelled
 
@@ -71,9 +72,10 @@ def _message_s(
 ) -> tuple[Floats, Floats]:
     """Seconds of each message for each row, and those of the NICs where these are shared, [rows, messages] each."""
     seconds, nic = np.zeros(size.shape), np.zeros(size.shape)
+    hardware, plans, groups = reference(hardware), reference(plans), reference(groups)
     for row in range(size.shape[0]):
         i = first[row]
-        links = device_at(hardware, plans.hardware[i]).links
+        links = reference(device_at(hardware, plans.hardware[i]).links)
         for k in range(size.shape[1]):
             of_experts = plans.dispatcher[i] > 0 and kind[k] == ALL_TO_ALL and group[k] == EP
             if size[row, k] > 0 and links.shared_nics and of_experts and plans.dispatcher[i] == FLEX:

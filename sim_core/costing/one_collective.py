@@ -13,6 +13,7 @@ from sim_core.hardware.description import Hardware
 from sim_core.hardware.table import HardwareColumns, device_at, hardware_table
 from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
+from sim_core.references import reference
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE
 
 Floats = npt.NDArray[np.float64]
@@ -42,7 +43,7 @@ def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: 
 
 @kernel
 def _seconds(hardware: HardwareColumns, kind: int, sizes: Floats, at: Placement) -> Floats:
-    links = device_at(hardware, 0).links
+    links = reference(device_at(hardware, 0).links)
     found = np.empty(sizes.shape[0])
     for i in range(sizes.shape[0]):
         found[i] = collective_s(kind, sizes[i], at, links)

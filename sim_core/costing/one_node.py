@@ -14,6 +14,7 @@ from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
 from sim_core.hardware.table import HardwareColumns, device_at, hardware_table
 from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
+from sim_core.references import reference
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 
 Floats = npt.NDArray[np.float64]
@@ -64,7 +65,7 @@ def _document() -> dict[str, Any]:
 
 @kernel
 def _modelled_s(hardware: HardwareColumns, kind: int, ranks: Ints, sizes: Floats) -> Floats:
-    links = device_at(hardware, 0).links
+    links = reference(device_at(hardware, 0).links)
     seconds = np.empty((ranks.shape[0], sizes.shape[0]))
     for row in range(ranks.shape[0]):
         for column in range(sizes.shape[0]):

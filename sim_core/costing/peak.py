@@ -39,6 +39,7 @@ from sim_core.models.stack import read_stack
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
+from sim_core.references import reference
 from sim_core.terms import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.units import short
 from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales, times_base
@@ -189,10 +190,11 @@ def _fill(
 
     `parameters` of a unit on a rank, [shapes, units].
     """
+    arrays, plans, split = reference(arrays), reference(plans), reference(split)
     scale = np.empty(N_RULES)
     base = arrays.base
     for k in range(len(rows)):
-        plan = plan_at(plans, rows[k])
+        plan = reference(plan_at(plans, rows[k]))
         sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
         rule_scales(*sizes, 1.0, times_base(plan.experts, arrays.experts), EXPONENTS, scale)
         sharding = sharding_of(arrays, plan)

@@ -24,6 +24,7 @@ from sim_core.hardware.table import HardwareColumns, HardwareTable, device_at, h
 from sim_core.jit import kernel
 from sim_core.planning.building import plans
 from sim_core.planning.placement import crosses_nodes
+from sim_core.references import reference
 from sim_core.workloads.moving import EXPERT_WEIGHTS
 from sim_core.workloads.workload import DP, DP_EP, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, RecordedMessages, Workload
 
@@ -103,7 +104,7 @@ def _sum(
 
     And to `sends_s`, by place of the recording, what its pipeline messages would take in either place.
     """
-    device = device_at(columns, 0)
+    device, groups = reference(device_at(columns, 0)), reference(groups)
     for k in range(messages.kind.shape[0]):
         group, size, number = messages.group[k], messages.bytes[k], messages.number[k]
         if group == N_GROUPS:

@@ -27,6 +27,7 @@ from sim_core.jit import inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
+from sim_core.references import reference
 from sim_core.workloads.workload import Arrays
 
 Floats = npt.NDArray[np.float64]
@@ -107,8 +108,9 @@ def _fill(
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     of = np.empty((counts.shape[2], 4))
+    plans, split = reference(plans), reference(split)
     for k in range(len(rows)):
-        plan = plan_at(plans, rows[k])
+        plan = reference(plan_at(plans, rows[k]))
         same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
         if not same or plan.microbatch_group_size != group:
             schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, enough[k], plan.microbatch_group_size

@@ -1,13 +1,37 @@
-"""The event engine for LANES pipelines with the same order of blocks at once: the bits of the engines for one."""
+"""The event engine: walks a sequence once for LANES pipelines with the same order of blocks, one in each lane of a vector.
+
+A single plan is one used lane. A run adds up what stages wait for; when asked, it also writes down all events of one plan.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.events import DOWN, MESSAGES, PAIR, STREAMS, UP, WEIGHT, Program, Times
+from sim_core.engine.codes import DEEPSPEED, SPLITS, chunks_of
+from sim_core.engine.program import (
+    CLEARED,
+    CROWDED,
+    DOWN,
+    KINDS,
+    LATER,
+    LONGER,
+    MESSAGES,
+    OF_INPUTS,
+    OF_WEIGHTS,
+    OWN,
+    PAIR,
+    READY,
+    SENT,
+    STREAMS,
+    UP,
+    WEIGHT,
+    Program,
+    Shape,
+    Times,
+)
 from sim_core.engine.sequence import (
     ALONE,
     ARRIVED,
@@ -15,124 +39,118 @@ from sim_core.engine.sequence import (
     BESIDE_GRADIENTS,
     BLOCKING,
     DURATION,
+    EVENTS,
     FIRST,
     INPUT_GRADIENT,
     LAST,
+    LEFT,
     MEETING,
     NO_MESSAGE,
     NO_WORK,
     NOTHING,
     OF_BOTH,
-    OF_INPUTS,
-    OF_WEIGHTS,
+    PIECE,
     POSTED,
     POSTED_COST,
     RECEIVED,
     RECEIVED_COST,
     WRITTEN,
     Sequence,
+    fill_next,
+    fill_sequence,
+    rule_of,
 )
-from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LATER, LONGER, OWN, READY, SENT, Streams
-from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
+from sim_core.jit import inlined_kernel, outer_kernel
 from sim_core.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 
 Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+STAGE, WORKS, READY_S, ALONE_S, SLOWED_S, CROWDED_S, END_S = range(7)
+"""Columns of a record of events: the stage; 1 for a block or a pair, 0 for a last send or a meeting alone; when it could start
+but for parameters; its seconds alone, and what it takes longer beside a stream and beside a pipeline message; its end."""
+MESSAGE_S, SENT_S, COST_S, PAIR_SENT_S, PAIR_COST_S, LATE_S = range(7, 13)
+"""Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; the same of the other
+block of a pair; by how much the parameters of its stage are late."""
+RECORDED: Final = 13
 
 
 class Lanes(NamedTuple):
     """Programs and their times, one in each lane: the columns of `Program` and `Times`, flat, [..., LANES]."""
 
     duration_s: Floats  # [NO_WORK * cells + 1] by kind and cell
-    cost_s: Floats  # [NO_MESSAGE * cells + 1] of messages, by kind and stage, or cell where weight gradients are apart
+    cost_s: Floats  # [NO_MESSAGE * stages + 1] of messages, by kind and stage
     gate_start_s: Floats  # [cells]
     gate_end_s: Floats  # [cells]
     beside_s: Floats  # [cells * CROWDED] the first rows of `Program.beside_s`, cell by cell
-    crowded_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
+    longer_s: Floats  # [NO_WORK * cells + 1] its rows CROWDED and CLEARED, by rows of `duration_s`
     cleared: Floats
-    crowds: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
+    most_s: Floats  # [1] the most that pipeline messages make a block longer: 0 where they share nothing, else infinity
     slot_s: Floats  # [slots] ends that messages wait for
-    first_s: Floats  # [cells] end of the first forward through a cell
-    last_s: Floats  # [2 * cells] end of the last input gradient, and of the last weight gradient
-    free_s: Floats  # [stages] and what follows as in Times
-    sent_s: Floats  # [stages] `Times.message_s`
+    through_s: Floats  # [stages] when the stage's stream is through if nothing more comes
+    behind_s: Floats  # [stages] by how much its gradients are later, since the latest last backward of a chunk
+    first_s: Floats  # [cells] and what follows as in Times
+    last_s: Floats  # [2 * cells]
+    free_s: Floats
+    message_s: Floats
     exposed_s: Floats
     idle_s: Floats
     gated_s: Floats
-    through_s: Floats  # [stages] and what follows as in Streams
     gathers_late_s: Floats
-    behind_s: Floats
     slowed_s: Floats
-    crowds_s: Floats  # `crowded_s` there
-    shared: Floats  # [cells]
+    crowded_s: Floats
+    shared: Floats
     later_s: Floats
+    noted: Floats  # [RECORDED] of the present event
 
 
 def allocate_lanes(events: int, stages: int, cells: int) -> Lanes:
     """Scratch for pipelines of up to `events` events, `stages` stages and `cells` virtual stages."""
-    lanes = Lanes(
-        duration_s=allocate_rows(NO_WORK * cells + 1),
-        cost_s=allocate_rows(NO_MESSAGE * cells + 1),
-        gate_start_s=allocate_rows(cells),
-        gate_end_s=allocate_rows(cells),
-        beside_s=allocate_rows(CROWDED * cells),
-        crowded_s=allocate_rows(NO_WORK * cells + 1),
-        cleared=allocate_rows(NO_WORK * cells + 1),
-        crowds=allocate_rows(1),
-        slot_s=allocate_rows(events + 2),
-        first_s=allocate_rows(cells),
-        last_s=allocate_rows(2 * cells),
-        free_s=allocate_rows(stages),
-        sent_s=allocate_rows(stages),
-        exposed_s=allocate_rows(stages),
-        idle_s=allocate_rows(stages),
-        gated_s=allocate_rows(stages),
-        through_s=allocate_rows(stages),
-        gathers_late_s=allocate_rows(stages),
-        behind_s=allocate_rows(stages),
-        slowed_s=allocate_rows(stages),
-        crowds_s=allocate_rows(stages),
-        shared=allocate_rows(cells),
-        later_s=allocate_rows(cells),
-    )
-    of_blocks = lanes.duration_s, lanes.cost_s, lanes.gate_start_s, lanes.gate_end_s
-    for rows in (*of_blocks, lanes.through_s, lanes.crowded_s, lanes.cleared, lanes.crowds):
-        rows[:] = 0.0  # lanes that no plan uses compute, too
+    of_durations, rows = NO_WORK * cells + 1, dict.fromkeys(Lanes._fields, stages)
+    rows |= dict.fromkeys(("duration_s", "longer_s", "cleared"), of_durations)
+    rows |= dict.fromkeys(("gate_start_s", "gate_end_s", "first_s", "shared", "later_s"), cells)
+    rows |= {"cost_s": NO_MESSAGE * stages + 1, "beside_s": CROWDED * cells, "last_s": 2 * cells}
+    rows |= {"most_s": 1, "slot_s": events + 2, "noted": RECORDED}
+    lanes = Lanes(**{name: allocate_rows(number) for name, number in rows.items()})
+    for name in Lanes._fields[: Lanes._fields.index("slot_s")]:
+        getattr(lanes, name)[:] = 0.0  # lanes that no plan uses compute, too
+    lanes.through_s[:], lanes.noted[:] = 0.0, 0.0
     lanes.beside_s[:] = 1.0
     return lanes
 
 
 @inlined_kernel
-def put(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
-    """Write a program into a lane; `split`: whether weight gradients are apart."""
-    duration_s, message_s, into_s = program.duration_s, program.message_s, program.into_s
+def put(program: Program, shape: Shape, lane: int, lanes: Lanes) -> None:
+    """Write a program into a lane."""
+    pp, split, duration_s, message_s = shape.pp, SPLITS[shape.schedule], program.duration_s, program.message_s
+    cells = pp * chunks_of(shape.schedule, shape.vpp)
     for cell in range(cells):
         lanes.duration_s[DOWN * cells + cell, lane] = duration_s[DOWN, cell]
         lanes.duration_s[UP * cells + cell, lane] = duration_s[UP, cell]
         lanes.gate_start_s[cell, lane] = program.gate_start_s[cell]
         lanes.gate_end_s[cell, lane] = program.gate_end_s[cell]
-    _put_beside(program, split, pp, cells, lane, lanes)
+    for stage in range(pp):
+        lanes.cost_s[DOWN * pp + stage, lane] = message_s[DOWN, stage]
+        lanes.cost_s[UP * pp + stage, lane] = message_s[UP, stage]
     if split:
         for cell in range(cells):
             lanes.duration_s[WEIGHT * cells + cell, lane] = duration_s[WEIGHT, cell]
             lanes.duration_s[PAIR * cells + cell, lane] = duration_s[PAIR, cell]
             lanes.duration_s[INPUT_GRADIENT * cells + cell, lane] = duration_s[UP, cell] - duration_s[WEIGHT, cell]
-            lanes.cost_s[DOWN * cells + cell, lane] = into_s[DOWN, cell]
-            lanes.cost_s[UP * cells + cell, lane] = into_s[UP, cell]
-        return
-    for stage in range(pp):
-        lanes.cost_s[DOWN * cells + stage, lane] = message_s[DOWN, stage]
-        lanes.cost_s[UP * cells + stage, lane] = message_s[UP, stage]
-        lanes.cost_s[MEETING * cells + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
+    elif shape.schedule == DEEPSPEED:
+        for stage in range(pp):
+            lanes.cost_s[MEETING * pp + stage, lane] = message_s[DOWN, stage] + message_s[UP, max(stage - 1, 0)]
+    _put_beside(program, split, pp, cells, lane, lanes)
 
 
 @inlined_kernel
 def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
     """What its blocks share NICs with.
 
-    Numbers that nothing is to come of stay those of an earlier plan, or of another cell of it: where `through_s` and `crowds`
+    Numbers that nothing is to come of stay those of an earlier plan, or of another cell of it: where `through_s` and `most_s`
     are 0 they count for nothing. SENT is never 0.
     """
-    rows, beside_s, streams = lanes.beside_s, program.beside_s, program.shares[STREAMS] == 1
+    rows, beside_s, streams = lanes.beside_s, program.beside_s, program.shares[STREAMS]
     for stage in range(pp):
         lanes.through_s[stage, lane] = program.gathered_s[stage] if streams else 0.0
     if streams:
@@ -142,77 +160,119 @@ def _put_beside(program: Program, split: bool, pp: int, cells: int, lane: int, l
     else:
         for cell in range(cells):
             rows[cell * CROWDED + READY : (cell + 1) * CROWDED, lane] = 0.0
-    lanes.crowds[0, lane] = np.inf if program.shares[MESSAGES] == 1 else 0.0
-    if program.shares[MESSAGES] == 0:
+    lanes.most_s[0, lane] = np.inf if program.shares[MESSAGES] else 0.0
+    if not program.shares[MESSAGES]:
         return
-    crowded_s, cleared = lanes.crowded_s, lanes.cleared
+    longer_s, cleared = lanes.longer_s, lanes.cleared
     for cell in range(cells):
         for way in (DOWN, UP):
-            crowded_s[way * cells + cell, lane] = beside_s[CROWDED + way, cell]
+            longer_s[way * cells + cell, lane] = beside_s[CROWDED + way, cell]
             cleared[way * cells + cell, lane] = beside_s[CLEARED + way, cell]
     if split:
         for cell in range(cells):
-            crowded_s[INPUT_GRADIENT * cells + cell, lane] = beside_s[CROWDED + UP, cell]
+            longer_s[INPUT_GRADIENT * cells + cell, lane] = beside_s[CROWDED + UP, cell]
             cleared[INPUT_GRADIENT * cells + cell, lane] = beside_s[CLEARED + UP, cell]
             for kind in (WEIGHT, PAIR):
-                crowded_s[kind * cells + cell, lane] = 0.0
+                longer_s[kind * cells + cell, lane] = 0.0
                 cleared[kind * cells + cell, lane] = 0.0
 
 
 @inlined_kernel
-def take(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
-    """Read from a lane what the rest of a step needs: of the ends of blocks those of first forwards and last backwards."""
-    end_s = times.end_s
+def take(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> None:
+    """Read from a lane what the rest of a step needs, but for what is sent beside blocks."""
     for cell in range(cells):
-        end_s[cell * rounds] = lanes.first_s[cell, lane]
-        end_s[(cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_INPUTS * cells + cell, lane]
-        if split:
-            end_s[(2 * cells + cell) * rounds + rounds - 1] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
+        times.first_s[cell] = lanes.first_s[cell, lane]
+        times.last_s[OF_INPUTS, cell] = lanes.last_s[OF_INPUTS * cells + cell, lane]
+        times.last_s[OF_WEIGHTS, cell] = lanes.last_s[OF_WEIGHTS * cells + cell, lane]
     for stage in range(pp):
         times.free_s[stage] = lanes.free_s[stage, lane]
-        times.message_s[stage] = lanes.sent_s[stage, lane]
+        times.message_s[stage] = lanes.message_s[stage, lane]
         times.exposed_s[stage] = lanes.exposed_s[stage, lane]
         times.idle_s[stage] = lanes.idle_s[stage, lane]
         times.gated_s[stage] = lanes.gated_s[stage, lane]
 
 
 @inlined_kernel
-def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, out: Streams) -> None:
-    """Read from a lane what became of the streams beside its blocks."""
+def take_beside(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> None:
+    """Read from a lane what became of what is sent beside its blocks."""
     for cell in range(cells):
-        out.shared[cell] = lanes.shared[cell, lane]
-        out.later_s[cell] = lanes.later_s[cell, lane]
+        times.shared[cell] = lanes.shared[cell, lane]
+        times.later_s[cell] = lanes.later_s[cell, lane]
     for stage in range(pp):
-        out.slowed_s[stage] = lanes.slowed_s[stage, lane]
-        out.crowded_s[stage] = lanes.crowds_s[stage, lane]
-        out.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
+        times.slowed_s[stage] = lanes.slowed_s[stage, lane]
+        times.crowded_s[stage] = lanes.crowded_s[stage, lane]
+        times.gathers_late_s[stage] = lanes.gathers_late_s[stage, lane]
 
 
 @outer_kernel
-def run_lanes(
-    sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool, pp: int, cells: int, lanes: Lanes
-) -> None:
-    """Run the pipelines of all lanes; `rule`: what events wait for (rule_of).
+def run_lanes(shape: Shape, order: Codes, sequence: Sequence, turns: int, streams: bool, crowds: bool, lanes: Lanes) -> bool:
+    """Run the pipelines of all lanes along a sequence of `turns` turns. False for a contradictory order.
 
     `streams`, `crowds`: whether blocks of any lane share NICs with streams, with pipeline messages.
     """
+    return bool(_run(shape, order, sequence, turns, streams, crowds, lanes, lanes.noted, False) > 0)
+
+
+@outer_kernel
+def record(shape: Shape, order: Codes, program: Program, sequence: Sequence, lanes: Lanes, events: Floats) -> int:
+    """Run a program in the first lane and write its events down, [events_of, RECORDED], in their order; returns how many."""
+    lanes.noted[:] = 0.0
+    put(program, shape, 0, lanes)
+    turns = fill_sequence(shape, order, sequence)
+    streams, crowds = program.shares[STREAMS], program.shares[MESSAGES]
+    return int(_run(shape, order, sequence, turns, streams, crowds, lanes, events, True))
+
+
+@inlined_kernel
+def _run(
+    shape: Shape,
+    order: Codes,
+    sequence: Sequence,
+    turns: int,
+    streams: bool,
+    crowds: bool,
+    lanes: Lanes,
+    events: Floats,
+    recorded: bool,
+) -> int:
+    """Walk a sequence, piece by piece; returns the number of events, 0 for a contradictory order."""
+    pp, cells, rule = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp), rule_of(shape)
     lanes.duration_s[NO_WORK * cells] = 0.0
-    lanes.cost_s[NO_MESSAGE * cells] = 0.0
+    lanes.cost_s[NO_MESSAGE * pp] = 0.0
     lanes.slot_s[NOTHING] = 0.0
     lanes.free_s[:pp] = 0.0
-    lanes.sent_s[:pp] = 0.0
+    lanes.message_s[:pp] = 0.0
     lanes.exposed_s[:pp] = 0.0
     lanes.idle_s[:pp] = 0.0
     lanes.gated_s[:pp] = 0.0
     lanes.gathers_late_s[:pp] = 0.0
     lanes.behind_s[:pp] = 0.0
     lanes.slowed_s[:pp] = 0.0
-    lanes.crowds_s[:pp] = 0.0
-    _run(sequence, turns, rule, streams, crowds, cells, lanes)
+    lanes.crowded_s[:pp] = 0.0
+    before = 0
+    if sequence.state[PIECE] > 0:  # the plans before have run it to its end
+        turns = fill_sequence(shape, order, sequence)
+    while turns > 0:
+        _walk(sequence, turns, rule, streams, crowds, cells, lanes, events[before:], recorded)
+        before += sequence.state[EVENTS]
+        if sequence.state[LEFT] == 0:
+            return before
+        turns = fill_next(shape, order, sequence)
+    return 0
 
 
-@inner_kernel
-def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool, cells: int, lanes: Lanes) -> None:
+@inlined_kernel
+def _walk(
+    sequence: Sequence,
+    turns: int,
+    rule: int,
+    streams: bool,
+    crowds: bool,
+    cells: int,
+    lanes: Lanes,
+    events: Floats,
+    recorded: bool,
+) -> None:
     """A block without a message waits from 0 on for one that costs nothing."""
     event, turn = sequence.event, sequence.turn
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
@@ -220,47 +280,79 @@ def _run(sequence: Sequence, turns: int, rule: int, streams: bool, crowds: bool,
     for each in range(turns):
         stage = turn[each, 0]
         free = load(lanes.free_s, stage)
-        message, exposed, idle, crowded = zeros(), zeros(), zeros(), load(lanes.crowds_s, stage)
+        message, exposed, idle, crowded = zeros(), zeros(), zeros(), load(lanes.crowded_s, stage)
         for _ in range(turn[each, 1]):
             cost = load(cost_s, event[at, RECEIVED_COST])
             sent = load(slot_s, event[at, RECEIVED])
             start = larger(free, sent + cost)
-            total = cost
+            total = most = cost
+            other, posted, more = zeros(), zeros(), zeros()
             if rule != ALONE:
                 other = load(cost_s, event[at, POSTED_COST])
                 posted = load(slot_s, event[at, POSTED])
+                most = larger(cost, other)
                 if rule == BLOCKING:
                     start = larger(larger(free, posted) + other, larger(free, sent) + cost)
-                    cost = larger(other, cost)
-                    total = cost
+                    total = most
                 else:
                     start = larger(start, posted + other)
                     total = cost + other
-                    cost = larger(cost, other)
             waited = start - free
             message = message + total
-            exposed = exposed + smaller(waited, cost)
-            idle = idle + larger(waited - cost, zeros())
+            exposed = exposed + smaller(waited, most)
+            idle = idle + larger(waited - most, zeros())
             alone = load(duration_s, event[at, DURATION])
             seconds = alone
             if crowds:
                 row = event[at, DURATION]
-                more = larger(load(lanes.crowded_s, row) - load(lanes.cleared, row) * waited, zeros())
-                more = smaller(load(lanes.crowds, 0), more)
+                more = larger(load(lanes.longer_s, row) - load(lanes.cleared, row) * waited, zeros())
+                more = smaller(load(lanes.most_s, 0), more)
                 seconds = seconds + more
                 crowded = crowded + more
             end = start + seconds
             if max(event[at, FIRST], event[at, LAST]) >= 0:
-                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, alone, seconds, streams, lanes)
+                end = _end_of(event[at, FIRST], event[at, LAST], stage, cells, start, alone, seconds, streams, lanes, recorded)
             store(slot_s, event[at, WRITTEN], end)
             free = end
+            if recorded:
+                _note(lanes.noted, start, alone, more, end, most, sent, cost, posted, other)
+                store(lanes.noted, LATE_S, load(lanes.gathers_late_s, stage))
+                events[at, STAGE], events[at, WORKS] = stage, event[at, DURATION] != NO_WORK * cells
+                for column in range(READY_S, RECORDED):
+                    events[at, column] = lanes.noted[column, 0]
+                store(lanes.noted, SLOWED_S, zeros())
             at += 1
         store(lanes.free_s, stage, free)
-        store(lanes.sent_s, stage, load(lanes.sent_s, stage) + message)
+        store(lanes.message_s, stage, load(lanes.message_s, stage) + message)
         store(lanes.exposed_s, stage, load(lanes.exposed_s, stage) + exposed)
         store(lanes.idle_s, stage, load(lanes.idle_s, stage) + idle)
         if crowds:
-            store(lanes.crowds_s, stage, crowded)
+            store(lanes.crowded_s, stage, crowded)
+
+
+@inlined_kernel
+def _note(
+    noted: Floats,
+    ready: Floats,
+    alone: Floats,
+    more: Floats,
+    end: Floats,
+    most: Floats,
+    sent: Floats,
+    cost: Floats,
+    posted: Floats,
+    other: Floats,
+) -> None:
+    """Keep what is recorded of an event."""
+    store(noted, READY_S, ready)
+    store(noted, ALONE_S, alone)
+    store(noted, CROWDED_S, more)
+    store(noted, END_S, end)
+    store(noted, MESSAGE_S, most)
+    store(noted, SENT_S, sent)
+    store(noted, COST_S, cost)
+    store(noted, PAIR_SENT_S, posted)
+    store(noted, PAIR_COST_S, other)
 
 
 @inlined_kernel
@@ -274,6 +366,7 @@ def _end_of(
     seconds: Floats,
     streams: bool,
     lanes: Lanes,
+    recorded: bool,
 ) -> Floats:
     """End of a first forward, which waits for its parameters, or of a block beside a stream; those of last ones are kept."""
     end, gated_s = start + seconds, lanes.gated_s
@@ -291,54 +384,63 @@ def _end_of(
         return end
     if last >= BESIDE_GRADIENTS * cells and not (streams and any_above(load(lanes.through_s, stage), start)):
         return end
+    longer = zeros()
     if last >= BESIDE_GATHER * cells:
-        end = end + _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, start, alone, lanes.gathers_late_s, lanes)
+        longer = _beside_stream(last - BESIDE_GATHER * cells, DOWN, stage, start, alone, lanes.gathers_late_s, lanes)
     elif last >= BESIDE_GRADIENTS * cells:
-        end = end + _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, start, alone, lanes.behind_s, lanes)
-    elif last >= OF_BOTH * cells:
-        cell = last - OF_BOTH * cells
-        if streams:
-            end = end + _last_backward(cell, stage, start, seconds, lanes)
-        store(lanes.last_s, OF_INPUTS * cells + cell, end)
-        store(lanes.last_s, OF_WEIGHTS * cells + cell, end)
-    elif last >= 0:
-        store(lanes.last_s, last, end)
+        longer = _beside_stream(last - BESIDE_GRADIENTS * cells, UP, stage, start, alone, lanes.behind_s, lanes)
+    elif last >= OF_BOTH * cells and streams:
+        longer = _last_backward(last - OF_BOTH * cells, stage, start, seconds, lanes)
+    end = end + longer
+    if recorded:
+        store(lanes.noted, SLOWED_S, longer)
+    if 0 <= last < BESIDE_GRADIENTS * cells:
+        kept = last - OF_BOTH * cells if last >= OF_BOTH * cells else last
+        store(lanes.last_s, kept, end)
+        if last >= OF_BOTH * cells:
+            store(lanes.last_s, OF_WEIGHTS * cells + kept, end)
     return end
 
 
 @inlined_kernel
 def _first_forward_end(cell: int, stage: int, start: Floats, alone: Floats, seconds: Floats, lanes: Lanes) -> Floats:
-    """As in `streams`."""
+    """End of the first forward of a cell that could start at `start`, but for its parameters, beside the gather of others."""
     beside_s, row, late = lanes.beside_s, cell * CROWDED, load(lanes.gathers_late_s, stage)
     start = larger(start, load(lanes.gate_start_s, cell) + late)
-    through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT)
-    part = smaller(larger(through - start, zeros()), sent) / sent
-    longer = load(beside_s, row + LONGER)
-    behind = part * (alone + longer - sent)
-    store(lanes.through_s, stage, through + behind)
+    part, behind = _beside(beside_s, row, stage, start, alone, lanes)
     store(lanes.gathers_late_s, stage, late + behind)
     later = part * load(beside_s, row + LATER)
-    return larger(start + seconds + part * longer, load(lanes.gate_end_s, cell) + (late + behind) + later)
+    longer = part * load(beside_s, row + LONGER)
+    return larger(start + seconds + longer, load(lanes.gate_end_s, cell) + (late + behind) + later)
 
 
 @inlined_kernel
 def _beside_stream(cell: int, way: int, stage: int, start: Floats, alone: Floats, late_s: Floats, lanes: Lanes) -> Floats:
-    """`beside_stream_s` of `streams`; `late_s` [stages]: by how much the stream is later."""
-    beside_s, row = lanes.beside_s, cell * CROWDED + KINDS * way
+    """Seconds that another block takes longer while its stage gathers parameters, or reduces gradients, of further chunks.
+
+    `late_s` [stages]: by how much the stream is later.
+    """
+    row = cell * CROWDED + KINDS * way
+    part, behind = _beside(lanes.beside_s, row, stage, start, alone, lanes)
+    store(late_s, stage, load(late_s, stage) + behind)
+    longer = part * load(lanes.beside_s, row + LONGER)
+    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + longer)
+    return longer
+
+
+@inlined_kernel
+def _beside(beside_s: Floats, row: int, stage: int, start: Floats, alone: Floats, lanes: Lanes) -> tuple[Floats, Floats]:
+    """The part of a block that the stream of its stage is beside, and by how many seconds the stream is later for that."""
     through, sent = load(lanes.through_s, stage), load(beside_s, row + SENT)
     part = smaller(larger(through - start, zeros()), sent) / sent
-    longer = load(beside_s, row + LONGER)
-    behind = part * (alone + longer - sent)
+    behind = part * (alone + load(beside_s, row + LONGER) - sent)
     store(lanes.through_s, stage, through + behind)
-    store(late_s, stage, load(late_s, stage) + behind)
-    more = part * longer
-    store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + more)
-    return more
+    return part, behind
 
 
 @inlined_kernel
 def _last_backward(cell: int, stage: int, start: Floats, seconds: Floats, lanes: Lanes) -> Floats:
-    """As in `streams`."""
+    """Seconds that the last backward of a cell takes longer, whose own gradients join the stream; `seconds`: without that."""
     beside_s, row = lanes.beside_s, cell * CROWDED
     sent, ready = load(beside_s, row + (KINDS + SENT)), load(beside_s, row + READY)
     left = larger(load(lanes.through_s, stage) - start, zeros()) + ready

@@ -1,10 +1,11 @@
-"""All blocks of a pipeline, one after another, each after all that it waits for: data that `lanes` runs, `sequencing` fills.
+"""Who waits for whom: all blocks of a pipeline in one list, each after what it waits for.
 
-Which block waits for which follows from the order of blocks alone, not from durations. So one sequence serves all plans with
-the same order: `lanes` runs several at once, and looks for nothing that is ready. It has the turns in which the engines for one
-plan add up waiting times; the sums are therefore the same to the last bit.
+That follows from the order of blocks alone, not from durations. So one sequence serves all plans with the same order: `lanes`
+runs several at once, and looks for nothing that is ready. The stages are swept alternately down and up; each runs its blocks until
+one must wait for a message. Such a turn of a stage is also where its waiting times are added up.
 
-An end is kept in a slot until the last block that waits for it has read it; then the slot is used again.
+An end is kept in a slot until the last block that waits for it has read it; then the slot is used again. A sequence with more
+events than there is room for is filled piece by piece, between which the lanes run what is there.
 """
 
 from __future__ import annotations
@@ -14,8 +15,28 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.engine.codes import (
+    CHUNK_MASK,
+    CHUNK_SHIFT,
+    DEEPSPEED,
+    INPUT,
+    MICRO_BATCH_SHIFT,
+    PAIRED,
+    PAIRS,
+    PART_MASK,
+    PART_SHIFT,
+    PLACEMENT,
+    SPLITS,
+    WEIGHTS,
+    WHOLE,
+    chunks_of,
+    rounds_of,
+    row_of,
+)
+from sim_core.engine.program import DOWN, OF_INPUTS, OF_WEIGHTS, PAIR, UP, WEIGHT, Shape, message_into, sender_of
+from sim_core.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
 
+Codes = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 
@@ -32,14 +53,17 @@ ALONE, BLOCKING, IN_PAIRS = 0, 1, 2
 INPUT_GRADIENT: Final = 4
 """A kind of duration; 0 to 3 are those of a Program."""
 MEETING: Final = 2
-"""A kind of cost: a message down and one up together (slots); 0 and 1 are the two directions."""
+"""A kind of cost: a message down and one up together (DeepSpeed); 0 and 1 are the two directions."""
 NO_WORK, NO_MESSAGE = 5, 3
-"""The kinds that take no time, of one row. That of all other durations and costs is kind * cells + cell (or stage)."""
-OF_INPUTS, OF_WEIGHTS, OF_BOTH = 0, 1, 2
-"""What ends with a last backward: input gradients, weight gradients, both."""
-BESIDE_GRADIENTS, BESIDE_GATHER, ARRIVED = 3, 4, 5
-"""Another block beside which a stage sends: a backward after the first of these, a forward before the last first one; and that
-one, at whose end all parameters of its stage have arrived."""
+"""The kinds that take no time, of one row. That of all others is kind * cells + cell of a duration, kind * stages + stage of a
+cost."""
+OF_BOTH, BESIDE_GRADIENTS, BESIDE_GATHER, ARRIVED = 2, 3, 4, 5
+"""What ends with a last backward beside OF_INPUTS and OF_WEIGHTS: both. Another block beside which a stage sends: a backward
+after the first of these, a forward before the last first one; and that one, at whose end all parameters of its stage have
+arrived."""
+EVENTS, PIECE, LEFT, TURN, SWEEP, MOVED, SLOTS, UNUSED = range(8)
+"""Numbers of a sequence that is being filled: events of this piece; the pieces before it; codes still to run (of DeepSpeed:
+slots); of the present sweep its next turn, its number, and the codes run so far; slots ever used; depth of `unused`."""
 
 
 class Sequence(NamedTuple):
@@ -52,63 +76,358 @@ class Sequence(NamedTuple):
     readers: Rows  # [slots] events that are still to read it
     unused: Rows  # [slots] slots that all have read: a stack
     sent: Rows  # [2 * cells] index in `slot` of the first block that sends to a cell, by direction and cell; -1: none does
+    cost: Rows  # [2 * cells] the row of the cost of such a message
     position: Ints  # [stages] next block of the stage
     pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none
-    size: Ints  # [3] slots ever used; depth of `unused`; events
+    state: Ints  # [8] EVENTS, PIECE, ...
 
 
-def allocate_sequence(events: int, stages: int, cells: int) -> Sequence:
-    """Scratch for steps of up to `events` events (events_of), `stages` stages and `cells` virtual stages."""
+def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequence:
+    """Scratch for steps of up to `events` events (events_of), `stages` stages and `cells` virtual stages.
+
+    `room`: events of a piece, at least those of one stage, and one for each stage.
+    """
+    room = min(room, events)
     return Sequence(
-        event=np.empty((events, COLUMNS), np.int32),
-        turn=np.empty((events, 2), np.int32),
+        event=np.empty((room, COLUMNS), np.int32),
+        turn=np.empty((room, 2), np.int32),
         slot=np.empty(events, np.int32),
         posted=np.empty(events, np.int32),
         readers=np.empty(events + 2, np.int32),
         unused=np.empty(events + 2, np.int32),
         sent=np.empty(2 * cells, np.int32),
+        cost=np.empty(2 * cells, np.int32),
         position=np.empty(stages, np.int64),
         pending=np.empty(stages, np.int64),
-        size=np.empty(3, np.int64),
+        state=np.empty(8, np.int64),
     )
 
 
+@kernel
+def rule_of(shape: Shape) -> int:
+    """What the events of a pipeline wait for: ALONE, BLOCKING, IN_PAIRS."""
+    if PAIRS[shape.schedule]:
+        return IN_PAIRS
+    if shape.schedule == DEEPSPEED:
+        return BLOCKING
+    return ALONE if SPLITS[shape.schedule] or shape.overlapped or shape.pp == 1 else BLOCKING
+
+
+@outer_kernel
+def fill_sequence(shape: Shape, order: Codes, sequence: Sequence) -> int:
+    """Fill `sequence`, or its first piece, for an order of blocks; returns the number of turns, 0 for a contradictory order.
+
+    Blocking sends need vpp 1.
+    """
+    schedule, pp, vpp, ga, _ = shape
+    chunks, rounds, state = chunks_of(schedule, vpp), rounds_of(schedule, ga), sequence.state
+    blocks = pp * chunks * rounds
+    sequence.slot[: 2 * blocks] = -1
+    sequence.position[:pp] = 0
+    sequence.pending[:pp] = 0
+    state[:] = 0
+    state[SLOTS] = UNREAD + 1
+    state[LEFT] = pp * row_of(schedule, vpp, ga)
+    if schedule == DEEPSPEED:
+        sequence.position[:pp], sequence.pending[:pp] = NOTHING, NOTHING
+        state[LEFT], state[SLOTS] = 2 * (ga + pp - 1), 2 + 2 * pp
+    elif rule_of(shape) == BLOCKING:
+        state[LEFT] += pp  # each stage's last send
+        sequence.posted[: 2 * blocks] = -1
+        for stage in range(pp):
+            sequence.pending[stage] = -1
+            code = order[stage * 2 * ga]
+            sequence.posted[((code & 1) * pp + stage) * ga + (code >> MICRO_BATCH_SHIFT)] = NOTHING
+    else:
+        _link(PLACEMENT[schedule], pp, chunks, rounds, sequence)
+    return int(_fill(shape, order, sequence))
+
+
+@outer_kernel
+def fill_next(shape: Shape, order: Codes, sequence: Sequence) -> int:
+    """Fill the next piece of a sequence; returns the number of its turns, 0 for a contradictory order."""
+    sequence.state[PIECE] += 1
+    return int(_fill(shape, order, sequence))
+
+
 @inner_kernel
-def read_slot(sequence: Sequence, slot: int) -> None:
+def _fill(shape: Shape, order: Codes, sequence: Sequence) -> int:
+    schedule, pp, vpp, ga, _ = shape
+    if schedule == DEEPSPEED:
+        return int(_meet(pp, ga, sequence))
+    if rule_of(shape) == BLOCKING:
+        return int(_block(order, pp, ga, sequence))
+    chunks, rounds, codes = chunks_of(schedule, vpp), rounds_of(schedule, ga), row_of(schedule, vpp, ga)
+    if SPLITS[schedule]:  # each call is inlined with its constant: whole backwards pay for no parts
+        return int(_send(order, codes, pp, chunks, rounds, True, sequence))
+    return int(_send(order, codes, pp, chunks, rounds, False, sequence))
+
+
+@inner_kernel
+def _link(placement: int, pp: int, chunks: int, rounds: int, sequence: Sequence) -> None:
+    """Fill `sent` and `cost`."""
+    cells = pp * chunks
+    for way in (DOWN, UP):
+        for stage in range(pp):
+            for chunk in range(chunks):
+                row = way * cells + stage * chunks + chunk
+                sender, column = (
+                    sender_of(placement, way, stage, chunk, pp, chunks),
+                    message_into(placement, way, stage, chunk, pp, chunks),
+                )
+                sequence.sent[row] = (way * cells + sender) * rounds if sender >= 0 else -1
+                sequence.cost[row] = way * pp + column if column >= 0 else NO_MESSAGE * pp
+
+
+@inlined_kernel
+def _send(order: Codes, codes: int, pp: int, chunks: int, rounds: int, split: bool, sequence: Sequence) -> int:  # noqa: C901, PLR0915
+    """Sends in the background. With weight gradients apart (`split`) each event is a turn: each wait is added up by itself."""
+    event, slot_of, position, sent, state = sequence.event, sequence.slot, sequence.position, sequence.sent, sequence.state
+    cost_of, room = sequence.cost, event.shape[0]
+    cells = pp * chunks
+    streams = sequence.pending  # chunks of a stage whose first forward has run, and those whose last backward has
+    left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
+    turns, at = 0, 0
+    while left > 0:
+        if turn == pp:
+            if moved == 0:
+                return 0
+            turn, moved, sweep = 0, 0, sweep + 1
+        stage = turn if sweep % 2 == 0 else pp - 1 - turn
+        first = position[stage]
+        if at + codes - first > room:
+            break
+        k = first
+        begun = at
+        while k < codes:
+            code = order[stage * codes + k]
+            if code < 0:
+                k += 1
+                continue
+            direction = code & 1
+            part = (code >> PART_SHIFT) & PART_MASK if split else WHOLE
+            micro_batch = code >> MICRO_BATCH_SHIFT
+            cell = stage * chunks + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
+            row = direction * cells + cell
+            received, cost = NOTHING, NO_MESSAGE * pp
+            duration, readers, last = row, 0, -1
+            if part == WEIGHTS:
+                if slot_of[row * rounds + micro_batch] < 0:
+                    break
+                duration = WEIGHT * cells + cell
+                if micro_batch == rounds - 1:
+                    last = OF_WEIGHTS * cells + cell
+            else:
+                if sent[row] >= 0:
+                    received = slot_of[sent[row] + micro_batch]
+                    if received < 0:
+                        break
+                    cost = cost_of[row]
+                readers = 1 if sent[(1 - direction) * cells + cell] >= 0 else 0
+                if part == INPUT:
+                    duration = INPUT_GRADIENT * cells + cell
+                if direction == UP and micro_batch == rounds - 1:
+                    last = (OF_INPUTS if part == INPUT else OF_BOTH) * cells + cell
+                    streams[stage] += 1
+                elif direction == DOWN and micro_batch == 0:
+                    streams[stage] += 1
+                    if not split and streams[stage] == chunks:
+                        last = ARRIVED * cells + cell
+                elif not split and direction == DOWN and streams[stage] < chunks:
+                    last = BESIDE_GATHER * cells + cell
+                elif not split and direction == UP and streams[stage] > chunks:
+                    last = BESIDE_GRADIENTS * cells + cell
+            if split:
+                event[at, POSTED], event[at, POSTED_COST] = NOTHING, NO_MESSAGE * pp
+            if part == PAIRED:
+                code = order[stage * codes + k + 1]
+                other = stage * chunks + ((code >> CHUNK_SHIFT) & CHUNK_MASK)
+                other_micro_batch = code >> MICRO_BATCH_SHIFT
+                if sent[UP * cells + other] >= 0:
+                    posted = slot_of[sent[UP * cells + other] + other_micro_batch]
+                    if posted < 0:
+                        break
+                    event[at, POSTED], event[at, POSTED_COST] = posted, cost_of[UP * cells + other]
+                    _read_slot(sequence, posted)
+                readers += 1 if sent[DOWN * cells + other] >= 0 else 0
+                duration = PAIR * cells + cell
+                if other_micro_batch == rounds - 1:
+                    last = OF_BOTH * cells + other
+            written = _write_slot(sequence, received, readers)
+            if part != WEIGHTS:
+                slot_of[row * rounds + micro_batch] = written
+            if part == PAIRED:
+                slot_of[(UP * cells + other) * rounds + other_micro_batch] = written
+            event[at, DURATION] = duration
+            event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
+            event[at, WRITTEN] = written
+            event[at, FIRST], event[at, LAST] = cell if micro_batch == 0 and direction == DOWN else -1, last
+            at += 1
+            k += 2 if part == PAIRED else 1
+            if split:
+                turns = _add_turn(sequence, turns, stage, 1)
+        if k > first:
+            position[stage] = k
+            if not split:
+                turns = _add_turn(sequence, turns, stage, at - begun)
+            moved += k - first
+            left -= k - first
+        turn += 1
+    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
+    return turns
+
+
+@inner_kernel
+def _block(order: Codes, pp: int, ga: int, sequence: Sequence) -> int:  # noqa: C901, PLR0915
+    """Blocking sends and one chunk per stage: each stage's last send is an event, too."""
+    event, slot_of, posted_at, state = sequence.event, sequence.slot, sequence.posted, sequence.state
+    position, pending, room = sequence.position, sequence.pending, event.shape[0]
+    half, row = pp * ga, 2 * ga
+    left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
+    turns, at = 0, 0
+    while left > 0:
+        if turn == pp:
+            if moved == 0:
+                return 0
+            turn, moved, sweep = 0, 0, sweep + 1
+        stage = turn if sweep % 2 == 0 else pp - 1 - turn
+        first = position[stage]
+        if at + row + 1 - first > room:
+            break
+        k = first
+        waiting = pending[stage]
+        while k <= row:
+            posted, posted_cost = NOTHING, NO_MESSAGE * pp
+            if waiting >= 0:
+                posted = posted_at[waiting]
+                if posted < 0:
+                    break
+                posted_cost = UP * pp + stage - 1 if waiting >= half else DOWN * pp + stage + 1
+            received, cost = NOTHING, NO_MESSAGE * pp
+            duration, written, begins, last, following = NO_WORK * pp, UNREAD, -1, -1, -1
+            if k < row:
+                code = order[stage * row + k]
+                direction = code & 1
+                micro_batch = code >> MICRO_BATCH_SHIFT
+                block = direction * half + stage * ga + micro_batch
+                if stage < pp - 1 if direction else stage > 0:
+                    received = slot_of[block + (ga if direction else -ga)]
+                    if received < 0:
+                        break
+                    cost = direction * pp + stage
+                duration = direction * pp + stage
+                begins = stage if micro_batch == 0 and direction == DOWN else -1
+                last = OF_BOTH * pp + stage if micro_batch == ga - 1 and direction == UP else -1
+                if stage > 0 if direction else stage < pp - 1:
+                    following = block + (-ga if direction else ga)
+                readers = 1 if following >= 0 else 0
+                upcoming = -1  # the next block, if a neighbour sends to it
+                if k + 1 < row:
+                    code = order[stage * row + k + 1]
+                    upcoming = (code & 1) * half + stage * ga + (code >> MICRO_BATCH_SHIFT)
+                    readers += 1 if (stage < pp - 1 if code & 1 else stage > 0) else 0
+                _read_slot(sequence, posted)
+                written = _write_slot(sequence, received, readers)
+                slot_of[block] = written
+                if upcoming >= 0:
+                    posted_at[upcoming] = written
+            else:
+                _read_slot(sequence, posted)
+            waiting = following
+            event[at, DURATION] = duration
+            event[at, RECEIVED], event[at, RECEIVED_COST] = received, cost
+            event[at, POSTED], event[at, POSTED_COST] = posted, posted_cost
+            event[at, WRITTEN], event[at, FIRST], event[at, LAST] = written, begins, last
+            at += 1
+            k += 1
+        if k > first:
+            position[stage] = k
+            pending[stage] = waiting
+            turns = _add_turn(sequence, turns, stage, k - first)
+            moved += k - first
+            left -= k - first
+        turn += 1
+    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
+    return turns
+
+
+@inner_kernel
+def _meet(pp: int, ga: int, sequence: Sequence) -> int:
+    """DeepSpeed's slots: in one, a stage meets a neighbour, computes a block, or both. Each wait is added up by itself.
+
+    DeepSpeed, runtime/pipe/schedule.py, TrainSchedule: in a forward slot a stage sends its last gradient to the stage before and
+    receives an activation from it, which in this slot receives the one and sends the other. All sends wait for each other. Those
+    who meet both read when the other was free: a stage writes its ends to two places in turn.
+    """
+    event, latest, earlier, state = sequence.event, sequence.position, sequence.pending, sequence.state
+    turns = 0
+    while state[LEFT] > 0 and turns + pp <= event.shape[0]:
+        slot = 2 * (ga + pp - 1) - state[LEFT]
+        state[LEFT] -= 1
+        for stage in range(pp):
+            forward = (slot - stage) % 2 == 0
+            lower = stage if forward else stage + 1  # of the two that meet, the one further down
+            down, up = 0 <= (slot - lower) // 2 < ga, 0 <= (slot - 2 * pp + lower) // 2 < ga
+            posted, posted_cost = NOTHING, NO_MESSAGE * pp
+            if 0 < lower < pp and (down or up):
+                posted = earlier[stage - 1] if forward else latest[stage + 1]  # the one above has already had its turn
+                posted_cost = MEETING * pp + lower if up else DOWN * pp + lower
+                if not down:
+                    posted_cost = UP * pp + lower - 1
+            micro_batch = (slot - stage) // 2 if forward else (slot - 2 * pp + 1 + stage) // 2
+            computes = 0 <= micro_batch < ga
+            if not computes and posted_cost == NO_MESSAGE * pp:
+                continue
+            direction = DOWN if forward else UP
+            written = 2 + 2 * stage if latest[stage] != 2 + 2 * stage else 3 + 2 * stage
+            event[turns, DURATION] = direction * pp + stage if computes else NO_WORK * pp
+            event[turns, RECEIVED], event[turns, RECEIVED_COST] = NOTHING, NO_MESSAGE * pp
+            event[turns, POSTED], event[turns, POSTED_COST] = posted, posted_cost
+            event[turns, WRITTEN] = written
+            event[turns, FIRST] = stage if forward and micro_batch == 0 else -1
+            event[turns, LAST] = OF_BOTH * pp + stage if not forward and micro_batch == ga - 1 else -1
+            earlier[stage], latest[stage] = latest[stage], written
+            turns = _add_turn(sequence, turns, stage, 1)
+    state[EVENTS] = turns
+    return turns
+
+
+@inlined_kernel
+def _add_turn(sequence: Sequence, turns: int, stage: int, events: int) -> int:
+    """Append a turn of a stage; returns the number of turns."""
+    sequence.turn[turns, 0], sequence.turn[turns, 1] = stage, events
+    return turns + 1
+
+
+@inner_kernel
+def _read_slot(sequence: Sequence, slot: int) -> None:
     """One of the events that read a slot has read it."""
     if slot <= UNREAD:
         return
     sequence.readers[slot] -= 1
     if sequence.readers[slot] == 0:
-        sequence.unused[sequence.size[1]] = slot
-        sequence.size[1] += 1
+        sequence.unused[sequence.state[UNUSED]] = slot
+        sequence.state[UNUSED] += 1
 
 
 @inlined_kernel
-def write_slot(sequence: Sequence, read: int, readers: int) -> int:
+def _write_slot(sequence: Sequence, read: int, readers: int) -> int:
     """A slot for the end of an event that read another; `readers` events read it. Mostly it is the one that was read."""
     if read > UNREAD and readers > 0 and sequence.readers[read] == 1:
         sequence.readers[read] = readers
         return read
-    read_slot(sequence, read)
+    _read_slot(sequence, read)
     return UNREAD if readers == 0 else _free_slot(sequence, readers)
 
 
 @inner_kernel
 def _free_slot(sequence: Sequence, readers: int) -> int:
-    size = sequence.size
-    if size[1] > 0:
-        size[1] -= 1
-        slot = int(sequence.unused[size[1]])
+    state = sequence.state
+    if state[UNUSED] > 0:
+        state[UNUSED] -= 1
+        slot = int(sequence.unused[state[UNUSED]])
     else:
-        slot = int(size[0])
-        size[0] += 1
+        slot = int(state[SLOTS])
+        state[SLOTS] += 1
     sequence.readers[slot] = readers
     return slot
-
-
-@inlined_kernel
-def add_turn(sequence: Sequence, turns: int, stage: int, events: int) -> int:
-    """Append a turn of a stage; returns the number of turns."""
-    sequence.turn[turns, 0], sequence.turn[turns, 1] = stage, events
-    return turns + 1

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS, chunks_of, rounds_of
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times
-from sim_core.engine.streams import KINDS, LONGER, READY, SENT
+from sim_core.engine.program import DOWN, KINDS, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.planning.columns import Plan
 
@@ -21,36 +20,33 @@ Floats = npt.NDArray[np.float64]
 
 @inner_kernel
 def bound_pipeline(plan: Plan, program: Program, times: Times) -> None:
-    """Write no later an end than the engine would: of all work of a stage to `free_s`, of the last backwards to `end_s`.
+    """Write no later an end than the engine would: of all work of a stage to `free_s`, of the last backwards to `last_s`.
 
     `idle_s` gets the seconds that each stage computes.
     """
     pp, schedule = plan.pp, plan.schedule
     chunks, rounds = chunks_of(schedule, plan.vpp), rounds_of(schedule, plan.ga)
-    cells, both = pp * chunks, PLACEMENT[schedule] == BOTH_WAYS
-    _fill_heads(plan, program, times.post_s)
+    both, begins_s = PLACEMENT[schedule] == BOTH_WAYS, times.exposed_s
+    _fill_heads(plan, program, begins_s)
     following_s = -1.0
     for turn in range(pp):
         stage = pp - 1 - turn
         first = stage * chunks
         busy_s, weights_s = _busy(plan, program, stage, chunks, rounds)
-        begun_s = times.post_s[stage]
+        begun_s = begins_s[stage]
         end_s = begun_s + busy_s + _blocking_s(plan, program, stage)
         # after the last input gradient only weight gradients can follow; those of the stages before it must
         last_s = end_s - weights_s
         if following_s >= 0.0 and not both:
             apart_s = program.duration_s[WEIGHT, first] if SPLITS[schedule] else 0.0
-            arrived_s = following_s + (program.into_s[UP, first] if SPLITS[schedule] else program.message_s[UP, stage])
-            last_s = max(last_s, arrived_s + program.duration_s[UP, first] - apart_s)
+            last_s = max(last_s, following_s + program.message_s[UP, stage] + program.duration_s[UP, first] - apart_s)
         following_s = last_s
         times.idle_s[stage] = busy_s
         times.free_s[stage] = max(end_s, last_s) + _last_send_s(plan, program, stage)
-        for third in range(1, 3 if SPLITS[schedule] else 2):
-            for chunk in range(chunks):
-                times.end_s[(third * cells + first + chunk) * rounds + rounds - 1] = last_s if chunk == 0 else 0.0
         for cell in range(first, first + chunks):
-            times.streams.shared[cell] = _beside_own(program, cell)
-            times.streams.later_s[cell] = 0.0
+            times.last_s[:, cell] = last_s if cell == first else 0.0
+            times.shared[cell] = _beside_own(program, cell)
+            times.later_s[cell] = 0.0
 
 
 @inlined_kernel
@@ -69,17 +65,18 @@ def _fill_heads(plan: Plan, program: Program, begun_s: Floats) -> None:
         cell = stage * chunks
         seconds = program.duration_s[DOWN, cell]
         if stage > 0:
-            arrived_s += program.into_s[DOWN, cell] if SPLITS[schedule] else program.message_s[DOWN, stage]
+            arrived_s += program.message_s[DOWN, stage]
         end_s = max(max(arrived_s, program.gate_start_s[cell]) + seconds, program.gate_end_s[cell])
         begun_s[stage] = arrived_s if both else end_s - seconds
         arrived_s = end_s
     if both:  # the other copy of the model comes from the other end
         arrived_s = 0.0
         for turn in range(pp):
-            cell = (pp - 1 - turn) * 2 + 1
+            stage = pp - 1 - turn
+            cell = stage * 2 + 1
             if turn > 0:
-                arrived_s += program.into_s[DOWN, cell]
-            begun_s[pp - 1 - turn] = min(begun_s[pp - 1 - turn], arrived_s)
+                arrived_s += program.message_s[DOWN, stage + 1]
+            begun_s[stage] = min(begun_s[stage], arrived_s)
             seconds = program.duration_s[DOWN, cell]
             arrived_s = max(max(arrived_s, program.gate_start_s[cell]) + seconds, program.gate_end_s[cell])
 

@@ -10,9 +10,8 @@ import numpy.typing as npt
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
-from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, rounds_of, virtual_of
-from sim_core.engine.events import STREAMS, UP, WEIGHT, Program, Times
-from sim_core.engine.streams import KINDS, LONGER, SENT
+from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, virtual_of
+from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
@@ -126,12 +125,6 @@ def _plain_backward_s(case: Case, virtual: int) -> float:
 
 
 @inner_kernel
-def _is_first(end_s: Floats, cell: int, rounds: int) -> bool:
-    """Whether the first of a stage's two chunks, cell `cell`, ends before the second."""
-    return bool(end_s[cell * rounds + rounds - 1] < end_s[(cell + 1) * rounds + rounds - 1])
-
-
-@inner_kernel
 def _exchange_s(case: Case, row: int) -> float:
     """Sum of the gradients of a virtual stage over the two copies of the model, on stages that mirror each other.
 
@@ -155,7 +148,7 @@ def _exchange_s(case: Case, row: int) -> float:
 @inlined_kernel
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
-    part, longer_s = times.streams.shared[cell], program.beside_s[KINDS + LONGER, cell]
+    part, longer_s = times.shared[cell], program.beside_s[KINDS + LONGER, cell]
     behind_s = program.duration_s[UP, cell] + longer_s - program.beside_s[KINDS + SENT, cell]
     return part * longer_s, part * max(longer_s, behind_s)
 
@@ -181,12 +174,10 @@ def reduce_gradients(
     NICs have sent all that they carry. `buckets.costed` tells which rows are filled (cost_last_backwards).
     """
     pp, schedule = case.plan.pp, case.plan.schedule
-    chunks, rounds, placement = chunks_of(schedule, case.plan.vpp), rounds_of(schedule, case.plan.ga), PLACEMENT[schedule]
-    cells = pp * chunks
-    last_third = 2 if SPLITS[schedule] else 1  # of the ends: weight gradients, or whole backwards
+    chunks, placement = chunks_of(schedule, case.plan.vpp), PLACEMENT[schedule]
     overlapped, layered = case.plan.overlap_grad == 1, case.arrays.layered_gradients
-    shared = program.shares[STREAMS] == 1 and overlapped and last_third == 1
-    free_s, end_s, duration_s = times.free_s, times.end_s, program.duration_s
+    shared = program.shares[STREAMS] and overlapped and not SPLITS[schedule]
+    free_s, last_of, duration_s = times.free_s, times.last_s, program.duration_s
     first, size_of = case.first, case.split.size
     costed, number, bucket_s, total_s = buckets.costed, buckets.number, buckets.bucket_s, buckets.total_s
     barrier_s = 0.0
@@ -195,18 +186,18 @@ def reduce_gradients(
         stage_s = 0.0
         for turn in range(chunks):
             chunk = chunks - 1 - turn
-            if placement == BOTH_WAYS and _is_first(end_s, last_third * cells + stage * 2, rounds):
+            if placement == BOTH_WAYS and last_of[OF_WEIGHTS, stage * 2] < last_of[OF_WEIGHTS, stage * 2 + 1]:
                 chunk = turn
             cell = stage * chunks + chunk
             virtual = virtual_of(placement, stage, chunk, pp)
-            last_s = end_s[(last_third * cells + cell) * rounds + rounds - 1]
+            last_s = last_of[OF_WEIGHTS, cell]
             longer_s, late_s = 0.0, 0.0
             if shared:
                 longer_s, late_s = shared_s(program, times, cell)
-                stream_s += times.streams.later_s[cell]
-                out[DP_TOTAL] += (late_s + times.streams.later_s[cell]) / pp
+                stream_s += times.later_s[cell]
+                out[DP_TOTAL] += (late_s + times.later_s[cell]) / pp
+            apart = last_of[OF_INPUTS, cell] < last_s
             last_s -= longer_s
-            apart = last_third == 2 and end_s[(cells + cell) * rounds + rounds - 1] < last_s
             tail_s = duration_s[WEIGHT, cell] if apart else duration_s[UP, cell]
             if layered:
                 begin_s = last_s - tail_s

@@ -25,8 +25,7 @@ from sim_core.costing.collectives import send_s
 from sim_core.costing.fabric import crowded_send
 from sim_core.costing.groups import N_GROUPS
 from sim_core.engine.codes import PAIRS, PLACEMENT, SPLITS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program
-from sim_core.engine.split_events import set_links
+from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, LAUNCH_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
@@ -87,11 +86,8 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
     """Fill `low`, and the durations and messages of `program`; the schedule fills its order."""
     _cost_sends(case, low, program)
     _fill_blocks(case, low, program)
-    schedule = case.plan.schedule
-    if SPLITS[schedule]:
-        chunks = chunks_of(schedule, case.plan.vpp)
-        _fill_parts(case, chunks, low, program)
-        set_links(PLACEMENT[schedule], case.plan.pp, chunks, program)
+    if SPLITS[case.plan.schedule]:
+        _fill_parts(case, chunks_of(case.plan.schedule, case.plan.vpp), low, program)
 
 
 @inlined_kernel

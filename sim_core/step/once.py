@@ -21,21 +21,19 @@ from sim_core.engine.codes import (
     LOOP,
     LOOPED_BFS,
     PLACEMENT,
-    SPLITS,
     V,
     chunks_of,
     following_cell,
-    rounds_of,
     virtual_of,
 )
-from sim_core.engine.events import DOWN, STREAMS, Program, Times
+from sim_core.engine.program import DOWN, STREAMS, Program, Times, message_into
 from sim_core.jit import inlined_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.columns import Plan
 from sim_core.planning.split import ends_of_stage
-from sim_core.step.beside import fill_beside
 from sim_core.step.buckets import Buckets, cost_buckets
 from sim_core.step.lower import Lowered
+from sim_core.step.sharing import fill_beside
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED
 from sim_core.workloads.moving import EXPERT_PARAMETERS, PARAMETERS
 from sim_core.workloads.workload import (
@@ -140,8 +138,8 @@ def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, o
         longest_s = max(longest_s, once.waited_s[stage])
     for stage in range(plan.pp):
         arrived_s = once.gathered_s[stage]
-        if program.shares[STREAMS] == 1:
-            arrived_s += times.streams.gathers_late_s[stage]
+        if program.shares[STREAMS]:
+            arrived_s += times.gathers_late_s[stage]
         slower_s = contention * max(arrived_s - once.waited_s[stage], 0.0)
         slower_s = max(slower_s - (longest_s - once.waited_s[stage]), 0.0)
         once.after_s[stage] += slower_s
@@ -152,7 +150,7 @@ def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, o
 def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None:
     """Fill `waited_s`. Without waiting, the first micro-batch goes from one virtual stage to the next; where these are
     interleaved, a stage runs a group of micro-batches in one of its chunks before it comes to the next."""
-    pp, chunks, rounds = plan.pp, chunks_of(plan.schedule, plan.vpp), rounds_of(plan.schedule, plan.ga)
+    pp, chunks = plan.pp, chunks_of(plan.schedule, plan.vpp)
     placement, waited_s, free_s = PLACEMENT[plan.schedule], once.waited_s, once.free_s
     group = plan.microbatch_group_size if plan.microbatch_group_size > 0 else pp
     between = min(plan.ga, plan.ga if plan.schedule == LOOPED_BFS else group) - 1.0
@@ -166,10 +164,11 @@ def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None
             if placement == LOOP and chunk > 0:
                 now_s = max(now_s, free_s[stage] + seconds)
             free_s[stage] = now_s + between * seconds
-            waited_s[stage] = max(waited_s[stage], times.end_s[cell * rounds] - now_s)
+            waited_s[stage] = max(waited_s[stage], times.first_s[cell] - now_s)
             cell = following_cell(placement, stage, chunk, pp, chunks)
-            if cell >= 0 and cell // chunks != stage:
-                now_s += program.into_s[DOWN, cell] if SPLITS[plan.schedule] else program.message_s[DOWN, cell // chunks]
+            if cell >= 0:
+                link = message_into(placement, DOWN, cell // chunks, cell % chunks, pp, chunks)
+                now_s += program.message_s[DOWN, link] if link >= 0 else 0.0
 
 
 @inlined_kernel

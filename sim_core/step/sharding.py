@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
-from sim_core.engine.events import DOWN, UP, Program
+from sim_core.engine.program import DOWN, UP, Program
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMPUTE_S
 from sim_core.models.precision import GATHERED
@@ -24,7 +24,7 @@ from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.split import count_layers
 from sim_core.step.buckets import PARAMETER_BYTES, width_scale
 from sim_core.step.lower import Lowered, slowness
-from sim_core.step.nics import ALL, OPEN, in_background, sends_of
+from sim_core.step.sharing import ALL, OPEN, in_background, sends_of
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER
 from sim_core.workloads.workload import Arrays
 

@@ -10,16 +10,45 @@ import numpy.typing as npt
 from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import WAIT_APART, WEIGHT_COMPUTE, WEIGHT_GRADIENTS
-from sim_core.engine.codes import INPUT, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, UP, WEIGHT
+from sim_core.engine.codes import (
+    CHUNK_MASK,
+    CHUNK_SHIFT,
+    INPUT,
+    MICRO_BATCH_SHIFT,
+    PAIRED,
+    PART_MASK,
+    PART_SHIFT,
+    PLACEMENT,
+    SPLITS,
+    WEIGHTS,
+    WHOLE,
+    chunks_of,
+    row_of,
+    virtual_of,
+)
+from sim_core.engine.lanes import (
+    ALONE_S,
+    COST_S,
+    CROWDED_S,
+    END_S,
+    LATE_S,
+    MESSAGE_S,
+    PAIR_COST_S,
+    PAIR_SENT_S,
+    READY_S,
+    SENT_S,
+    SLOWED_S,
+    STAGE,
+    WORKS,
+)
+from sim_core.engine.program import DOWN, UP, WEIGHT
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, PP_EXPOSED, RECOMPUTE_S, TP_EXPOSED
 from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran
 from sim_core.step.lower import JITTER_FROM
-from sim_core.step.nics import owner_of
-from sim_core.step.pipeline import timed_blocks
+from sim_core.step.sharing import owner_of
 from sim_core.terms import NO_COMM, WEIGHT_GRADIENT
 from sim_core.timelines.spans import (
     BACKWARD,
@@ -53,34 +82,53 @@ _OWNERS = _EXPOSED | {PP_EXPOSED: PP_PART}
 
 
 class Timed(NamedTuple):
-    """Blocks in the order of each stage, stage after stage; the second of a pair follows the first."""
+    """Blocks in the order of each stage, stage after stage, as the engine has run them; the second of a pair follows the first."""
 
     stage: Ints
     chunk: Ints
     micro_batch: Ints
     backward: Ints
     part: Ints
+    second: npt.NDArray[np.bool_]  # whether it is the second of a pair
     start_s: Floats
     end_s: Floats
     longer_s: Floats  # of the block, beside parameters or gradients of its stage
     crowded_s: Floats  # of the block, beside a pipeline message of its stage
-
-    @property
-    def second(self) -> npt.NDArray[np.bool_]:
-        """Whether a block is the second of a pair, [n]."""
-        paired = np.zeros(len(self.stage), bool)
-        same = (
-            (self.stage[1:] == self.stage[:-1]) & (self.start_s[1:] == self.start_s[:-1]) & (self.end_s[1:] == self.end_s[:-1])
-        )
-        paired[1:] = same & (self.backward[1:] == 1) & (self.backward[:-1] == 0) & (self.part[1:] != WEIGHTS)
-        return paired
+    ready_s: Floats  # when it could start but for parameters
+    message_s: Floats  # seconds of a message at most in what it waited for
+    sent_s: Floats  # when its message was sent ...
+    cost_s: Floats  # ... and its cost, 0: none
+    late_s: Floats  # by how much parameters of its stage are late
 
 
 def timed(ran: Ran) -> Timed:
     """The blocks of a plan after its run."""
     plan = plan_at(ran.plans, 0)
-    shape = plan.schedule, plan.pp, plan.vpp, plan.ga
-    return Timed(*timed_blocks(shape, ran.scratch.program, ran.scratch.times))
+    codes = ran.order[: plan.pp * row_of(plan.schedule, plan.vpp, plan.ga)]
+    stage = np.repeat(np.arange(plan.pp), len(codes) // plan.pp)[codes >= 0]
+    codes = codes[codes >= 0]
+    part = (codes >> PART_SHIFT) & PART_MASK
+    second = np.roll(part == PAIRED, 1)
+    events = ran.events[ran.events[:, WORKS] == 1]
+    events = events[np.argsort(events[:, STAGE], kind="stable")][np.cumsum(~second) - 1]
+    seconds = events[:, ALONE_S] + events[:, SLOWED_S] + events[:, CROWDED_S]
+    return Timed(
+        stage=stage,
+        chunk=(codes >> CHUNK_SHIFT) & CHUNK_MASK,
+        micro_batch=codes >> MICRO_BATCH_SHIFT,
+        backward=codes & 1,
+        part=np.where(part == PAIRED, WHOLE, part),
+        second=second,
+        start_s=events[:, END_S] - seconds,
+        end_s=events[:, END_S],
+        longer_s=events[:, SLOWED_S],
+        crowded_s=events[:, CROWDED_S],
+        ready_s=events[:, READY_S],
+        message_s=events[:, MESSAGE_S],
+        sent_s=np.where(second, events[:, PAIR_SENT_S], events[:, SENT_S]),
+        cost_s=np.where(second, events[:, PAIR_COST_S], events[:, COST_S]),
+        late_s=events[:, LATE_S],
+    )
 
 
 def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:

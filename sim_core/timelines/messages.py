@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, WEIGHTS, chunks_of, virtual_of
-from sim_core.engine.events import DOWN, UP, WEIGHT, Program, Times
+from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import outer_kernel
 from sim_core.metrics import STEP_TIME
@@ -114,7 +114,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         if plan.overlap_grad == 1 and not SPLITS[plan.schedule]:
             cell = stage * chunks + chunk
             begin_s, late_s = _shared_s(ran.scratch.program, ran.scratch.times, cell)
-            before_s = float(ran.scratch.times.streams.later_s[cell])
+            before_s = float(ran.scratch.times.later_s[cell])
         ready, seconds_of, chunk_of, longer_of = found[-1]
         if len(longer_of):
             found[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
@@ -135,7 +135,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
     return ready_of, seconds_of, chunk_of, longer_of
 
 
-def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
+def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
     """Parameters of each virtual stage that are gathered once a step, behind the first forwards."""
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
     if plan.overlap_param == 0:
@@ -147,7 +147,8 @@ def parameter_spans(ran: Ran, hardware: HardwareTable) -> list[Spans]:
     found = []
     for stage in range(plan.pp):
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
-        late_s = scratch.times.streams.arrived_late_s[stage * chunks : (stage + 1) * chunks]
+        begins = (blocks.stage == stage) & (blocks.micro_batch == 0) & (blocks.backward == 0)
+        late_s = np.array([float(blocks.late_s[begins & (blocks.chunk == chunk)][0]) for chunk in range(chunks)])
         end_s = np.cumsum(scratch.buckets.total_s[tables.split.size[rows]]) + late_s - early_s[stage]
         start_s = np.concatenate(([-early_s[stage]], end_s[:-1]))
         columns: Columns = {"stage": stage, "stream": PARAMETERS, "kind": GATHER}

@@ -1,4 +1,8 @@
-"""Pipeline messages in the background share the NICs with the messages of the blocks beside them."""
+"""What the messages and blocks of a stage do to each other that share its NICs.
+
+Pipeline messages in the background share them with the messages of the blocks beside them; so do streams: parameters that a stage
+gathers, gradients that it reduces.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.case import Case, shares_nics
-from sim_core.costing.fabric import shared_s
+from sim_core.costing.fabric import beside_stream, left_beside, shared_s
 from sim_core.costing.groups import Groups, between_nodes
 from sim_core.engine.codes import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS, chunks_of, neighbour_stage, rounds_of
-from sim_core.engine.events import DOWN, MESSAGES, PAIR, UP, Program
-from sim_core.engine.split_events import set_links
-from sim_core.engine.streams import CLEARED, CROWDED
+from sim_core.engine.program import (
+    CLEARED,
+    CROWDED,
+    DOWN,
+    KINDS,
+    LATER,
+    LONGER,
+    MESSAGES,
+    OWN,
+    PAIR,
+    READY,
+    SENT,
+    STREAMS,
+    UP,
+    Program,
+)
 from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
+from sim_core.step.buckets import Buckets, cost_gradients
 from sim_core.step.lower import Lowered
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
@@ -25,6 +43,8 @@ Floats = npt.NDArray[np.float64]
 ALL: Final = 0
 OPEN: Final = 1
 """Columns of `Lowered.nic_s`: all messages of a block, and those that nothing hides."""
+NOTHING_S: Final = 1e-300
+"""Seconds that a stream gets through beside a block of no time: no part of it is then missing."""
 
 
 @inner_kernel
@@ -73,7 +93,7 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
     pp, chunks, placement = plan.pp, chunks_of(plan.schedule, plan.vpp), PLACEMENT[plan.schedule]
     beside_s, later_s = program.beside_s, low.longer.sends_s
     later_s[:] = 0.0
-    program.shares[:] = 0
+    program.shares[:] = False
     if PAIRS[plan.schedule]:
         low.pairs_s[: pp * chunks] = 0.0
     if pp == 1 or not shares_nics(case) or not in_background(plan):
@@ -89,15 +109,13 @@ def share_sends(case: Case, low: Lowered, program: Program) -> None:
                     continue
                 more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, sent_s)
                 beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
-                program.shares[MESSAGES] = 1
+                program.shares[MESSAGES] = True
                 link = link_of(plan, way, stage, chunk)
                 senders = chunks - 1 if placement == LOOP and link == pp - 1 else chunks
                 later_s[way, (link + 1) % pp if way == DOWN else link] += sent_s * min(all_s / block_s, 1.0) / senders
     for way in (DOWN, UP):
         for stage in range(pp):
             message_s[way, stage] += later_s[way, stage]
-    if SPLITS[plan.schedule]:
-        set_links(placement, pp, chunks, program)
     if PAIRS[plan.schedule]:
         _fill_pairs(plan, low, program)
 
@@ -125,3 +143,62 @@ def owner_of(plan: Plan, groups: Groups, row: int) -> int:
     if between_nodes(groups, row, TP):
         return TP_TOTAL
     return PP_TOTAL if PAIRS[plan.schedule] else DP_TOTAL
+
+
+@inlined_kernel
+def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
+    """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
+
+    Where `rate` is 0 it shares nothing. Chunks that are alike are worked out once. No parameters are on their way any more when
+    the first forward of the last chunk has ended, and sends its message on.
+    """
+    chunks, beside_s, duration_s, nic_s = chunks_of(plan.schedule, plan.vpp), program.beside_s, program.duration_s, low.nic_s
+    block_s, sent_s, all_s, open_s = -1.0, 0.0, 0.0, 0.0
+    longer_s, gone_s = 0.0, 1.0
+    program.shares[STREAMS] |= rate > 0
+    for chunk in range(chunks):
+        cell = stage * chunks + chunk
+        now_sent_s = 0.0
+        if rate > 0 and (way == UP or chunk < chunks - 1):
+            now_sent_s = sends_of(low, plan, way, stage, chunk)
+        alike = duration_s[way, cell] == block_s and now_sent_s == sent_s
+        alike = alike and nic_s[way, cell, ALL] == all_s and nic_s[way, cell, OPEN] == open_s
+        if rate > 0 and not alike:
+            block_s, sent_s, all_s, open_s = duration_s[way, cell], now_sent_s, nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
+            longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
+            if not longer_s + gone_s < np.inf:  # nor is the step; lanes multiply what is left of it by 0
+                longer_s, gone_s = 0.0, 1.0
+            gone_s = max(gone_s, NOTHING_S)
+        if way == DOWN:
+            beside_s[LATER, cell] = now_sent_s * (1.0 / left_beside(rate) - 1.0) if now_sent_s > 0 else 0.0
+        beside_s[KINDS * way + LONGER, cell] = longer_s
+        beside_s[KINDS * way + SENT, cell] = gone_s
+
+
+@inlined_kernel
+def cost_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buckets) -> None:
+    """Fill what `beside_s` says of backwards and gradients. Of n buckets n - 1 are ready before the backward ends."""
+    plan, beside_s = case.plan, program.beside_s
+    chunks = chunks_of(plan.schedule, plan.vpp)
+    buckets.costed[:] = False
+    if not shares_nics(case) or plan.overlap_grad == 0 or SPLITS[plan.schedule]:
+        for cell in range(plan.pp * chunks):
+            beside_s[KINDS + LONGER, cell], beside_s[KINDS + SENT, cell] = 0.0, 1.0
+            beside_s[READY, cell], beside_s[OWN, cell] = 0.0, 0.0
+        return
+    latest, before_last = 0.0, 0.0  # buckets of a chunk, and the part of them that is ready
+    for stage in range(plan.pp):
+        whole_s, nic_s = 0.0, 0.0
+        for chunk in range(chunks):
+            cell = stage * chunks + chunk
+            number, total_s, of_nics = cost_gradients(case, chunk * plan.pp + stage, buckets)
+            if number != latest:
+                latest, before_last = number, 1.0 - 1.0 / number
+            beside_s[OWN, cell], beside_s[READY, cell] = total_s, before_last
+            whole_s += total_s
+            nic_s += of_nics
+        fill_beside(plan, low, program, UP, stage, nic_s / whole_s if nic_s > 0 else 0.0)
+        for cell in range(stage * chunks, (stage + 1) * chunks):
+            if nic_s <= 0:
+                beside_s[OWN, cell] = 0.0
+            beside_s[READY, cell] *= min(beside_s[OWN, cell], beside_s[KINDS + SENT, cell])
