@@ -41,7 +41,7 @@ from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
 )
-from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone, is_compiled
+from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone, is_compiled, use_kernels
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
@@ -274,6 +274,7 @@ __all__ = [
     "stack_names",
     "start_of",
     "trace",
+    "use_kernels",
     "whole_number",
     "workload_from_model",
 ]

@@ -119,6 +119,43 @@ def in_plain_python() -> Iterator[None]:
         _PLAIN.reset(before)
 
 
+LOAD_AFTER_S: Final = 1.0
+COMPILE_AFTER_S: Final = 10.0
+"""Seconds of plain Python, in all, after which a process loads kernels from the cache, or compiles them first."""
+
+
+class _Spent:
+    """What this process has spent on kernels as plain Python."""
+
+    seconds = 0.0
+
+
+@contextmanager
+def quickest(seconds: float) -> Iterator[None]:
+    """Let kernels run as plain Python, which takes about `seconds`, where that is quicker than to load or compile them.
+
+    A process that has loaded kernels stays with them; one that asks for a little, time and again, loads them in the end.
+    """
+    enough_s = LOAD_AFTER_S if is_compiled() else COMPILE_AFTER_S
+    if kernels_in_use() or _PLAIN.get() or _Spent.seconds + seconds > enough_s:
+        yield
+        return
+    _Spent.seconds += seconds
+    with in_plain_python():
+        yield
+
+
+def use_kernels() -> None:
+    """Let this process use compiled kernels from now on, however little it has to do."""
+    if not PLAIN_PYTHON:
+        _numba()
+
+
+def kernels_in_use() -> bool:
+    """Whether this process compiles kernels, or has loaded some."""
+    return _numba.cache_info().currsize > 0
+
+
 class Kernel:
     """A function that numba compiles, or loads from the cache, when it is first called by Python or by another kernel."""
 

@@ -64,4 +64,8 @@ class _Fields(AttributeTemplate):
 def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     pointer = cgutils.gep_inbounds(builder, value, 0, kind.of.fields.index(name))
     field = kind.field(name)
-    return pointer if isinstance(field, types.BaseNamedTuple) else impl_ret_borrowed(context, builder, field, builder.load(pointer))
+    return (
+        pointer
+        if isinstance(field, types.BaseNamedTuple)
+        else impl_ret_borrowed(context, builder, field, builder.load(pointer))
+    )

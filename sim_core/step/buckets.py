@@ -11,7 +11,7 @@ from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
 from sim_core.costing.parameters import ends_held, stage_factor
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.jit import inner_kernel
 from sim_core.models.precision import GATHERED
 from sim_core.terms import (
     ALL_GATHER,
@@ -69,7 +69,7 @@ def width_scale(case: Case) -> float:
     return width / case.arrays.gradient_width if width > 0 else 1.0
 
 
-@inlined_kernel
+@inner_kernel
 def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     """Fill the row of `buckets` for the step pieces of `role` of the virtual stage in `row` of the split.
 
@@ -109,7 +109,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     buckets.costed[size] = True
 
 
-@inlined_kernel
+@inner_kernel
 def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tuple[float, float]:
     """Seconds of one bucket, once a step, and those of the NICs. Sharded gradients are scattered in every micro-batch, sharded
     parameters gathered for every layer (step/sharding.py); what is left is to sum the parts of all replicas."""
@@ -127,13 +127,13 @@ def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tupl
     return seconds + more_s, of_nics + more_of_nics
 
 
-@inlined_kernel
+@inner_kernel
 def _both_s(case: Case, kind: int, group: int, size: float) -> tuple[float, float]:
     seconds = collective_of(case, kind, group, size)
     return seconds, nic_of(case, kind, group, size, seconds) if shares_nics(case) else 0.0
 
 
-@inlined_kernel
+@inner_kernel
 def cost_gradients(case: Case, virtual: int, buckets: Buckets) -> tuple[float, float, float]:
     """Number of buckets of a virtual stage's gradients, seconds of all of them, and seconds for which they need the NICs."""
     arrays, row = case.arrays, case.first + virtual

@@ -12,7 +12,7 @@ from sim_core.costing.collectives import send_s
 from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, virtual_of
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.planning.split import count_layers
 from sim_core.step.buckets import DDP_BUCKET_BYTES, Buckets, cost_buckets, width_scale
@@ -145,7 +145,7 @@ def _exchange_s(case: Case, row: int) -> float:
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 
-@inlined_kernel
+@inner_kernel
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
     part, longer_s = times.shared[cell], program.beside_s[KINDS + LONGER, cell]
@@ -153,7 +153,7 @@ def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     return part * longer_s, part * max(longer_s, behind_s)
 
 
-@inlined_kernel
+@inner_kernel
 def _all_sent(case: Case, low: Lowered, stage: int, stage_s: float, stream_s: float, free_s: float) -> float:
     """When a stage has reduced its gradients, of `stage_s` alone: at the end of their stream, slowed by what hides behind
     compute, and not before its NICs have sent all that they carry."""
@@ -163,7 +163,7 @@ def _all_sent(case: Case, low: Lowered, stage: int, stage_s: float, stream_s: fl
     return float(max(reduced_s, low.carried_s[stage]))
 
 
-@inlined_kernel
+@inner_kernel
 def reduce_gradients(
     case: Case, low: Lowered, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats
 ) -> float:
