@@ -18,7 +18,7 @@ from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inner_kernel, outer_kernel
+from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
@@ -132,7 +132,7 @@ def _first(columns: Any) -> Any:
     return type(columns)(*(column[0] if isinstance(column, np.ndarray) else column for column in columns))
 
 
-@inner_kernel
+@inlined_kernel
 def scratch_of(kept: Scratch, lane: int) -> Scratch:
     """The scratch of one lane."""
     program, low, buckets, once = kept.program, kept.low, kept.buckets, kept.once

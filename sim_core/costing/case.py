@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
 from sim_core.hardware.table import Device, HardwareColumns, device_at
-from sim_core.jit import inner_kernel
+from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import N_SUMS
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
@@ -82,7 +82,7 @@ def allocate_blocks(arrays: Arrays, key: Ints, rows: int) -> Blocks:
     )
 
 
-@inner_kernel
+@inlined_kernel
 def case_at(
     arrays: Arrays, hardware: HardwareColumns, plans: Plans, groups: Groups, split: Split, blocks: Blocks, i: int
 ) -> Case:

@@ -63,5 +63,7 @@ def count_in_flight(order: Ints, schedule: int, pp: int, vpp: int, ga: int, in_f
                 held = _WEIGHED[k, 0] * whole + _WEIGHED[k, 1] * waiting
                 if held > most[k]:
                     most[k] = held
-                    in_flight[k, :, stage * chunks : (stage + 1) * chunks] = now
+                    for at_chunk in range(chunks):
+                        in_flight[k, 0, stage * chunks + at_chunk] = now[0, at_chunk]
+                        in_flight[k, 1, stage * chunks + at_chunk] = now[1, at_chunk]
     return moments

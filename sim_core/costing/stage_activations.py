@@ -122,7 +122,8 @@ def _fill(
         for stage in range(pp):
             for chunk in range(chunks):
                 virtual_row = row + virtual_of(placement, stage, chunk, pp)
-                of[chunk, :3] = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                held, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                of[chunk, 0], of[chunk, 1], of[chunk, 2] = held, working, waiting
                 of[chunk, 3] = _logits(split, kept, shape[k], virtual_row)
             of_stage, of_logits = 0.0, 0.0
             if schedule == ONE_F_ONE_B and vpp > 1:
