@@ -13,6 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from sim_core.engine.events import WEIGHT, Program, Times, allocate, run
+from sim_core.engine.sequencing import fill_sequence, rule_of
+from sim_core.engine.slots import run_slots
+from sim_core.engine.split_events import run_split, set_links
 
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
 from sim_core.engine.codes import (
@@ -29,13 +33,9 @@ from sim_core.engine.codes import (
     rounds_of,
     row_of,
 )
-from sim_core.engine.events import WEIGHT, Program, Times, allocate, run
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import Sequence, allocate_sequence
-from sim_core.engine.sequencing import fill_sequence, rule_of
-from sim_core.engine.slots import run_slots
-from sim_core.engine.split_events import run_split, set_links
 from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES
 

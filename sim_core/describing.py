@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.groups import group_plans
-from sim_core.costing.stages import stage_memory
+from sim_core.costing.peak import stage_memory
 from sim_core.engine.codes import PLACEMENT, chunks_of, virtual_of
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
-from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
+from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
 from sim_core.costing.recorded import TRIALS, at_replayed, with_recorded

@@ -7,10 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.collectives import collective_s, dispatch_s
-from sim_core.costing.fabric import dispatch_nic_s, nic_s
-from sim_core.costing.routing import Routing
-from sim_core.costing.two_stages import two_stage_s
+from sim_core.costing.collectives import collective_s, dispatch_s, two_stage_s
+from sim_core.costing.fabric import Routing, dispatch_nic_s, nic_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel, outer_kernel

@@ -7,10 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
-from sim_core.costing.parameters import ends_held, stage_factor
+from sim_core.costing.memory import default_bucket_bytes, ends_held, stage_factor
 from sim_core.jit import inner_kernel
 from sim_core.models.precision import GATHERED
 from sim_core.terms import (

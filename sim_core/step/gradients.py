@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.costing.case import Case, collective_of
 from sim_core.costing.collectives import send_s
-from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
+from sim_core.costing.memory import ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import BOTH_WAYS, PLACEMENT, SPLITS, chunks_of, virtual_of
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.jit import inner_kernel

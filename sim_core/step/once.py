@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import Case, collective_of, shard_ranks
-from sim_core.costing.compute import once_s
+from sim_core.costing.case import Case, collective_of, once_s, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.memory import stage_factor
 from sim_core.engine.codes import (
     BOTH_WAYS,
     LOOP,

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.peak import activations_of_chunks
-from sim_core.costing.stages import stage_memory
+from sim_core.costing.peak import activations_of_chunks, stage_memory
 from sim_core.engine.codes import INPUT, WEIGHTS
 from sim_core.metrics import ACTIVATION_BYTES, ALLOCATED, ALLOCATOR_BYTES, LOGITS_BYTES, PEAK_BYTES
 from sim_core.simulator import Ran

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from sim_core.engine.events import DOWN, UP
+from sim_core.step.nics import ALL, OPEN
 
 from sim_core import HardwareTable, Plans, SpecError, Workload, legality
-from sim_core.engine.events import DOWN, UP
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran, run_alone
-from sim_core.step.nics import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
 from sim_core.timelines.messages import parameter_spans
 from sweep.one_plan import plans_of, prepare_plan

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sim_core.engine.events import DOWN, UP, Program, Times, allocate, run
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, GPIPE, MICRO_BATCH_SHIFT, ONE_F_ONE_B
-from sim_core.engine.events import DOWN, UP, Program, Times, allocate, run
 from sim_core.engine.schedule import fill_order
 
 F, B = 3.0, 5.0

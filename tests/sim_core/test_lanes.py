@@ -12,6 +12,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sim_core.engine.events import MESSAGES, PAIR, STREAMS, WEIGHT, Program, Times, allocate, run
+from sim_core.engine.sequencing import fill_sequence, rule_of
+from sim_core.engine.slots import run_slots
+from sim_core.engine.split_events import run_split, set_links
+from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LATER, LONGER, OWN, READY, SENT
 
 from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
 from sim_core.engine.codes import (
@@ -32,14 +37,9 @@ from sim_core.engine.codes import (
     rounds_of,
     row_of,
 )
-from sim_core.engine.events import MESSAGES, PAIR, STREAMS, WEIGHT, Program, Times, allocate, run
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
 from sim_core.engine.schedule import fill_order
 from sim_core.engine.sequence import Sequence, allocate_sequence
-from sim_core.engine.sequencing import fill_sequence, rule_of
-from sim_core.engine.slots import run_slots
-from sim_core.engine.split_events import run_split, set_links
-from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LATER, LONGER, OWN, READY, SENT
 from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 from tests.conftest import make_plans

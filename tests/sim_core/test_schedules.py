@@ -11,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, allocate, run
+from sim_core.engine.slots import run_slots
+from sim_core.engine.split_events import run_split, set_links
 
 from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, trace, workload_from_model
-from sim_core.costing.in_flight import MOMENTS, count_in_flight
+from sim_core.costing.stage_activations import MOMENTS, count_in_flight
 from sim_core.engine.codes import (
     BOTH_WAYS,
     CHUNK_MASK,
@@ -26,10 +29,7 @@ from sim_core.engine.codes import (
     rounds_of,
     row_of,
 )
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, allocate, run
 from sim_core.engine.schedule import fill_order
-from sim_core.engine.slots import run_slots
-from sim_core.engine.split_events import run_split, set_links
 
 TIMES = [(1.0, 1.0, 1.0), (2.0, 2.0, 1.0), (3.0, 4.0, 2.0), (2.0, 3.0, 4.0), (2.0, 1.0, 3.0)]
 
