@@ -9,14 +9,10 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from sim_core.engine.events import WEIGHT, Program, Times, allocate, run
-from sim_core.engine.sequencing import fill_sequence, rule_of
-from sim_core.engine.slots import run_slots
-from sim_core.engine.split_events import run_split, set_links
 
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
 from sim_core.engine.codes import (
@@ -24,83 +20,57 @@ from sim_core.engine.codes import (
     DUALPIPE,
     GPIPE,
     ONE_F_ONE_B,
-    PLACEMENT,
-    SPLITS,
     ZB_H1,
     chunks_of,
     events_of,
     most_scratch,
-    rounds_of,
     row_of,
 )
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes
+from sim_core.engine.program import WEIGHT, Program, Shape, allocate_program
 from sim_core.engine.schedule import fill_order
-from sim_core.engine.sequence import Sequence, allocate_sequence
+from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence, rule_of
 from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES
+
+Codes = npt.NDArray[np.int64]
 
 COMPILERS: Final = ("cc", "gcc", "clang")
 BLOCKS: Final = 2_000_000
 """Blocks of all plans in one round, about."""
 
-
-class Case(NamedTuple):
-    """A pipeline: its name, and what its order of blocks follows from."""
-
-    name: str
-    schedule: int
-    pp: int
-    vpp: int
-    ga: int
-    overlapped: bool = True
-
-
 CASES: Final = (
-    Case("1F1B, pp 8, 64 micro-batches", ONE_F_ONE_B, 8, 1, 64),
-    Case("1F1B, pp 8, 64 micro-batches, blocking sends", ONE_F_ONE_B, 8, 1, 64, overlapped=False),
-    Case("1F1B of DeepSpeed, pp 8, 64 micro-batches", DEEPSPEED, 8, 1, 64, overlapped=False),
-    Case("interleaved, pp 8 x vpp 3, 64 micro-batches", ONE_F_ONE_B, 8, 3, 64),
-    Case("GPipe, pp 8, 64 micro-batches", GPIPE, 8, 1, 64),
-    Case("ZB-H1, pp 8, 64 micro-batches", ZB_H1, 8, 1, 64),
-    Case("DualPipe, pp 8, 64 micro-batches", DUALPIPE, 8, 1, 64),
-    Case("1F1B, pp 32, 256 micro-batches", ONE_F_ONE_B, 32, 1, 256),
-    Case("interleaved, pp 64 x vpp 4, 512 micro-batches", ONE_F_ONE_B, 64, 4, 512),
+    ("1F1B, pp 8, 64 micro-batches", Shape(ONE_F_ONE_B, 8, 1, 64, True)),
+    ("1F1B, pp 8, 64 micro-batches, blocking sends", Shape(ONE_F_ONE_B, 8, 1, 64, False)),
+    ("1F1B of DeepSpeed, pp 8, 64 micro-batches", Shape(DEEPSPEED, 8, 1, 64, False)),
+    ("interleaved, pp 8 x vpp 3, 64 micro-batches", Shape(ONE_F_ONE_B, 8, 3, 64, True)),
+    ("GPipe, pp 8, 64 micro-batches", Shape(GPIPE, 8, 1, 64, True)),
+    ("ZB-H1, pp 8, 64 micro-batches", Shape(ZB_H1, 8, 1, 64, True)),
+    ("DualPipe, pp 8, 64 micro-batches", Shape(DUALPIPE, 8, 1, 64, True)),
+    ("1F1B, pp 32, 256 micro-batches", Shape(ONE_F_ONE_B, 32, 1, 256, True)),
+    ("interleaved, pp 64 x vpp 4, 512 micro-batches", Shape(ONE_F_ONE_B, 64, 4, 512, True)),
 )
 
 
 @outer_kernel
-def alone(repeat: int, schedule: int, program: Program, pp: int, vpp: int, ga: int, overlapped: bool, times: Times) -> None:
-    """Run one plan many times."""
-    for _ in range(repeat):
-        if SPLITS[schedule]:
-            run_split(program, pp, chunks_of(schedule, vpp), rounds_of(schedule, ga), times)
-        elif schedule == DEEPSPEED:
-            run_slots(program, pp, ga, times)
-        else:
-            run(program, pp, vpp, ga, overlapped, times)
-
-
-@outer_kernel
-def fill(program: Program, split: bool, pp: int, cells: int, lanes: Lanes) -> None:
+def fill(program: Program, shape: Shape, lanes: Lanes) -> None:
     """Give every lane the times of one plan."""
     for lane in range(LANES):
-        put(program, split, pp, cells, lane, lanes)
+        put(program, shape, lane, lanes)
 
 
 @outer_kernel
-def together(repeat: int, sequence: Sequence, turns: int, rule: int, pp: int, cells: int, lanes: Lanes) -> None:
+def together(repeat: int, shape: Shape, order: Codes, sequence: Sequence, turns: int, lanes: Lanes) -> None:
     """Run LANES plans many times."""
     for _ in range(repeat):
-        run_lanes(sequence, turns, rule, False, False, pp, cells, lanes)
+        run_lanes(shape, order, sequence, turns, False, False, lanes)
 
 
 @outer_kernel
-def find(
-    repeat: int, schedule: int, order: npt.NDArray[np.int64], pp: int, vpp: int, ga: int, overlapped: bool, sequence: Sequence
-) -> None:
+def find(repeat: int, shape: Shape, order: Codes, sequence: Sequence) -> None:
     """Find the sequence many times."""
     for _ in range(repeat):
-        fill_sequence(schedule, order, pp, vpp, ga, overlapped, sequence)
+        fill_sequence(shape, order, sequence)
 
 
 def compiled_recurrence(folder: Path) -> ctypes.CDLL | None:
@@ -148,36 +118,31 @@ def engine_rows() -> Rows:
         library = compiled_recurrence(Path(folder))
         if library is None:
             yield f"no C compiler ({', '.join(COMPILERS)}): the recurrence in C is left out"
-        for case in CASES:
-            yield from case_rows(case, library)
+        for name, shape in CASES:
+            yield from case_rows(name, shape, library)
 
 
-def case_rows(case: Case, library: ctypes.CDLL | None) -> Rows:
+def case_rows(name: str, shape: Shape, library: ctypes.CDLL | None) -> Rows:
     """The figures of one pipeline. Python calls the engine once for all repetitions."""
-    name, schedule, pp, vpp, ga, overlapped = case
-    chunks, split = chunks_of(schedule, vpp), bool(SPLITS[schedule])
-    cells, rule = pp * chunks, rule_of(schedule, pp, overlapped)
-    program, times = allocate(pp * row_of(schedule, vpp, ga), pp, cells)
+    schedule, pp, vpp, ga, _ = shape
+    cells, events = pp * chunks_of(schedule, vpp), events_of(schedule, pp, vpp, ga)
+    program, order = allocate_program(pp, cells), np.empty(pp * row_of(schedule, vpp, ga), np.int64)
     program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
     program.message_s[:] = 0.1
-    if split:
-        program.duration_s[WEIGHT] /= 2  # weight gradients: of the whole backward, a part
-        set_links(PLACEMENT[schedule], pp, chunks, program)
-    fill_order(schedule, pp, vpp, ga, 0, program.order, np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64))
-    blocks = int((program.order >= 0).sum())
-    events = events_of(schedule, pp, vpp, ga)
-    sequence, lanes = allocate_sequence(events, pp, cells), allocate_lanes(events, pp, cells)
-    turns = fill_sequence(schedule, program.order, pp, vpp, ga, overlapped, sequence)
-    fill(program, split, pp, cells, lanes)
+    program.duration_s[WEIGHT] /= 2  # weight gradients: of the whole backward, a part
+    fill_order(schedule, pp, vpp, ga, 0, order, np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64))
+    blocks = int((order >= 0).sum())
+    sequence, lanes = allocate_sequence(events, events, pp, cells), allocate_lanes(events, pp, cells)
+    turns = fill_sequence(shape, order, sequence)
+    fill(program, shape, lanes)
     repeat, several = BLOCKS // blocks + 1, BLOCKS // (blocks * LANES) + 1
     clock, unit = time.process_time, "M block events/CPU-s"
-    alone_s = median_s(lambda: alone(repeat, schedule, program, pp, vpp, ga, overlapped, times), clock)
-    together_s = median_s(lambda: together(several, sequence, turns, rule, pp, cells, lanes), clock)
-    find_s = median_s(lambda: find(repeat, schedule, program.order, pp, vpp, ga, overlapped, sequence), clock)
-    yield Figure(f"engine: {name}", blocks * repeat / alone_s / 1e6, unit, ">= 30 M")
-    yield Figure(f"  {LANES} plans of one order at once", blocks * LANES * several / together_s / 1e6, unit, ">= 270 M")
-    yield Figure("  to find their sequence", blocks * repeat / find_s / 1e6, unit)
+    together_s = median_s(lambda: together(several, shape, order, sequence, turns, lanes), clock) / several
+    find_s = median_s(lambda: find(repeat, shape, order, sequence), clock) / repeat
+    yield Figure(f"engine: {name}", blocks / (find_s + together_s) / 1e6, unit, ">= 30 M", "one plan, its sequence included")
+    yield Figure(f"  {LANES} plans of one order at once", blocks * LANES / together_s / 1e6, unit, ">= 270 M")
+    yield Figure("  to find their sequence", blocks / find_s / 1e6, unit)
     if library is not None:
-        one, eight = rates_in_c(library, lanes, sequence, (turns, rule, pp), blocks)
+        one, eight = rates_in_c(library, lanes, sequence, (turns, rule_of(shape), pp), blocks)
         yield Figure("  ends alone in C, one plan", one / 1e6, unit)
         yield Figure(f"  ends alone in C, {LANES} plans at once", eight / 1e6, unit)

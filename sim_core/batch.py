@@ -24,7 +24,7 @@ from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
 from sim_core.references import reference
-from sim_core.step.buckets import Buckets
+from sim_core.step.gradients import Buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once
 from sim_core.step.whole import Scratch, allocate_scratch, begin_step, finish_step

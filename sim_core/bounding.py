@@ -10,14 +10,16 @@ import numpy.typing as npt
 
 from sim_core.batch import Tables, batches, scratch_for, tables_of
 from sim_core.costing.case import Case, case_at
+from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, PLACEMENT
 from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
-from sim_core.over_micro_batches import reasons_over
-from sim_core.planning.columns import EVENT, SIMAI, Plans, slice_plans
+from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.imbalance import with_loads
+from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
+from sim_core.references import reference
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
@@ -205,9 +207,10 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
 def _bound_rows(
     arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
 ) -> None:
+    arrays, hardware, plans, scratch = reference(arrays), reference(hardware), reference(plans), reference(scratch)
+    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
     for i in rows:
-        case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
-        step_s[i] = _bound_one(case, scratch)
+        step_s[i] = _bound_one(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), scratch)
 
 
 @inner_kernel
@@ -229,3 +232,34 @@ def _bound_one(case: Case, scratch: Scratch) -> float:
     for stage in range(plan.pp):
         longest_s = max(longest_s, times.idle_s[stage] + scratch.once.after_s[stage])
     return longest_s
+
+
+def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: Ints) -> Ints:
+    """The reason of each plan with each number of micro-batches in `ga`, [n, m], as `legality` gives it.
+
+    `ga` decides a reason by the rules of `micro_batches_unfit`, by the micro-batches that fill a pipeline (peak memory),
+    and by a global batch that is too large. Where all of these agree, one number stands for the others.
+    """
+    kind, first = distinct_rows(np.column_stack([getattr(plans, name) for name in BESIDE_GA]))
+    kinds, numbers = len(first), np.arange(len(ga))
+    if (replicas(plans).astype(np.float64) * plans.micro_batch * ga.max() > MAX_BATCH).any():
+        alike = np.tile(numbers, (kinds, 1))
+    else:
+        alike = _alike_in_pipeline(slice_plans(plans, first), ga)
+    used = np.zeros((kinds, len(ga)), np.bool_)
+    np.put_along_axis(used, alike, values=True, axis=1)
+    row, stands = np.nonzero(used[kind])  # of each plan the numbers to be checked
+    checked = slice_plans(plans, row)._replace(ga=ga[stands])
+    found = np.zeros((len(kind), len(ga)), np.int64)
+    found[row, stands], _ = legality(workload, hardware, checked)
+    return np.take_along_axis(found, alike[kind], axis=1)
+
+
+def _alike_in_pipeline(plans: Plans, ga: Ints) -> Ints:
+    """The index of the first number in `ga` that a pipeline cannot tell from another, for each of both, [n, m]."""
+    row, number = (index.ravel() for index in np.indices((len(plans.tp), len(ga))))
+    each = slice_plans(plans, row)._replace(ga=ga[number])
+    filling = micro_batches_to_fill(each, np.arange(len(row)))
+    rules = [column.astype(np.int64) for column in micro_batches_unfit(each).values()]
+    key, first = distinct_rows(np.column_stack([row, filling, *rules]))
+    return number[first[key]].reshape(len(plans.tp), len(ga))

@@ -7,18 +7,17 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import most_blocks
+from sim_core.costing.peak import activations_of_chunks, stage_memory
+from sim_core.engine.codes import INPUT, WEIGHTS, most_blocks
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import quickest
-from sim_core.metrics import METRICS, PARTS
-from sim_core.planning.columns import Plans, plan_at
+from sim_core.metrics import ACTIVATION_BYTES, ALLOCATED, ALLOCATOR_BYTES, LOGITS_BYTES, METRICS, PARTS, PEAK_BYTES
+from sim_core.planning.columns import Plans
 from sim_core.simulator import Ran, plain_python_s, run_alone
-from sim_core.timelines.after import after_spans, ends_of
-from sim_core.timelines.blocks import block_spans, timed
-from sim_core.timelines.memory import Held, memory_held
+from sim_core.timelines.blocks import Timed, block_spans, timed
 from sim_core.timelines.messages import gradient_spans, layer_spans, parameter_spans
 from sim_core.timelines.spans import Spans, joined
-from sim_core.timelines.waits import arrows_between, wait_spans
+from sim_core.timelines.waits import after_spans, arrows_between, wait_spans
 from sim_core.workloads.workload import Workload
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +34,14 @@ class Events(NamedTuple):
     part: Ints  # of a backward: 0 all of it, 1 input gradient, 2 weight gradient
     start_s: Floats
     end_s: Floats
+
+
+class Held(NamedTuple):
+    """Bytes on a rank from one time on, in columns, stage after stage; none where activations are unknown."""
+
+    stage: Ints
+    at_s: Floats
+    bytes: Floats
 
 
 class Timeline(NamedTuple):
@@ -77,15 +84,44 @@ def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int
 
 
 def _timeline(ran: Ran, hardware: HardwareTable) -> Timeline:
-    plan, blocks, ends = plan_at(ran.plans, 0), timed(ran), ends_of(ran)
+    blocks = timed(ran)
     waits, first_s = wait_spans(ran, blocks)
-    found = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, ends, first_s)]
+    found = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, first_s)]
     found += gradient_spans(ran, blocks)
     found += layer_spans(ran, hardware, blocks)
     found += parameter_spans(ran, hardware, blocks)
     drawn = joined(found)
-    held, sends = memory_held(ran, blocks), arrows_between(ran, drawn)
-    return Timeline(spans=drawn, sends=sends, held=held, metrics=ran.metrics, stages=plan.pp)
+    held, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
+    return Timeline(spans=drawn, sends=sends, held=held, metrics=ran.metrics, stages=int(ran.plans.pp[0]))
+
+
+def _memory_held(ran: Ran, blocks: Timed) -> Held:
+    """Memory of each stage after each change, from the start of the step.
+
+    A forward takes what it leaves when it begins, a backward what its recompute works on; it gives both back when it ends. What
+    the allocator loses grows with the tensors.
+    """
+    workload = ran.workload.memory_of or ran.workload
+    of_stages = stage_memory(workload, ran.plans)
+    if np.isnan(of_stages[PEAK_BYTES]).any():
+        return Held(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+    factor = 1 + of_stages[ALLOCATOR_BYTES] / of_stages[ALLOCATED].sum(axis=0)
+    base = of_stages[PEAK_BYTES] - factor * (of_stages[ACTIVATION_BYTES] + of_stages[LOGITS_BYTES])
+    left, working, waiting = activations_of_chunks(workload, ran.plans)[blocks.stage, blocks.chunk].T
+    of_weights = (blocks.part == WEIGHTS) & (blocks.backward == 1)
+    begun = np.where(of_weights, 0.0, np.where(blocks.backward == 1, working, left))
+    ended = np.where(blocks.part == INPUT, waiting, 0.0) - left - working
+    ended = np.where(of_weights, -waiting, np.where(blocks.backward == 1, ended, 0.0))
+    at = np.arange(len(begun)) - 0.75 * blocks.second  # both blocks of a pair begin before one ends
+    order = np.argsort(np.concatenate((at, np.arange(len(begun)) + 0.5)))
+    stage = np.tile(blocks.stage, 2)[order]
+    held = np.cumsum(np.concatenate((begun, ended))[order])
+    first = np.searchsorted(stage, np.arange(len(base)))
+    held -= np.concatenate(([0.0], held))[first][stage]
+    changes = Held(stage, np.concatenate((blocks.start_s, blocks.end_s))[order], base[stage] + factor[stage] * held)
+    return Held(
+        *(np.insert(column, first, start) for column, start in zip(changes, (np.arange(len(base)), 0.0, base), strict=True))
+    )
 
 
 def blocks_of(plans: Plans) -> int:

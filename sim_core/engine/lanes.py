@@ -70,8 +70,8 @@ STAGE, WORKS, READY_S, ALONE_S, SLOWED_S, CROWDED_S, END_S = range(7)
 """Columns of a record of events: the stage; 1 for a block or a pair, 0 for a last send or a meeting alone; when it could start
 but for parameters; its seconds alone, and what it takes longer beside a stream and beside a pipeline message; its end."""
 MESSAGE_S, SENT_S, COST_S, PAIR_SENT_S, PAIR_COST_S, LATE_S = range(7, 13)
-"""Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; the same of the other
-block of a pair; by how much the parameters of its stage are late."""
+"""Further ones: seconds of a message, at most, in what it waited for; when its message was sent, and the cost; the same of the
+other block of a pair; by how much the parameters of its stage are late."""
 RECORDED: Final = 13
 
 
@@ -249,12 +249,12 @@ def _run(
     lanes.behind_s[:pp] = 0.0
     lanes.slowed_s[:pp] = 0.0
     lanes.crowded_s[:pp] = 0.0
-    before = 0
+    before: int = 0
     if sequence.state[PIECE] > 0:  # the plans before have run it to its end
         turns = fill_sequence(shape, order, sequence)
     while turns > 0:
         _walk(sequence, turns, rule, streams, crowds, cells, lanes, events[before:], recorded)
-        before += sequence.state[EVENTS]
+        before += int(sequence.state[EVENTS])
         if sequence.state[LEFT] == 0:
             return before
         turns = fill_next(shape, order, sequence)
@@ -262,7 +262,7 @@ def _run(
 
 
 @inlined_kernel
-def _walk(
+def _walk(  # noqa: PLR0915
     sequence: Sequence,
     turns: int,
     rule: int,

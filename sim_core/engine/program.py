@@ -5,9 +5,9 @@ The engine knows blocks, stages and messages, not models or plans. There are two
 - blocking: between two blocks a stage posts its send and its next receive, and continues when both are complete; a
   message completes at max(sender's post, receiver's post) + cost (Megatron's batched isend/irecv, then wait).
 
-A stage may send over the same NICs beside its blocks: parameters that it gathers, then gradients that it reduces (a stream), and
-the pipeline message of the block before. A stream sends all the time until it is through. A block that it runs beside takes
-longer, and the stream is later. Both follow from when the block begins: the stream may have gone on while the stage was idle.
+Beside its blocks a stage may send over the same NICs: parameters that it gathers, then gradients that it reduces (a stream),
+and the pipeline message of the block before. A stream sends all the time until it is through. A block beside it takes longer,
+and the stream is later. Both follow from when the block begins: the stream may have gone on while the stage was idle.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who waits for whom: all blocks of a pipeline in one list, each after what it waits for.
 
 That follows from the order of blocks alone, not from durations. So one sequence serves all plans with the same order: `lanes`
-runs several at once, and looks for nothing that is ready. The stages are swept alternately down and up; each runs its blocks until
-one must wait for a message. Such a turn of a stage is also where its waiting times are added up.
+runs several at once, and looks for nothing that is ready. The stages are swept alternately down and up; each runs its blocks
+until one must wait for a message. Such a turn of a stage is also where its waiting times are added up.
 
 An end is kept in a slot until the last block that waits for it has read it; then the slot is used again. A sequence with more
 events than there is room for is filled piece by piece, between which the lanes run what is there.
@@ -171,10 +171,8 @@ def _link(placement: int, pp: int, chunks: int, rounds: int, sequence: Sequence)
         for stage in range(pp):
             for chunk in range(chunks):
                 row = way * cells + stage * chunks + chunk
-                sender, column = (
-                    sender_of(placement, way, stage, chunk, pp, chunks),
-                    message_into(placement, way, stage, chunk, pp, chunks),
-                )
+                sender = sender_of(placement, way, stage, chunk, pp, chunks)
+                column = message_into(placement, way, stage, chunk, pp, chunks)
                 sequence.sent[row] = (way * cells + sender) * rounds if sender >= 0 else -1
                 sequence.cost[row] = way * pp + column if column >= 0 else NO_MESSAGE * pp
 
@@ -355,9 +353,9 @@ def _block(order: Codes, pp: int, ga: int, sequence: Sequence) -> int:  # noqa: 
 def _meet(pp: int, ga: int, sequence: Sequence) -> int:
     """DeepSpeed's slots: in one, a stage meets a neighbour, computes a block, or both. Each wait is added up by itself.
 
-    DeepSpeed, runtime/pipe/schedule.py, TrainSchedule: in a forward slot a stage sends its last gradient to the stage before and
-    receives an activation from it, which in this slot receives the one and sends the other. All sends wait for each other. Those
-    who meet both read when the other was free: a stage writes its ends to two places in turn.
+    DeepSpeed, runtime/pipe/schedule.py, TrainSchedule: in a forward slot a stage sends its last gradient to the stage before
+    and receives an activation from it, which in this slot receives the one and sends the other. All sends wait for each other.
+    Those who meet both read when the other was free: a stage writes its ends to two places in turn.
     """
     event, latest, earlier, state = sequence.event, sequence.position, sequence.pending, sequence.state
     turns = 0

@@ -30,7 +30,7 @@ from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.columns import Plan
 from sim_core.planning.split import ends_of_stage
-from sim_core.step.buckets import Buckets, cost_buckets
+from sim_core.step.gradients import Buckets, cost_buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.sharing import fill_beside
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED

@@ -22,7 +22,7 @@ from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMP
 from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.split import count_layers
-from sim_core.step.buckets import PARAMETER_BYTES, width_scale
+from sim_core.step.gradients import PARAMETER_BYTES, width_scale
 from sim_core.step.lower import Lowered, slowness
 from sim_core.step.sharing import ALL, OPEN, in_background, sends_of
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER

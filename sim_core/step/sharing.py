@@ -1,7 +1,7 @@
 """What the messages and blocks of a stage do to each other that share its NICs.
 
-Pipeline messages in the background share them with the messages of the blocks beside them; so do streams: parameters that a stage
-gathers, gradients that it reduces.
+Pipeline messages in the background share them with the messages of the blocks beside them; so do streams: parameters that a
+stage gathers, gradients that it reduces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sim_core.engine.program import (
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
-from sim_core.step.buckets import Buckets, cost_gradients
+from sim_core.step.gradients import Buckets, cost_gradients
 from sim_core.step.lower import Lowered
 from sim_core.terms import CP_A2A, CP_RING, EP, TP
 

@@ -47,8 +47,7 @@ from sim_core.metrics import (
     STEP_TIME,
 )
 from sim_core.planning.columns import Plan
-from sim_core.step.buckets import Buckets, allocate_buckets
-from sim_core.step.gradients import reduce_gradients
+from sim_core.step.gradients import Buckets, allocate_buckets, reduce_gradients
 from sim_core.step.lower import Lowered, allocate_lowered, lower
 from sim_core.step.once import Once, allocate_once, gather_parameters, slow_beside_gather, slowest_after_s, work_after
 from sim_core.step.sharding import Layers, allocate_layers, shard_blocks

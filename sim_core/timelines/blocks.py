@@ -82,7 +82,7 @@ _OWNERS = _EXPOSED | {PP_EXPOSED: PP_PART}
 
 
 class Timed(NamedTuple):
-    """Blocks in the order of each stage, stage after stage, as the engine has run them; the second of a pair follows the first."""
+    """Blocks as the engine has run them, stage after stage; the second of a pair follows the first."""
 
     stage: Ints
     chunk: Ints

@@ -15,8 +15,7 @@ from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.simulator import Ran
-from sim_core.step.buckets import Buckets
-from sim_core.step.gradients import shared_s
+from sim_core.step.gradients import Buckets, shared_s
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once, gather_parameters
 from sim_core.step.sharding import Layers, run_layers

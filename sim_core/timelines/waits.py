@@ -1,36 +1,51 @@
-"""What stages wait for between their blocks: messages, other stages, parameters; and the messages themselves."""
+"""What stages do and wait for between their blocks and after them: messages, other stages, parameters, gradients, optimizer."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, chunks_of, virtual_of
+from sim_core.costing.blocks import EXPOSED, TOTAL_OF
+from sim_core.engine.codes import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, V, chunks_of, virtual_of
 from sim_core.engine.lanes import END_S, MESSAGE_S, STAGE
+from sim_core.metrics import CP_EXPOSED, DP_EXPOSED, EP_EXPOSED, STEP_TIME, TP_EXPOSED
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran
+from sim_core.terms import EMBEDDING
 from sim_core.timelines.blocks import Timed
 from sim_core.timelines.spans import (
     BACKWARD,
     BUBBLE_PART,
+    COLLECTIVE,
     COMPUTE,
+    CONTENTION,
+    CP_PART,
     DP_PART,
+    EP_PART,
     FORWARD,
+    GATHER,
+    GRADIENT_WAIT,
     INPUT_GRADIENT,
     MESSAGE_WAIT,
+    OPTIMIZER_PART,
+    OPTIMIZER_STEP,
     PARAMETER_WAIT,
     PP_PART,
     SEND_DOWN,
     SEND_UP,
     SENDS,
     STAGE_WAIT,
+    TP_PART,
     Spans,
     of_part,
     spans,
 )
+from sim_core.workloads.workload import AFTER_GRADIENTS, ONCE_ON_FIRST_STAGE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_PART = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART, DP_EXPOSED: DP_PART}
 
 
 def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
@@ -40,11 +55,12 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     """
     plan = plan_at(ran.plans, 0)
     rows = np.flatnonzero(~blocks.second)  # of each pair, or the only one
-    stage, start_s, ready_s, message_s = (
-        column[rows] for column in (blocks.stage, blocks.start_s, blocks.ready_s, blocks.message_s)
+    stage = blocks.stage[rows]
+    start_s, end_s, ready_s, message_s = (
+        column[rows] for column in (blocks.start_s, blocks.end_s, blocks.ready_s, blocks.message_s)
     )
     begins = np.concatenate(([True], stage[1:] != stage[:-1]))
-    free_s = np.where(begins, 0.0, np.concatenate(([0.0], blocks.end_s[rows][:-1])))
+    free_s = np.where(begins, 0.0, np.concatenate(([0.0], end_s[:-1])))
     if plan.post_validation == 1:
         free_s = np.where(begins, ready_s, free_s)
     gated = (blocks.micro_batch[rows] == 0) & (blocks.backward[rows] == 0)
@@ -54,7 +70,7 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
         gated_s = np.where(gated, np.maximum(start_s - ready_s, 0.0), 0.0)
     waited_s = start_s - free_s - gated_s
     last = np.searchsorted(stage, np.arange(plan.pp), side="right") - 1
-    ended_s, through_s, last_message_s = blocks.end_s[rows][last], *_last_events(ran, plan)
+    ended_s, (through_s, last_message_s) = end_s[last], _last_events(ran, plan)
     after_s = through_s - ended_s  # waiting until the last message has gone
     if plan.schedule == DEEPSPEED:
         of_slots = _part_of_messages(ran, plan, message_s[begins], ready_s[begins])
@@ -146,3 +162,53 @@ def _background(ran: Ran, plan: Plan, blocks: Timed) -> Spans:
         end_s=sent_s + blocks.cost_s[rows],
         shared_s=ran.scratch.low.longer.sends_s[way, link],
     )
+
+
+def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
+    """Spans of each stage from the end of its pipeline on; `first_s[stages]`: its first block, when its message has arrived.
+
+    With post-validation a stage goes on at once; it waits for the slowest one only once a step.
+    """
+    plan, scratch = plan_at(ran.plans, 0), ran.scratch
+    stage = np.arange(plan.pp)
+    step_s = float(ran.metrics[STEP_TIME])
+    free_s, reduced_s, full_s = (
+        column[: plan.pp] for column in (scratch.times.free_s, scratch.reduced_s, scratch.low.longer.full_s)
+    )
+    barrier_s = reduced_s if plan.post_validation == 1 else np.full(plan.pp, reduced_s.max())
+    found = [
+        _waits(stage, GRADIENT_WAIT, DP_PART, free_s, reduced_s)._replace(shared_s=full_s),
+        _waits(stage, STAGE_WAIT, BUBBLE_PART, reduced_s, barrier_s),
+    ]
+    now_s = barrier_s
+    for kind, part, seconds in _once(ran, plan):
+        found.append(_waits(stage, kind, part, now_s, now_s + seconds))
+        now_s = now_s + seconds
+    gathered_s = barrier_s + scratch.once.after_s[: plan.pp]  # gathers that nothing hides, or what hidden ones cost
+    kind = CONTENTION if plan.overlap_param == 1 else GATHER
+    found.append(_waits(stage, kind, DP_PART, now_s, np.maximum(gathered_s, now_s)))
+    last_s = first_s + step_s if plan.post_validation == 1 else np.full(plan.pp, step_s)
+    found.append(_waits(stage, STAGE_WAIT, BUBBLE_PART, np.maximum(gathered_s, now_s), last_s))
+    return found
+
+
+def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
+    """Work of each stage once a step, as `work_after` adds it up: kind, part, seconds [stages]."""
+    step, once, split = ran.workload.arrays.step, ran.scratch.once, ran.tables.split
+    first = int(split.stage_offset[split.key[0]])
+    size = split.stage_size[first : first + plan.pp]
+    stage = np.arange(plan.pp)
+    slower = np.where(stage == plan.straggler_stage, plan.straggler_factor, 1.0)
+    together = plan.pp > 1 and PLACEMENT[plan.schedule] == V
+    at_end = ((stage == 0) | (stage == plan.pp - 1)) & (not together)
+    found: list[tuple[int, int, Floats]] = []
+    optimizer_s = once.optimizer_s[size] * slower
+    for k in range(len(step.role)):
+        here = (step.role[k] == AFTER_GRADIENTS) | ((step.role[k] == ONCE_ON_FIRST_STAGE) & (stage == 0))
+        optimizer_s = optimizer_s + np.where(here, once.compute_s[size, k] * slower, 0.0)
+        sends = here & (at_end if step.comm_group[k] == EMBEDDING else True)
+        seconds = np.where(sends, once.comm_s[size, k], 0.0)
+        if seconds.any():
+            part = _PART[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
+            found.append((COLLECTIVE, part, seconds))
+    return [*found, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s)]

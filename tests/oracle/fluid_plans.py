@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from sim_core.engine.events import DOWN, UP
-from sim_core.step.nics import ALL, OPEN
 
 from sim_core import HardwareTable, Plans, SpecError, Workload, legality
+from sim_core.engine.program import DOWN, UP
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran, run_alone
+from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
+from sim_core.timelines.blocks import timed
 from sim_core.timelines.messages import parameter_spans
 from sweep.one_plan import plans_of, prepare_plan
 from tests.oracle.fluid import Gather, Message, Step, Work, run
@@ -146,7 +147,7 @@ def _gathers(one: Plan, plan: Given, ran: Ran) -> list[list[Gather]]:
     if one.overlap_param == 0:
         return []
     early = ran.scratch.once.early_s.copy()
-    parameter_spans(ran, plan.hardware)  # costs the buckets of parameters into the scratch
+    parameter_spans(ran, plan.hardware, timed(ran))  # costs the buckets of parameters into the scratch
     return [_of_stage(ran, row, float(early_s)) for row, early_s in zip(_sizes(one, ran), early, strict=False)]
 
 

@@ -7,61 +7,70 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_core.engine.events import DOWN, UP, Program, Times, allocate, run
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, GPIPE, MICRO_BATCH_SHIFT, ONE_F_ONE_B
+from sim_core.engine.program import DOWN, UP, Shape
 from sim_core.engine.schedule import fill_order
+from tests.pipelines import Pipeline, run_one
+from tests.pipelines import pipeline as empty_pipeline
 
 F, B = 3.0, 5.0
 
 
 def pipeline(
-    schedule: int, pp: int, vpp: int, ga: int, *, forward: npt.ArrayLike = F, backward: npt.ArrayLike = B, send: float = 0.0
-) -> tuple[Program, Times]:
-    """A program with given durations (scalar or [pp * vpp]) and one cost for every message."""
-    program, times = allocate(2 * pp * vpp * ga, pp, pp * vpp)
-    fill_order(schedule, pp, vpp, ga, 0, program.order, program.order)
-    program.duration_s[DOWN] = forward
-    program.duration_s[UP] = backward
-    program.message_s[:] = send
-    return program, times
+    schedule: int,
+    pp: int,
+    vpp: int,
+    ga: int,
+    overlapped: bool = True,
+    *,
+    forward: npt.ArrayLike = F,
+    backward: npt.ArrayLike = B,
+    send: float = 0.0,
+) -> Pipeline:
+    """A pipeline with given durations (scalar or [pp * vpp]) and one cost for every message."""
+    case = empty_pipeline(Shape(schedule, pp, vpp, ga, overlapped))
+    case.program.duration_s[DOWN] = forward
+    case.program.duration_s[UP] = backward
+    case.program.message_s[:] = send
+    return case
 
 
-def makespan(program: Program, times: Times, pp: int, vpp: int, ga: int, overlapped: bool = True) -> float:
-    assert run(program, pp, vpp, ga, overlapped, times)
-    return float(times.free_s[:pp].max())
+def makespan(case: Pipeline) -> float:
+    assert run_one(case)
+    return float(case.times.free_s.max())
 
 
 @pytest.mark.parametrize("schedule", [GPIPE, ONE_F_ONE_B])
 @pytest.mark.parametrize(("pp", "ga"), [(1, 1), (1, 7), (2, 1), (2, 2), (4, 3), (4, 8), (8, 8), (8, 32), (32, 64)])
 def test_step_without_messages_is_m_plus_p_minus_1(schedule: int, pp: int, ga: int) -> None:
     """Bubble (p-1)/m of GPipe and 1F1B: Huang et al. 2019; Narayanan et al. 2021 (arXiv 2104.04473), section 2.2.1."""
-    program, times = pipeline(schedule, pp, 1, ga)
-    assert makespan(program, times, pp, 1, ga) == pytest.approx((ga + pp - 1) * (F + B), rel=1e-12)
+    case = pipeline(schedule, pp, 1, ga)
+    assert makespan(case) == pytest.approx((ga + pp - 1) * (F + B), rel=1e-12)
 
 
 @pytest.mark.parametrize(("pp", "vpp", "groups"), [(2, 2, 1), (2, 2, 3), (4, 2, 2), (4, 3, 4), (8, 4, 2), (16, 2, 4)])
 def test_interleaving_divides_the_bubble_by_the_chunks(pp: int, vpp: int, groups: int) -> None:
     """Bubble (p-1)/(v m): Narayanan et al. 2021 (arXiv 2104.04473), section 2.2.2."""
     ga = pp * groups
-    program, times = pipeline(ONE_F_ONE_B, pp, vpp, ga, forward=F / vpp, backward=B / vpp)
-    assert makespan(program, times, pp, vpp, ga) == pytest.approx(ga * (F + B) + (pp - 1) * (F + B) / vpp, rel=1e-12)
+    case = pipeline(ONE_F_ONE_B, pp, vpp, ga, forward=F / vpp, backward=B / vpp)
+    assert makespan(case) == pytest.approx(ga * (F + B) + (pp - 1) * (F + B) / vpp, rel=1e-12)
 
 
 @pytest.mark.parametrize("overlapped", [True, False])
 @pytest.mark.parametrize("pp", [2, 3, 8])
 def test_one_micro_batch_pays_every_message_once(pp: int, overlapped: bool) -> None:
     """With one micro-batch nothing hides: p blocks down, p blocks up, 2(p-1) messages between."""
-    program, times = pipeline(ONE_F_ONE_B, pp, 1, 1, send=0.25)
+    case = pipeline(ONE_F_ONE_B, pp, 1, 1, overlapped, send=0.25)
     step = pp * (F + B) + 2 * (pp - 1) * 0.25
-    assert makespan(program, times, pp, 1, 1, overlapped) == pytest.approx(step, rel=1e-12)
+    assert makespan(case) == pytest.approx(step, rel=1e-12)
 
 
 def test_gpipe_with_messages_in_the_background() -> None:
     """The first micro-batch pays p-1 messages on its way down, the last p-1 on its way up; the others hide theirs."""
     pp, ga, send = 4, 6, 0.5
-    program, times = pipeline(GPIPE, pp, 1, ga, send=send)
-    assert makespan(program, times, pp, 1, ga) == pytest.approx((ga + pp - 1) * (F + B) + 2 * (pp - 1) * send)
+    case = pipeline(GPIPE, pp, 1, ga, send=send)
+    assert makespan(case) == pytest.approx((ga + pp - 1) * (F + B) + 2 * (pp - 1) * send)
 
 
 def test_a_slow_stage_sets_the_pace() -> None:
@@ -72,9 +81,9 @@ def test_a_slow_stage_sets_the_pace() -> None:
     pp, ga, slow = 4, 16, 2
     forward, backward = np.full(pp, 1.0), np.full(pp, 2.0)
     forward[slow], backward[slow] = 3.0, 6.0
-    program, times = pipeline(ONE_F_ONE_B, pp, 1, ga, forward=forward, backward=backward)
+    case = pipeline(ONE_F_ONE_B, pp, 1, ga, forward=forward, backward=backward)
     way = forward[:slow].sum() + backward[:slow].sum()
-    assert makespan(program, times, pp, 1, ga) == pytest.approx(ga * 9.0 + way, rel=1e-12)
+    assert makespan(case) == pytest.approx(ga * 9.0 + way, rel=1e-12)
 
 
 def test_megatron_order_of_interleaved_1f1b() -> None:
@@ -91,12 +100,13 @@ def test_megatron_order_of_interleaved_1f1b() -> None:
     ]
 
 
-def reference(program: Program, pp: int, vpp: int, ga: int, overlapped: bool) -> list[float]:
+def reference(case: Pipeline) -> list[float]:
     """Ends of the stages by relaxation: start times grow to the least fixed point of all 'not before' rules.
 
     It shares nothing with the engine but the order: no passes, no state, only the definition of a start.
     """
-    rows = program.order[: 2 * pp * vpp * ga].reshape(pp, -1)
+    (_, pp, vpp, _, overlapped), program = case.shape, case.program
+    rows = case.order.reshape(pp, -1)
     blocks = [
         (stage, int(c & 1), int((c >> CHUNK_SHIFT) & CHUNK_MASK), int(c >> MICRO_BATCH_SHIFT))
         for stage in range(pp)
@@ -145,7 +155,7 @@ def reference(program: Program, pp: int, vpp: int, ga: int, overlapped: bool) ->
 
 
 @st.composite
-def programs(draw: st.DrawFn, vpps: tuple[int, ...] = (1, 2, 3)) -> tuple[Program, Times, int, int, int, bool]:
+def programs(draw: st.DrawFn, vpps: tuple[int, ...] = (1, 2, 3)) -> Pipeline:
     """Random stage times, random message costs, any schedule."""
     pp, vpp = draw(st.integers(1, 5)), draw(st.sampled_from(vpps))
     vpp = 1 if pp == 1 else vpp
@@ -153,57 +163,55 @@ def programs(draw: st.DrawFn, vpps: tuple[int, ...] = (1, 2, 3)) -> tuple[Progra
     schedule = ONE_F_ONE_B if vpp > 1 else draw(st.sampled_from([GPIPE, ONE_F_ONE_B]))
     overlapped = True if vpp > 1 else draw(st.booleans())
     seconds = st.integers(0, 40).map(lambda k: k / 8)
-    program, times = pipeline(schedule, pp, vpp, ga)
-    program.duration_s[:2] = np.array(draw(st.lists(seconds, min_size=2 * pp * vpp, max_size=2 * pp * vpp))).reshape(2, -1)
-    program.message_s[:] = np.array(draw(st.lists(seconds, min_size=2 * pp, max_size=2 * pp))).reshape(2, -1)
-    return program, times, pp, vpp, ga, overlapped
+    case = pipeline(schedule, pp, vpp, ga, overlapped)
+    case.program.duration_s[:2] = np.array(draw(st.lists(seconds, min_size=2 * pp * vpp, max_size=2 * pp * vpp))).reshape(2, -1)
+    case.program.message_s[:] = np.array(draw(st.lists(seconds, min_size=2 * pp, max_size=2 * pp))).reshape(2, -1)
+    return case
 
 
 @given(programs())
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_any_pipeline_agrees_with_the_reference(case: tuple[Program, Times, int, int, int, bool]) -> None:
-    program, times, pp, vpp, ga, overlapped = case
-    assert run(program, pp, vpp, ga, overlapped, times)
-    assert times.free_s[:pp] == pytest.approx(reference(program, pp, vpp, ga, overlapped), abs=1e-9)
+def test_any_pipeline_agrees_with_the_reference(case: Pipeline) -> None:
+    assert run_one(case)
+    assert case.times.free_s == pytest.approx(reference(case), abs=1e-9)
 
 
 @given(programs())
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_a_stage_is_busy_in_messages_or_idle(case: tuple[Program, Times, int, int, int, bool]) -> None:
+def test_a_stage_is_busy_in_messages_or_idle(case: Pipeline) -> None:
     """Every second of a stage is accounted for once; and no stage ends before its own work is done."""
-    program, times, pp, vpp, ga, overlapped = case
-    assert run(program, pp, vpp, ga, overlapped, times)
-    work = ga * program.duration_s[:2].reshape(2, pp, vpp).sum(axis=(0, 2))
-    spent = work + times.exposed_s[:pp] + times.idle_s[:pp] + times.gated_s[:pp]
-    assert times.free_s[:pp] == pytest.approx(spent, abs=1e-9)
-    assert (times.exposed_s[:pp] <= times.message_s[:pp] + 1e-12).all()
-    assert (times.free_s[:pp] >= work - 1e-9).all()
+    (_, pp, vpp, ga, _), times = case.shape, case.times
+    assert run_one(case)
+    work = ga * case.program.duration_s[:2].reshape(2, pp, vpp).sum(axis=(0, 2))
+    spent = work + times.exposed_s + times.idle_s + times.gated_s
+    assert times.free_s == pytest.approx(spent, abs=1e-9)
+    assert (times.exposed_s <= times.message_s + 1e-12).all()
+    assert (times.free_s >= work - 1e-9).all()
 
 
 @given(programs())
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_never_faster_than_the_way_of_one_micro_batch(case: tuple[Program, Times, int, int, int, bool]) -> None:
-    program, times, pp, vpp, ga, overlapped = case
+def test_never_faster_than_the_way_of_one_micro_batch(case: Pipeline) -> None:
+    (_, pp, vpp, _, _), program = case.shape, case.program
     way = program.duration_s.sum() + vpp * program.message_s.sum()
     way -= program.message_s[DOWN, 0] + program.message_s[UP, pp - 1]  # the ring of chunks is open at both ends
-    assert makespan(program, times, pp, vpp, ga, overlapped) >= way - 1e-9
+    assert makespan(case) >= way - 1e-9
 
 
 @given(programs(), st.floats(0, 1))
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_cheaper_messages_and_blocks_are_never_slower(case: tuple[Program, Times, int, int, int, bool], less: float) -> None:
-    program, times, pp, vpp, ga, overlapped = case
-    before = makespan(program, times, pp, vpp, ga, overlapped)
-    program.message_s[:] *= less
-    cheaper = makespan(program, times, pp, vpp, ga, overlapped)
+def test_cheaper_messages_and_blocks_are_never_slower(case: Pipeline, less: float) -> None:
+    before = makespan(case)
+    case.program.message_s[:] *= less
+    cheaper = makespan(case)
     assert cheaper <= before + 1e-9
-    program.duration_s[:] *= less
-    assert makespan(program, times, pp, vpp, ga, overlapped) <= cheaper + 1e-9
+    case.program.duration_s[:] *= less
+    assert makespan(case) <= cheaper + 1e-9
 
 
 def test_an_order_that_contradicts_itself_is_refused_not_waited_for() -> None:
     """The first stage waits for a backward, the second for a forward: the engine returns False instead of hanging."""
-    program, times = pipeline(ONE_F_ONE_B, 2, 1, 1)
-    program.order[:] = program.order[[1, 0, 2, 3]]
-    assert not run(program, 2, 1, 1, True, times)
-    assert not run(program, 2, 1, 1, False, times)
+    for overlapped in (True, False):
+        case = pipeline(ONE_F_ONE_B, 2, 1, 1, overlapped)
+        case.order[:] = case.order[[1, 0, 2, 3]]
+        assert not run_one(case)

@@ -5,18 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_core.engine.events import MESSAGES, PAIR, STREAMS, WEIGHT, Program, Times, allocate, run
-from sim_core.engine.sequencing import fill_sequence, rule_of
-from sim_core.engine.slots import run_slots
-from sim_core.engine.split_events import run_split, set_links
-from sim_core.engine.streams import CLEARED, CROWDED, KINDS, LATER, LONGER, OWN, READY, SENT
 
 from sim_core import SCHEDULES, HardwareTable, Workload, simulate, slice_plans
 from sim_core.engine.codes import (
@@ -27,49 +21,47 @@ from sim_core.engine.codes import (
     INTERLEAVED_ZB,
     LOOPED_BFS,
     ONE_F_ONE_B,
+    PAIRED,
+    PART_MASK,
+    PART_SHIFT,
     PLACEMENT,
     SPLITS,
     ZB_H1,
     V,
-    chunks_of,
-    events_of,
-    most_scratch,
-    rounds_of,
     row_of,
 )
-from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
-from sim_core.engine.schedule import fill_order
-from sim_core.engine.sequence import Sequence, allocate_sequence
+from sim_core.engine.lanes import ALONE_S, CROWDED_S, END_S, READY_S, SLOWED_S, STAGE, WORKS, Lanes, run_lanes
+from sim_core.engine.program import (
+    CLEARED,
+    CROWDED,
+    KINDS,
+    LATER,
+    LONGER,
+    MESSAGES,
+    OWN,
+    PAIR,
+    READY,
+    SENT,
+    STREAMS,
+    WEIGHT,
+    Program,
+    Shape,
+    Times,
+)
+from sim_core.engine.sequence import EVENTS, LEFT, PIECE, SLOTS, fill_next, fill_sequence
 from sim_core.jit import outer_kernel
 from sim_core.vectors import LANES, larger, load, smaller, store, zeros
 from tests.conftest import make_plans
+from tests.pipelines import cells_of, events_in, pipeline, put_into, run_one, take_from
 
 Floats = npt.NDArray[np.float64]
-
-
-class Shape(NamedTuple):
-    """A pipeline without its durations."""
-
-    schedule: int
-    pp: int
-    vpp: int
-    ga: int
-    overlapped: bool
-
-    @property
-    def chunks(self) -> int:
-        return chunks_of(self.schedule, self.vpp)
-
-    @property
-    def rounds(self) -> int:
-        return rounds_of(self.schedule, self.ga)
 
 
 def drawn(program: Program, shape: Shape, seed: int) -> None:
     """Durations, costs and gates of a plan; some messages cost nothing. Blocks share NICs with streams, with pipeline messages
     where these are sent in the background, with both, or with neither."""
     rng = np.random.default_rng(seed)
-    pp, cells = shape.pp, shape.pp * shape.chunks
+    pp, cells = shape.pp, cells_of(shape)
     program.duration_s[:2, :cells] = rng.uniform(1, 2, (2, cells))
     program.duration_s[WEIGHT, :cells] = rng.uniform(0.3, 0.9, cells)
     program.duration_s[PAIR, :cells] = rng.uniform(2, 3.5, cells)
@@ -79,64 +71,36 @@ def drawn(program: Program, shape: Shape, seed: int) -> None:
     program.gathered_s[:pp], program.beside_s[:] = 0.0, np.nan
     program.shares[:] = rng.integers(0, 2, 2)
     _share(program, shape, rng)
-    if SPLITS[shape.schedule]:
-        set_links(PLACEMENT[shape.schedule], pp, shape.chunks, program)
 
 
 def _share(program: Program, shape: Shape, rng: np.random.Generator) -> None:
     """Fill the rows that `shares` says are read; as for a step, those of backwards only where they are whole."""
-    pp, cells, rows = shape.pp, shape.pp * shape.chunks, program.beside_s
+    pp, cells, rows = shape.pp, cells_of(shape), program.beside_s
     split = bool(SPLITS[shape.schedule])
     if not (split or (shape.overlapped and shape.schedule != DEEPSPEED)):
-        program.shares[MESSAGES] = 0
-    if program.shares[STREAMS] == 0:
+        program.shares[MESSAGES] = False
+    if not program.shares[STREAMS]:
         rows[:CROWDED], rows[[SENT, KINDS + SENT]] = 0.0, 1.0
     else:
-        program.gathered_s[:pp] = rng.choice([0.0, 1.0], pp) * rng.uniform(0, 6 * shape.chunks, pp)
+        program.gathered_s[:pp] = rng.choice([0.0, 1.0], pp) * rng.uniform(0, 6 * cells / pp, pp)
         rows[[LONGER, KINDS + LONGER, LATER], :cells] = rng.uniform(0, 1, (3, cells)) * [[1], [not split], [1]]
         rows[[SENT, KINDS + SENT], :cells] = np.maximum(rng.uniform(-0.1, 1, (2, cells)), 1e-300)
         rows[OWN, :cells] = 0.0 if split else rng.choice([0.0, 1.0, 4.0], cells) * rng.uniform(0, 3, cells)
         rows[READY, :cells] = rng.uniform(0, 1, cells) * np.minimum(rows[OWN], rows[KINDS + SENT])[:cells]
-    if program.shares[MESSAGES] == 1:
+    if program.shares[MESSAGES]:
         rows[CROWDED : CROWDED + 2, :cells] = rng.choice([0.0, 1.0], (2, cells)) * rng.uniform(0, 0.5, (2, cells))
         rows[CLEARED : CLEARED + 2, :cells] = rows[CROWDED : CROWDED + 2, :cells] / rng.uniform(0.1, 0.9, (2, cells))
 
 
-def run_alone(program: Program, shape: Shape, times: Times) -> bool:
-    if SPLITS[shape.schedule]:
-        return run_split(program, shape.pp, shape.chunks, shape.rounds, times)
-    if shape.schedule == DEEPSPEED:
-        return run_slots(program, shape.pp, shape.ga, times)
-    return run(program, shape.pp, shape.vpp, shape.ga, shape.overlapped, times)
-
-
 def left(program: Program, times: Times, shape: Shape) -> list[bytes]:
     """The bits that the rest of a step reads."""
-    columns = [times.free_s, times.message_s, times.exposed_s, times.idle_s, times.gated_s]
-    of_cells, streams = [], times.streams
-    if program.shares[STREAMS] == 1:
-        columns += [streams.slowed_s, streams.gathers_late_s]
-        of_cells = [] if SPLITS[shape.schedule] else [streams.shared, streams.later_s]
-    if program.shares[MESSAGES] == 1:
-        columns.append(streams.crowded_s)
-    thirds = 3 if SPLITS[shape.schedule] else 2
-    ends = times.end_s[: thirds * shape.pp * shape.chunks * shape.rounds].reshape(thirds, -1, shape.rounds)
-    found = [column[: shape.pp].tobytes() for column in columns]
-    found += [column[: shape.pp * shape.chunks].tobytes() for column in of_cells]
-    return [*found, ends[0, :, 0].tobytes(), ends[1:, :, -1].tobytes()]
-
-
-def ordered(shape: Shape) -> tuple[Program, Times]:
-    """Scratch with the order of blocks."""
-    schedule, pp, vpp, ga, _ = shape
-    program, times = allocate(pp * row_of(schedule, vpp, ga), pp, pp * shape.chunks)
-    scratch = np.empty(most_scratch(*(np.array([value]) for value in (schedule, pp, ga))), np.int64)
-    fill_order(schedule, pp, vpp, ga, 0, program.order, scratch)
-    return program, times
-
-
-def sequence_of(shape: Shape) -> Sequence:
-    return allocate_sequence(events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), shape.pp, shape.pp * shape.chunks)
+    columns = [times.free_s, times.message_s, times.exposed_s, times.idle_s, times.gated_s, times.first_s, times.last_s]
+    if program.shares[STREAMS]:
+        columns += [times.slowed_s, times.gathers_late_s]
+        columns += [] if SPLITS[shape.schedule] else [times.shared, times.later_s]
+    if program.shares[MESSAGES]:
+        columns.append(times.crowded_s)
+    return [column.tobytes() for column in columns]
 
 
 @st.composite
@@ -155,52 +119,66 @@ def shapes(draw: st.DrawFn) -> Shape:
     return Shape(schedule, pp, vpp, pp * groups if vpp > 1 and schedule != LOOPED_BFS else groups, bool(overlapped))
 
 
-@outer_kernel
-def put_into(program: Program, split: bool, pp: int, cells: int, lane: int, lanes: Lanes) -> None:
-    """`put` for Python."""
-    put(program, split, pp, cells, lane, lanes)
-
-
-@outer_kernel
-def take_from(lanes: Lanes, lane: int, pp: int, cells: int, rounds: int, split: bool, times: Times) -> None:
-    """`take` and `take_beside` for Python."""
-    take(lanes, lane, pp, cells, rounds, split, times)
-    take_beside(lanes, lane, pp, cells, times.streams)
-
-
-def used_before(lanes: Lanes, program: Program, split: bool, seed: int) -> None:
-    """Leave what plans with another number of cells have put into the lanes, of which some share and some do not."""
+def used_before(lanes: Lanes, program: Program, shape: Shape, seed: int) -> None:
+    """Leave what plans of another shape have put into the lanes, of which some share and some do not."""
     rng = np.random.default_rng(seed)
     for lane in range(LANES):
         program.shares[:] = rng.integers(0, 2, 2)
         program.beside_s[:] = 0.25
-        put_into(program, split, 1, int(rng.integers(1, program.beside_s.shape[1] + 1)), lane, lanes)
+        put_into(program, shape._replace(pp=int(rng.integers(1, shape.pp + 1))), lane, lanes)
 
 
 @settings(max_examples=60, deadline=None)
 @given(shape=shapes(), seed=st.integers(0, 2**20))
 def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -> None:
-    schedule, pp, vpp, ga, overlapped = shape
-    split = bool(SPLITS[schedule])
-    program, times = ordered(shape)
-    sequence = sequence_of(shape)
-    cells, lanes = pp * shape.chunks, allocate_lanes(len(sequence.event), pp, pp * shape.chunks + 3)
-    turns = fill_sequence(schedule, program.order, pp, vpp, ga, overlapped, sequence)
-    used_before(lanes, program, split, seed)
-    alone, shares = [], []
+    """Alone in the first lane; together in one sequence; together in a sequence of as many pieces as there can be."""
+    alone = []
     for lane in range(LANES):
-        drawn(program, shape, seed + lane)
-        assert run_alone(program, shape, times)
-        alone.append(left(program, times, shape))
-        shares.append(program.shares.copy())
-        put_into(program, split, pp, cells, lane, lanes)
-    streams, crowds = (bool(any(column)) for column in zip(*shares, strict=True))
-    run_lanes(sequence, turns, rule_of(schedule, pp, overlapped), streams, crowds, pp, cells, lanes)
-    for lane in range(LANES):
-        times.end_s[:] = np.nan
-        take_from(lanes, lane, pp, cells, shape.rounds, split, times)
-        program.shares[:] = shares[lane]
-        assert left(program, times, shape) == alone[lane]
+        case = pipeline(shape)
+        drawn(case.program, shape, seed + lane)
+        assert run_one(case)
+        alone.append(left(case.program, case.times, shape))
+    for room in (2**20, row_of(*shape[:1], shape.vpp, shape.ga) + shape.pp):
+        case = pipeline(shape, room=room)
+        used_before(case.lanes, case.program, shape, seed)
+        shares = []
+        for lane in range(LANES):
+            drawn(case.program, shape, seed + lane)
+            shares.append(case.program.shares.copy())
+            put_into(case.program, shape, lane, case.lanes)
+        streams, crowds = (bool(any(column)) for column in zip(*shares, strict=True))
+        turns = fill_sequence(shape, case.order, case.sequence)
+        for _ in range(2):  # the second time the sequence is at its last piece
+            for lane in range(LANES):
+                drawn(case.program, shape, seed + lane)
+                put_into(case.program, shape, lane, case.lanes)
+            assert run_lanes(shape, case.order, case.sequence, turns, streams, crowds, case.lanes)
+            for lane in range(LANES):
+                take_from(case.lanes, lane, shape.pp, cells_of(shape), case.times)
+                case.program.shares[:] = shares[lane]
+                assert left(case.program, case.times, shape) == alone[lane]
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=shapes(), seed=st.integers(0, 2**20))
+def test_the_record_of_a_run_is_what_it_leaves(shape: Shape, seed: int) -> None:
+    """The same bits; every block once; no event before that of its stage before has ended."""
+    case = pipeline(shape)
+    drawn(case.program, shape, seed)
+    assert run_one(case)
+    before = left(case.program, case.times, shape)
+    events = events_in(case)
+    take_from(case.lanes, 0, shape.pp, cells_of(shape), case.times)
+    assert left(case.program, case.times, shape) == before
+    codes = case.order.reshape(shape.pp, -1)
+    for stage in range(shape.pp):
+        mine = events[events[:, STAGE] == stage]
+        pairs = ((codes[stage] >> PART_SHIFT) & PART_MASK == PAIRED) & (codes[stage] >= 0)
+        assert mine[:, WORKS].sum() == (codes[stage] >= 0).sum() - pairs.sum()
+        assert mine[-1, END_S] == case.times.free_s[stage]
+        assert (mine[1:, READY_S] >= mine[:-1, END_S]).all()
+        seconds = mine[:, ALONE_S] + mine[:, SLOWED_S] + mine[:, CROWDED_S]
+        assert (mine[:, END_S] - mine[:, READY_S] >= seconds - 1e-9).all()
 
 
 @pytest.mark.parametrize("schedule", range(len(SCHEDULES)))
@@ -210,23 +188,35 @@ def test_an_order_in_which_blocks_wait_for_each_other_has_no_sequence(schedule: 
         return  # its slots give the order
     pp, ga = 2, 6
     shape = Shape(schedule, pp, 2 if PLACEMENT[schedule] == V else 1, ga, overlapped)
-    program, times = ordered(shape)
-    drawn(program, shape, 0)
-    row = row_of(schedule, shape.vpp, ga)
-    first = program.order[:row]
-    first[first >= 0] = first[first >= 0][::-1].copy()  # the first stage begins with its last backward
-    assert not run_alone(program, shape, times)
-    assert fill_sequence(schedule, program.order, pp, shape.vpp, ga, overlapped, sequence_of(shape)) == 0
+    for room in (2**20, row_of(schedule, shape.vpp, ga) + pp):
+        case = pipeline(shape, room=room)
+        drawn(case.program, shape, 0)
+        first = case.order[: row_of(schedule, shape.vpp, ga)]
+        first[first >= 0] = first[first >= 0][::-1].copy()  # the first stage begins with its last backward
+        assert not run_one(case)
 
 
 def test_slots_are_used_again() -> None:
     """A step of any length needs as many as ends that messages wait for at once: here two for each pair of neighbours."""
     shape = Shape(ONE_F_ONE_B, 4, 1, 64, True)
-    program, _ = ordered(shape)
-    sequence = sequence_of(shape)
-    assert fill_sequence(ONE_F_ONE_B, program.order, shape.pp, 1, shape.ga, True, sequence) > 0
-    assert sequence.size[0] <= 2 + 2 * (shape.pp - 1)
-    assert sequence.size[2] == 2 * shape.pp * shape.ga
+    case = pipeline(shape)
+    assert fill_sequence(shape, case.order, case.sequence) > 0
+    assert case.sequence.state[SLOTS] <= 2 + 2 * (shape.pp - 1)
+    assert case.sequence.state[EVENTS] == 2 * shape.pp * shape.ga
+
+
+def test_a_long_sequence_comes_in_pieces() -> None:
+    """Each block once in all of them, no piece larger than its room."""
+    shape = Shape(ONE_F_ONE_B, 4, 2, 16, True)
+    case = pipeline(shape, room=80)
+    assert fill_sequence(shape, case.order, case.sequence) > 0
+    events = int(case.sequence.state[EVENTS])
+    while case.sequence.state[LEFT] > 0:
+        assert fill_next(shape, case.order, case.sequence) > 0
+        assert 0 < case.sequence.state[EVENTS] <= 80
+        events += int(case.sequence.state[EVENTS])
+    assert case.sequence.state[PIECE] > 1
+    assert events == 2 * shape.pp * shape.vpp * shape.ga
 
 
 @outer_kernel

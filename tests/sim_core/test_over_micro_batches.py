@@ -16,8 +16,8 @@ from sim_core import (
     slice_plans,
     workload_from_model,
 )
+from sim_core.bounding import reasons_over
 from sim_core.metrics import PEAK_BYTES
-from sim_core.over_micro_batches import reasons_over
 
 GA = np.array([1, 2, 3, 4, 6, 8, 12, 16, 17, 32, 64, 160])
 

@@ -11,9 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from sim_core.engine.events import DOWN, PAIR, UP, WEIGHT, Program, Times, allocate, run
-from sim_core.engine.slots import run_slots
-from sim_core.engine.split_events import run_split, set_links
 
 from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, trace, workload_from_model
 from sim_core.costing.stage_activations import MOMENTS, count_in_flight
@@ -23,13 +20,14 @@ from sim_core.engine.codes import (
     CHUNK_SHIFT,
     MICRO_BATCH_SHIFT,
     PLACEMENT,
-    SPLITS,
     chunks_of,
     most_scratch,
     rounds_of,
     row_of,
 )
+from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Shape
 from sim_core.engine.schedule import fill_order
+from tests.pipelines import pipeline, run_one
 
 TIMES = [(1.0, 1.0, 1.0), (2.0, 2.0, 1.0), (3.0, 4.0, 2.0), (2.0, 3.0, 4.0), (2.0, 1.0, 3.0)]
 
@@ -46,36 +44,25 @@ class Ran(NamedTuple):
 def play(name: str, pp: int, ga: int, vpp: int = 1, *, seconds: tuple[float, float, float] = (1, 1, 1), **more: float) -> Ran:
     """Run a schedule; `more`: seconds of a message `send`, the `group` size, seconds of a `pair` of forward and backward."""
     schedule = SCHEDULES.index(name)
-    chunks, rounds = chunks_of(schedule, vpp), rounds_of(schedule, ga)
+    chunks = chunks_of(schedule, vpp)
     copies = 1 if PLACEMENT[schedule] == BOTH_WAYS else chunks
     work = sum(seconds)
-    scratch = most_scratch(*(np.array([value]) for value in (schedule, pp, ga)))
-    program, times = allocate(pp * row_of(schedule, vpp, ga), pp, pp * chunks)
-    fill_order(schedule, pp, vpp, ga, int(more.get("group", 0)), program.order, np.empty(scratch, np.int64))
+    case = pipeline(Shape(schedule, pp, vpp, ga, True), int(more.get("group", 0)))
+    program, times = case.program, case.times
     program.duration_s[DOWN] = seconds[0] / copies
     program.duration_s[UP] = (seconds[1] + seconds[2]) / copies
     program.duration_s[WEIGHT] = seconds[2] / copies
     program.duration_s[PAIR] = more.get("pair", work) / copies
     program.message_s[:] = more.get("send", 0.0)
-    assert _run(schedule, program, pp, vpp, ga, times)
-    first = program.order[: pp * row_of(schedule, vpp, ga)].reshape(pp, -1)[:, 0]
+    assert run_one(case)
+    first = case.order.reshape(pp, -1)[:, 0]
     cell = np.arange(pp) * chunks + ((first >> CHUNK_SHIFT) & CHUNK_MASK)
-    begun = times.end_s[cell * rounds + (first >> MICRO_BATCH_SHIFT)] - program.duration_s[DOWN, cell]
+    begun = times.first_s[cell] - program.duration_s[DOWN, cell]
     in_flight = np.zeros((MOMENTS, 2, pp * chunks), np.int64)
-    count_in_flight(program.order, schedule, pp, vpp, ga, in_flight)
+    count_in_flight(case.order, schedule, pp, vpp, ga, in_flight)
     held = in_flight[0].reshape(2, pp, chunks).sum(axis=2) / copies
-    ended = times.free_s[:pp]
+    ended = times.free_s
     return Ran(float(ended.max()) - ga * work, float((ended - begun).max()) - ga * work, held[0], held[1])
-
-
-def _run(schedule: int, program: Program, pp: int, vpp: int, ga: int, times: Times) -> bool:
-    chunks = chunks_of(schedule, vpp)
-    if SPLITS[schedule]:
-        set_links(PLACEMENT[schedule], pp, chunks, program)
-        return run_split(program, pp, chunks, rounds_of(schedule, ga), times)
-    if SCHEDULES[schedule] == "1f1b-deepspeed":
-        return run_slots(program, pp, ga, times)
-    return run(program, pp, vpp, ga, True, times)
 
 
 def codes_of(name: str, pp: int, ga: int, vpp: int = 1, group: int = 0) -> list[list[str]]:

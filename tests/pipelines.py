@@ -1,0 +1,75 @@
+"""Pipelines for tests of the engine: an order of blocks with durations, run in one lane."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
+from sim_core.engine.lanes import RECORDED, Lanes, allocate_lanes, put, record, run_lanes, take, take_beside
+from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape, Times, allocate_program, allocate_times
+from sim_core.engine.schedule import fill_order
+from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
+from sim_core.jit import outer_kernel
+
+Codes = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Pipeline(NamedTuple):
+    """What the engine needs to run one shape."""
+
+    shape: Shape
+    order: Codes
+    program: Program
+    sequence: Sequence
+    lanes: Lanes
+    times: Times
+
+
+def cells_of(shape: Shape) -> int:
+    """Virtual stages of a shape."""
+    return int(shape.pp * chunks_of(shape.schedule, shape.vpp))
+
+
+def pipeline(shape: Shape, group: int = 0, room: int = 2**20) -> Pipeline:
+    """A pipeline in which nothing takes time yet; `room`: events of a piece of its sequence."""
+    schedule, pp, vpp, ga, _ = shape
+    order = np.empty(pp * row_of(schedule, vpp, ga), np.int64)
+    scratch = np.empty(most_scratch(*(np.array([value]) for value in (schedule, pp, ga))), np.int64)
+    fill_order(schedule, pp, vpp, ga, group, order, scratch)
+    events, cells = events_of(schedule, pp, vpp, ga), cells_of(shape)
+    sequence, lanes = allocate_sequence(events, room, pp, cells), allocate_lanes(events, pp, cells + 3)
+    return Pipeline(shape, order, allocate_program(pp, cells), sequence, lanes, allocate_times(pp, cells))
+
+
+@outer_kernel
+def put_into(program: Program, shape: Shape, lane: int, lanes: Lanes) -> None:
+    """`put` for Python."""
+    put(program, shape, lane, lanes)
+
+
+@outer_kernel
+def take_from(lanes: Lanes, lane: int, pp: int, cells: int, times: Times) -> None:
+    """`take` and `take_beside` for Python."""
+    take(lanes, lane, pp, cells, times)
+    take_beside(lanes, lane, pp, cells, times)
+
+
+def run_one(given: Pipeline, lane: int = 0) -> bool:
+    """Run the program in one lane and fill the times; False for a contradictory order."""
+    shape, order, program, sequence, lanes, times = given
+    put_into(program, shape, lane, lanes)
+    turns = fill_sequence(shape, order, sequence)
+    ran = run_lanes(shape, order, sequence, turns, bool(program.shares[STREAMS]), bool(program.shares[MESSAGES]), lanes)
+    if ran:
+        take_from(lanes, lane, shape.pp, cells_of(shape), times)
+    return bool(ran)
+
+
+def events_in(given: Pipeline) -> Floats:
+    """The record of a run, [events, RECORDED]."""
+    events = np.empty((events_of(*given.shape[:4]), RECORDED))
+    return events[: record(given.shape, given.order, given.program, given.sequence, given.lanes, events)]
