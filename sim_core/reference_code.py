@@ -29,7 +29,8 @@ class Reference(types.Type):
 @register_model(Reference)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, manager.lookup(kind.of).get_value_type().as_pointer())
+        fields = manager.lookup(kind.of).get_value_type()
+        super().__init__(manager, kind, fields.as_pointer())  # type: ignore[no-untyped-call]
 
 
 @infer_global(reference)
@@ -39,12 +40,12 @@ class _OfReference(AbstractTemplate):
         return (kind if isinstance(kind, Reference) else Reference(kind))(kind)
 
 
-@lower_builtin(reference, types.BaseNamedTuple)
+@lower_builtin(reference, types.BaseNamedTuple)  # type: ignore[untyped-decorator]
 def _stored(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return cgutils.alloca_once_value(builder, arguments[0])
 
 
-@lower_builtin(reference, Reference)
+@lower_builtin(reference, Reference)  # type: ignore[untyped-decorator]
 def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return arguments[0]
 
@@ -53,19 +54,17 @@ def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 class _Fields(AttributeTemplate):
     key = Reference
 
-    def generic_resolve(self, kind: Any, name: str) -> Any:
+    def generic_resolve(self, kind: Any, name: str) -> Any:  # type: ignore[override]
         if name not in kind.of.fields:
             return None
         field = kind.field(name)
         return Reference(field) if isinstance(field, types.BaseNamedTuple) else field
 
 
-@lower_getattr_generic(Reference)
+@lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
 def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     pointer = cgutils.gep_inbounds(builder, value, 0, kind.of.fields.index(name))
     field = kind.field(name)
-    return (
-        pointer
-        if isinstance(field, types.BaseNamedTuple)
-        else impl_ret_borrowed(context, builder, field, builder.load(pointer))
-    )
+    if isinstance(field, types.BaseNamedTuple):
+        return pointer
+    return impl_ret_borrowed(context, builder, field, builder.load(pointer))

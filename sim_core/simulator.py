@@ -88,10 +88,12 @@ EVENT_S: Final = 20e-6
 
 def plain_python_s(workload: Workload, plans: Plans) -> float:
     """About how many seconds plain Python takes to simulate `plans`."""
-    if workload.replayed_s is not None:  # the recorded plan is simulated until its step is the replayed one
-        plans = Plans(*map(np.append, plans, slice_plans(plans_of(workload), np.zeros(2 * TRIALS, np.int64))))
     can_run = (plans.pp <= plans.all_gpus) & (plans.pp * plans.vpp.astype(np.float64) <= plans.layers)
-    return float((PLAN_S + EVENT_S * np.where(can_run, 2.0 * plans.pp * plans.vpp * plans.ga, 0.0)).sum())
+    seconds = float((PLAN_S + EVENT_S * np.where(can_run, 2.0 * plans.pp * plans.vpp * plans.ga, 0.0)).sum())
+    if workload.replayed_s is not None:  # the recorded plan is simulated until its step is the replayed one
+        base = workload.base
+        seconds += 2 * TRIALS * (PLAN_S + EVENT_S * 2.0 * base.pp * base.ga)
+    return seconds
 
 
 def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
