@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist reference test test-long mutants check matrix validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference test test-long mutants check matrix oldest validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -42,6 +42,10 @@ check: $(READY)  ## style, types, imports
 
 matrix: $(READY)  ## types, imports and quick tests on each Python from 3.11 to 3.14 that is installed
 	$(BIN)/tox run $(if $(strip $(PYTHONS)),--discover $(PYTHONS))
+
+oldest: $(READY)  ## the lowest numba and NumPy that are allowed, with the tests of compiled code
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .tox/oldest 'numba==0.61.*' 'llvmlite==0.44.*' 'numpy==2.0.*'
+	PYTHONPATH=.tox/oldest NUMBA_CACHE_DIR=.tox/oldest/cache $(BIN)/pytest tests/sim_core/test_jit.py tests/sim_core/test_lanes.py
 
 validate: $(READY)  ## measured training runs against their simulation (fails where a figure got worse)
 	$(BIN)/sweep validate

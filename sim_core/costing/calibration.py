@@ -1,7 +1,7 @@
 """A recorded file calibrated by a model: what it records moves along the model's kernels, what it lacks is the model's.
 
-Its compute under other plans and on other devices is recorded x modelled there / modelled at its own plan. Records of a SimAI text
-may have the values of the model under the text's own plan: `NAME: model` in `workload.records`.
+Its compute under other plans and on other devices is recorded x modelled there / modelled at its own plan. Records of a SimAI
+text may have the values of the model under the text's own plan: `NAME: model` in `workload.records`.
 """
 
 from __future__ import annotations

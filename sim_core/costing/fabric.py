@@ -1,7 +1,8 @@
 """What leaves a node: copies of a token, bandwidths of NICs and of links out of leaves and pods, seconds of the NICs.
 
 A leaf is the nodes that meet in one switch, or in one set of rails; a pod, those of several leaves. Nodes lie in them in the
-order of ranks."""
+order of ranks.
+"""
 
 from __future__ import annotations
 

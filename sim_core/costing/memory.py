@@ -1,9 +1,10 @@
 """The model's state on a rank: the parameters that a stage holds, what is in proportion to them, and their bytes.
 
-The bytes are a lower bound on the memory that a plan needs. Mixed-precision Adam as Megatron-LM keeps it: bf16 weights 2 + fp32 gradients 4 + fp32 master weights and two moments 12
-bytes per parameter; what is sharded is divided by the ranks that share it (Megatron-LM docs, "Distributed Optimizer",
-table of memory; Rajbhandari et al. 2019, arXiv 1910.02054, section 5). A workload with other state sets `state_width`.
-Activations are not included; no input format holds them."""
+The bytes are a lower bound on the memory that a plan needs. Mixed-precision Adam as Megatron-LM keeps it: bf16 weights 2 +
+fp32 gradients 4 + fp32 master weights and two moments 12 bytes per parameter; what is sharded is divided by the ranks that
+share it (Megatron-LM docs, "Distributed Optimizer", table of memory; Rajbhandari et al. 2019, arXiv 1910.02054, section 5). A
+workload with other state sets `state_width`. Activations are not included; no input format holds them.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ On the fullest stage. What an allocator and a context take besides the tensors i
 Activations of a recorded file are estimated from the sizes that it implies: a dense transformer with flash attention.
 Korthikanti et al. 2022 (arXiv 2205.05198), eq. 2 and 4 without the scores (5as/h), which flash attention does not keep: of
 their 34 bytes per token and hidden element, 10 are inputs of norms, attention and MLP and two dropout masks, and 24 belong to
-the weights: each row or column of a matrix keeps 2 bytes per token. So the weights of a layer tell the rest of any MLP."""
+the weights: each row or column of a matrix keeps 2 bytes per token. So the weights of a layer tell the rest of any MLP.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recorded seconds beside the models of them: messages, and the compute of a layer, which at the recorded plan are as recorded.
+"""Recorded seconds beside the models of them: messages, and the compute of a layer, which at the recorded plan are as
+recorded.
 
 The cost model says how a message changes with its size, its group and the network; the recording says how fast this cluster
 was. The factor of a group is its recorded seconds over the modelled ones, apart for groups inside a node and between nodes:
@@ -7,10 +8,11 @@ what was recorded over NVLink says nothing about the network.
 Micro-batches of a recording differ, those of a simulation are equal; compute has a factor with which the simulated step at
 the recorded plan is the replayed one.
 
-With other tokens or tp a layer takes the longer of launching its kernels and running them. Host and device work beside each other. Where a recorded layer takes longer than its kernels do, the host sets the pace:
-launching takes as long for more tokens, until their kernels take longer (recorded jobs, docs/traces.md). Kernels are costed by
-the device's tables: the products with all dense parameters of the rank, and flash attention, which grows with the square of
-the sequence."""
+With other tokens or tp a layer takes the longer of launching its kernels and running them. Host and device work beside each
+other. Where a recorded layer takes longer than its kernels do, the host sets the pace: launching takes as long for more
+tokens, until their kernels take longer (recorded jobs, docs/traces.md). Kernels are costed by the device's tables: the
+products with all dense parameters of the rank, and flash attention, which grows with the square of the sequence.
+"""
 
 from __future__ import annotations
 

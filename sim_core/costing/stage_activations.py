@@ -1,7 +1,9 @@
 """Activations in flight on each stage, once for all plans that keep the same: no part of them depends on data parallelism.
 
-They follow from the order of blocks itself: micro-batches of each chunk between forward and backward. Where weight gradients run apart, a micro-batch keeps all its activations until the input gradient, and from there to its
-weight gradient what that needs (Qi et al. 2023, arXiv 2401.10241, appendix G)."""
+They follow from the order of blocks itself: micro-batches of each chunk between forward and backward. Where weight gradients
+run apart, a micro-batch keeps all its activations until the input gradient, and from there to its weight gradient what that
+needs (Qi et al. 2023, arXiv 2401.10241, appendix G).
+"""
 
 from __future__ import annotations
 
