@@ -41,7 +41,7 @@ from sim_core.hardware.table import (
     HardwareTable,
     hardware_table,
 )
-from sim_core.jit import BOUNDS, PLAIN_PYTHON, STEP, cache_dir, compiling_alone, is_compiled, use_kernels
+from sim_core.jit import BOUNDS, COMPILE_AFTER_S, PLAIN_PYTHON, STEP, cache_dir, compiling_alone, is_compiled, use_kernels
 from sim_core.limits import LARGEST, whole_number
 from sim_core.metrics import (
     MEMORY,
@@ -73,6 +73,7 @@ from sim_core.planning.legality import (
 from sim_core.simulator import (
     Results,
     legality,
+    plain_python_s,
     simai_breakdown,
     simulate,
 )
@@ -134,6 +135,7 @@ from sim_core.workloads.workload import (
 
 __all__ = [
     "BOUNDS",
+    "COMPILE_AFTER_S",
     "CHECKPOINTING",
     "EXPLANATIONS",
     "FIDELITIES",
@@ -246,6 +248,7 @@ __all__ = [
     "parse_hardware",
     "parse_model",
     "plans",
+    "plain_python_s",
     "plausibility",
     "preset_names",
     "quantity",
