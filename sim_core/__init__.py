@@ -57,11 +57,13 @@ from sim_core.hardware.surface import Surface as Surface
 from sim_core.hardware.table import HardwareTable as HardwareTable
 from sim_core.hardware.table import hardware_table as hardware_table
 from sim_core.jit import BOUNDS as BOUNDS
+from sim_core.jit import COMPILE_AFTER_S as COMPILE_AFTER_S
 from sim_core.jit import PLAIN_PYTHON as PLAIN_PYTHON
 from sim_core.jit import STEP as STEP
 from sim_core.jit import cache_dir as cache_dir
 from sim_core.jit import compiling_alone as compiling_alone
 from sim_core.jit import is_compiled as is_compiled
+from sim_core.jit import use_kernels as use_kernels
 from sim_core.limits import LARGEST as LARGEST
 from sim_core.limits import whole_number as whole_number
 from sim_core.metrics import MEMORY as MEMORY
@@ -98,6 +100,7 @@ from sim_core.planning.legality import REASONS as REASONS
 from sim_core.planning.legality import STATUSES as STATUSES
 from sim_core.simulator import Results as Results
 from sim_core.simulator import legality as legality
+from sim_core.simulator import plain_python_s as plain_python_s
 from sim_core.simulator import simai_breakdown as simai_breakdown
 from sim_core.simulator import simulate as simulate
 from sim_core.sources import source_hash as source_hash

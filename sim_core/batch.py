@@ -23,6 +23,7 @@ from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
 from sim_core.planning.split import Split, split_plans
+from sim_core.references import reference
 from sim_core.step.gradients import Buckets
 from sim_core.step.lower import Lowered
 from sim_core.step.once import Once
@@ -198,7 +199,9 @@ def run_rows(
     recomputed: Floats,
 ) -> None:
     """Simulate legal plans; consecutive plans with the same order of blocks share its sequence, and run together."""
-    groups, split, blocks = tables.groups, tables.split, tables.blocks
+    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
+    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
+    together = reference(together)
     order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
     begin = 0
     while begin < len(rows):
@@ -214,14 +217,15 @@ def run_rows(
             used = min(end - begin, LANES)
             streams, crowds = False, False
             for lane in range(used):
-                case = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane])
-                own = scratch_of(kept, lane)
+                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
+                own = reference(scratch_of(kept, lane))
                 begin_step(case, own)
                 streams, crowds = streams or own.program.shares[STREAMS], crowds or own.program.shares[MESSAGES]
                 put(own.program, shape, lane, lanes)
             ran = run_lanes(shape, order, sequence, turns, streams, crowds, lanes)
             for lane in range(used):
-                case, own = case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]), scratch_of(kept, lane)
+                case = reference(case_at(arrays, hardware, plans, groups, split, blocks, rows[begin + lane]))
+                own = reference(scratch_of(kept, lane))
                 if ran:
                     take(lanes, lane, pp, cells, own.times)
                     if streams or crowds:

@@ -19,6 +19,7 @@ from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
+from sim_core.references import reference
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
@@ -206,9 +207,10 @@ def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, reason: I
 def _bound_rows(
     arrays: Arrays, hardware: HardwareColumns, plans: Plans, tables: Tables, rows: Ints, scratch: Scratch, step_s: Floats
 ) -> None:
+    arrays, hardware, plans, scratch = reference(arrays), reference(hardware), reference(plans), reference(scratch)
+    groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
     for i in rows:
-        case = case_at(arrays, hardware, plans, tables.groups, tables.split, tables.blocks, i)
-        step_s[i] = _bound_one(case, scratch)
+        step_s[i] = _bound_one(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), scratch)
 
 
 @inner_kernel

@@ -17,12 +17,14 @@ from sim_core.workloads.workload import Workload
 
 
 def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
-    """Compile all that `simulate` runs before the steps of `plans`, by running it."""
-    reason, _ = legality(workload, hardware, plans)
-    plans = with_loads(workload, plans)
-    for rows in batches(workload.arrays, plans, np.flatnonzero((reason == 0) & (plans.fidelity == EVENT))):
-        tables_of(workload, hardware, plans, rows)
-        return
+    """Compile all that `simulate` runs before the steps of `plans`, by running it: what steps need too comes last."""
+    with in_plain_python():
+        can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
+        loaded = with_loads(workload, plans)
+    for rows in batches(workload.arrays, loaded, can_run):
+        tables_of(workload, hardware, loaded, rows)
+        break
+    legality(workload, hardware, plans)
 
 
 def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> bool:

@@ -8,15 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.groups import group_plans
-from sim_core.costing.stages import stage_memory
+from sim_core.costing.peak import stage_memory
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.schedules import PLACEMENT
 from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable
+from sim_core.jit import quickest
 from sim_core.planning.columns import Plans
 from sim_core.planning.legality import EXPLANATIONS, REASONS
 from sim_core.planning.split import split_plans
-from sim_core.simulator import legality
+from sim_core.simulator import legality, plain_python_s
 from sim_core.terms import GROUP_NAMES
 from sim_core.workloads.workload import Workload
 
@@ -44,6 +45,11 @@ class Shape:
 
 def shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shape:
     """The shape of one plan. Raises SpecError if it cannot run, unless only its memory is too small."""
+    with quickest(plain_python_s(workload, plans)):
+        return _shape_of(workload, hardware, plans)
+
+
+def _shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shape:
     reason = REASONS[int(legality(workload, hardware, plans)[0][0])]
     if reason not in ("", "memory_exceeds_device"):
         raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")

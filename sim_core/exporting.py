@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sim_core.costing.parameters import first_stage_dense, stage_factor
+from sim_core.costing.memory import first_stage_dense, stage_factor
 from sim_core.errors import FormatError, SpecError
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME

@@ -93,7 +93,7 @@ def outer_kernel(function: F) -> F:
 def inner_kernel(function: F) -> F:
     """An outer kernel that only kernels may call.
 
-    It has no wrapper for Python: wrappers, each of which takes a `Case` apart, were half of the compilation.
+    It has no wrapper for Python, and is optimised and made machine code in its callers alone (inner_code.py).
     """
     return _compiled(function, _nrt=False, no_cpython_wrapper=True)
 
@@ -101,7 +101,8 @@ def inner_kernel(function: F) -> F:
 def inlined_kernel(function: F) -> F:
     """An inner kernel that becomes part of each kernel that calls it.
 
-    A call hands over a `Case` by value, every pointer and length of its arrays: that took longer than most steps' work.
+    For what runs for each event of a pipeline, and for one that returns many arrays, which a call would copy. What takes named
+    tuples takes them by reference (references.py) instead: inlining a whole step tripled the time of compilation.
     """
     return _compiled(function, _nrt=False, no_cpython_wrapper=True, forceinline=True)
 
@@ -117,6 +118,43 @@ def in_plain_python() -> Iterator[None]:
         yield
     finally:
         _PLAIN.reset(before)
+
+
+LOAD_AFTER_S: Final = 1.0
+COMPILE_AFTER_S: Final = 10.0
+"""Seconds of plain Python, in all, after which a process loads kernels from the cache, or compiles them first."""
+
+
+class _Spent:
+    """What this process has spent on kernels as plain Python."""
+
+    seconds = 0.0
+
+
+@contextmanager
+def quickest(seconds: float) -> Iterator[None]:
+    """Let kernels run as plain Python, which takes about `seconds`, where that is quicker than to load or compile them.
+
+    A process that has loaded kernels stays with them; one that asks for a little, time and again, loads them in the end.
+    """
+    enough_s = LOAD_AFTER_S if is_compiled() else COMPILE_AFTER_S
+    if kernels_in_use() or _PLAIN.get() or _Spent.seconds + seconds > enough_s:
+        yield
+        return
+    _Spent.seconds += seconds
+    with in_plain_python():
+        yield
+
+
+def use_kernels() -> None:
+    """Let this process use compiled kernels from now on, however little it has to do."""
+    if not PLAIN_PYTHON:
+        _numba()
+
+
+def kernels_in_use() -> bool:
+    """Whether this process compiles kernels, or has loaded some."""
+    return _numba.cache_info().currsize > 0
 
 
 class Kernel:
@@ -155,7 +193,8 @@ def _numba() -> Any:
     setattr(numba.config, "CACHE_DIR", str(_version_dir()))  # noqa: B010
     locators = (f"{__name__}.{KernelLocator.__name__}", "UserProvidedCacheLocator")
     setattr(numba.config, "CACHE_LOCATOR_CLASSES", ",".join(locators))  # noqa: B010
-    import sim_core.vector_code  # noqa: F401 (what it says to numba)
+    import sim_core.reference_code
+    import sim_core.vector_code  # noqa: F401 (what they say to numba)
 
     return numba
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
-from sim_core.costing.measured import measured_share
 from sim_core.costing.memory import model_state_bytes
+from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
-from sim_core.costing.recorded import at_replayed, with_recorded
+from sim_core.costing.recorded import TRIALS, at_replayed, with_recorded
 from sim_core.engine.codes import events_of
 from sim_core.engine.lanes import RECORDED, record
 from sim_core.engine.program import Shape
 from sim_core.errors import SpecError
 from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
+from sim_core.jit import quickest
 from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
@@ -74,6 +75,27 @@ def simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Resul
 
     Raises SpecError for columns of unequal length or type, or with invalid values.
     """
+    _check_arguments(workload, hardware, plans)
+    with quickest(plain_python_s(workload, plans)):
+        return _simulate(workload, hardware, plans)
+
+
+PLAN_S: Final = 5e-3
+EVENT_S: Final = 20e-6
+"""What plain Python takes for a plan, and for each forward and backward of its pipeline."""
+
+
+def plain_python_s(workload: Workload, plans: Plans) -> float:
+    """About how many seconds plain Python takes to simulate `plans`."""
+    can_run = (plans.pp <= plans.all_gpus) & (plans.pp * plans.vpp.astype(np.float64) <= plans.layers)
+    seconds = float((PLAN_S + EVENT_S * np.where(can_run, 2.0 * plans.pp * plans.vpp * plans.ga, 0.0)).sum())
+    if workload.replayed_s is not None:  # the recorded plan is simulated until its step is the replayed one
+        base = workload.base
+        seconds += 2 * TRIALS * (PLAN_S + EVENT_S * 2.0 * base.pp * base.ga)
+    return seconds
+
+
+def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     reason, memory = legality(workload, hardware, plans)
     plans = with_loads(workload, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
@@ -174,6 +196,11 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
     one = slice_plans(plans, slice(row, row + 1))
     one = one._replace(fidelity=np.full(1, EVENT, np.int64))
+    with quickest(plain_python_s(workload, one)):
+        return _run_alone(workload, hardware, one)
+
+
+def _run_alone(workload: Workload, hardware: HardwareTable, one: Plans) -> Ran:
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.peak import activations_of_chunks
-from sim_core.costing.stages import stage_memory
+from sim_core.costing.peak import activations_of_chunks, stage_memory
 from sim_core.engine.codes import INPUT, WEIGHTS, most_blocks
 from sim_core.hardware.table import HardwareTable
+from sim_core.jit import quickest
 from sim_core.metrics import ACTIVATION_BYTES, ALLOCATED, ALLOCATOR_BYTES, LOGITS_BYTES, METRICS, PARTS, PEAK_BYTES
 from sim_core.planning.columns import Plans
-from sim_core.simulator import Ran, run_alone
+from sim_core.simulator import Ran, plain_python_s, run_alone
 from sim_core.timelines.blocks import Timed, block_spans, timed
 from sim_core.timelines.messages import gradient_spans, layer_spans, parameter_spans
 from sim_core.timelines.spans import Spans, joined
@@ -73,9 +73,17 @@ def trace(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 
     return Events(**{name: getattr(blocks, name)[by_start] for name in Events._fields})
 
 
+SPANS: Final = 3
+"""A timeline takes so many times the simulation of its plan."""
+
+
 def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Timeline:
     """The step of one plan in the event engine, with all that its stages do and wait for. Raises SpecError if it cannot run."""
-    ran = run_alone(workload, hardware, plans, row)
+    with quickest(SPANS * plain_python_s(workload, plans)):
+        return _timeline(run_alone(workload, hardware, plans, row), hardware)
+
+
+def _timeline(ran: Ran, hardware: HardwareTable) -> Timeline:
     blocks = timed(ran)
     waits, first_s = wait_spans(ran, blocks)
     found = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, first_s)]

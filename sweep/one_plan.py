@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import CHECKPOINTING, SIMAI, Facts, Plans, SpecError, export_simai, simai_breakdown
+from sim_core import (
+    CHECKPOINTING,
+    COMPILE_AFTER_S,
+    SIMAI,
+    Facts,
+    Plans,
+    SpecError,
+    export_simai,
+    is_compiled,
+    plain_python_s,
+    simai_breakdown,
+)
 from sweep.document import apply_sets, bare_size, first_error
 from sweep.evaluation import evaluate
 from sweep.preparation import Prepared, prepare
@@ -50,7 +62,11 @@ def facts_of(path: str, sets: Sequence[str]) -> Facts:
 
 
 def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
-    """The result row of plan `number`."""
+    """The result row of plan `number`; says so on stderr if the engine is compiled first, which a step of many events needs."""
+    space, workload = prepared.sweep.space, prepared.sweep.workload
+    plans = to_plans(space.decode(np.array([number], np.int64)), space)
+    if not is_compiled() and plain_python_s(workload, plans) > COMPILE_AFTER_S:
+        sys.stderr.write("Compiling the engine: once per version, about a minute\n")
     batch = evaluate(prepared.sweep, np.array([number], np.int64))
     rows = pa.Table.from_batches([batch]).to_pylist()
     return dict(rows[0])

@@ -22,6 +22,7 @@ from sim_core import (
     compile_tables,
     compiling_alone,
     is_compiled,
+    use_kernels,
 )
 from sweep.columns import describe_rows
 from sweep.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, evaluate, spread
@@ -35,6 +36,7 @@ def warm_up(sweep: Sweep, what: str = STEP) -> float:
     At least one plan must be legal, or nothing is compiled and every worker compiles for itself; so more are tried if needed.
     """
     begun = time.perf_counter()
+    use_kernels()
     with compiling_alone(what):
         if not is_compiled(what) and len(os.sched_getaffinity(0)) > 1 and not PLAIN_PYTHON:
             some = describe_rows(sweep.space, spread(sweep.space.count, WARM_UP_PLANS))[1]

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
+from sim_core.jit import use_kernels
 from sim_core.planning.fields import DEFAULTS, FIELDS
 from tests.simulating import Simulating
+
+use_kernels()  # what is tested is compiled code, also where plain Python would be quicker
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

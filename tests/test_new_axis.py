@@ -97,7 +97,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").partition("**An axis of plans")[2]
     row, formula = (textwrap.dedent(code) for code in re.findall(r" *```text\n(.*?) *```", recipe, re.DOTALL)[:2])
     replace(folder / "sim_core/planning/fields.py", r"_ROWS: Final = \(\n", "\\g<0>" + row + OTHER_ROWS)
-    replace(folder / "sim_core/costing/compute.py", r"(def compute_factor.*?\n    )return .*?\n", "\\g<1>" + formula)
+    replace(folder / "sim_core/costing/case.py", r"(def compute_factor.*?\n    )return .*?\n", "\\g<1>" + formula)
     python(folder, "-m", "benchmarks.plan_fields")
     shutil.copy(GPT7B, folder / "workload.txt")
     (folder / "s.yaml").write_text(SPEC, encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.calibration import add_core, fill_ratios
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
@@ -21,14 +22,15 @@ from sim_core.costing.case import (
     allocate_blocks,
     case_at,
     collective_of,
+    compute_factor,
     nic_of,
+    rerun_s,
+    rerun_share,
     shares_nics,
 )
-from sim_core.costing.compute import compute_factor, rerun_s, rerun_share
 from sim_core.costing.groups import N_GROUPS, Groups
-from sim_core.costing.launching import layer_scales
 from sim_core.costing.modelled import cost_model_blocks
-from sim_core.costing.ratios import add_core, fill_ratios
+from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
 from sim_core.hardware.table import HardwareColumns, HardwareTable
@@ -37,6 +39,7 @@ from sim_core.metrics import BACKWARD_S, CP_TOTAL, DP_TOTAL, EP_TOTAL, FORWARD_S
 from sim_core.planning.columns import Plans
 from sim_core.planning.keys import layer_columns
 from sim_core.planning.split import Split
+from sim_core.references import reference
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.moving import COMPUTE, EXPERT_LOAD, EXPONENTS, rule_scales, times_base
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, NO_COMM, TP, WEIGHT_GRADIENT, Arrays, Workload
@@ -90,14 +93,16 @@ def _cost_rows(
     layer: Floats,
     by_model: bool,
 ) -> None:
+    arrays, hardware, plans = reference(arrays), reference(hardware), reference(plans)
+    groups, split, blocks = reference(groups), reference(split), reference(blocks)
     for i in first:
-        _cost(case_at(arrays, hardware, plans, groups, split, blocks, i), layer, by_model)
+        _cost(reference(case_at(arrays, hardware, plans, groups, split, blocks, i)), layer, by_model)
 
 
 @inner_kernel
 def _cost(case: Case, layer: Floats, by_model: bool) -> None:  # noqa: C901, PLR0915
     """Fill the row of one key: sums over the pieces of each unit. `by_model`: the factors of compute are filled already.
-    `layer`: those of a layer's, forward and backward, by row (costing/launching.py); no rows: by the rule.
+    `layer`: those of a layer's, forward and backward, by row (costing/recorded.py); no rows: by the rule.
 
     A collective that may overlap hides behind compute of its own piece: the forward compute in the forward, the weight
     gradient in the backward (Megatron-LM's asynchronous tensor-parallel all-reduce).

@@ -1,28 +1,234 @@
-"""A recorded file calibrated by a model: what it records moves along the model's kernels, what it lacks is the model's."""
+"""A recorded file calibrated by a model: what it records moves along the model's kernels, what it lacks is the model's.
+
+Its compute under other plans and on other devices is recorded x modelled there / modelled at its own plan. Records of a SimAI
+text may have the values of the model under the text's own plan: `NAME: model` in `workload.records`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.ratios import LEAST_S, seconds_at_base
-from sim_core.costing.record_values import of_model, untimed_records
+from sim_core.costing.case import Blocks
+from sim_core.costing.operators import devices_of, sum_of, unit_cost
+from sim_core.distinct import distinct_rows
 from sim_core.errors import SpecError
 from sim_core.hardware.description import Hardware
-from sim_core.models.description import Model
+from sim_core.hardware.kernels.device import Kernels, load_kernels
+from sim_core.hardware.table import HardwareTable
+from sim_core.metrics import RECOMPUTE_S
+from sim_core.models.description import EMBEDDING, LAYER, Model, Unit
+from sim_core.models.keys import Keys
 from sim_core.models.stack import Stack
+from sim_core.planning.columns import SELECTIVE, Plans
+from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import OPTIMIZER_SHARDED, SHARDINGS
-from sim_core.workloads.lacking import completed
+from sim_core.workloads.lacking import completed, optimizer_of, unit_shares
 from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
 from sim_core.workloads.reading import SIMAI, Facts, read_workload
-from sim_core.workloads.simai_repair.records import MODEL, flat
-from sim_core.workloads.workload import ALL_GATHER, FORWARD, NO_LOAD, NO_RULE, REDUCE_SCATTER, TP, Modelled, Workload
+from sim_core.workloads.simai_repair.records import FINAL, MODEL, PHASES, flat
+from sim_core.workloads.workload import (
+    ALL_GATHER,
+    FORWARD,
+    NO_LOAD,
+    NO_RULE,
+    REDUCE_SCATTER,
+    TP,
+    Arrays,
+    BasePlan,
+    Modelled,
+    Workload,
+)
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LEAST_S = 1e-9
+"""What the model takes for a unit that it does not have: its ratio is 1."""
+
+
+def seconds_at_base(arrays: Arrays, modelled: Modelled, device: Hardware) -> tuple[tuple[float, float], ...]:
+    """The model's seconds of one pass of each recorded unit at the recorded plan, forward and backward (`Modelled.at_base`)."""
+    found = _unit_s(arrays, modelled, _keys_at(arrays.base, modelled), [load_kernels(device)], np.zeros(1, np.int64))
+    return tuple((float(unit[0]), float(unit[1])) for unit in found[0])
+
+
+def fill_ratios(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints, blocks: Blocks) -> None:
+    """Fill the factors of recorded compute in all rows of `blocks`; row k is that of plan `first[k]`."""
+    found = _of_rows(arrays, modelled, hardware, plans, first)
+    base = np.array(modelled.at_base)
+    blocks.compute[:] = found[:, :, :2] / base / plans.device_speed[first][:, None, None]
+
+
+def add_core(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints, blocks: Blocks) -> None:
+    """Add what selective recompute runs again where the recording does not tell core attention apart: the model's part."""
+    selective = plans.checkpointing[first] == SELECTIVE
+    if not selective.any():
+        return
+    found = _of_rows(arrays, modelled, hardware, plans, first)
+    pieces = arrays.pieces
+    recorded = np.bincount(pieces.unit, pieces.compute_s[:, FORWARD], len(modelled.at_base))
+    again = found[:, :, 2] * recorded / np.array(modelled.at_base)[:, 0] / plans.device_speed[first][:, None]
+    again *= selective[:, None]
+    blocks.again[:, :, RECOMPUTE_S] += again
+    blocks.again_s[:] += again
+
+
+def _of_rows(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints) -> Floats:
+    """Seconds of each unit in each row, [rows, units, 3]."""
+    devices, of_variant = devices_of(hardware)
+    table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
+    shape, picked = distinct_rows(table)
+    return _unit_s(arrays, modelled, keys_of(modelled, table[picked]), devices, table[picked, -1])[shape]
+
+
+def _keys_at(base: BasePlan, modelled: Modelled) -> Keys:
+    return modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+
+
+def _unit_s(arrays: Arrays, modelled: Modelled, keys: Keys, devices: list[Kernels], of_shape: Ints) -> Floats:
+    """The model's seconds of one pass of each recorded unit: forward, backward, core attention's forward, [keys, units, 3].
+
+    A recorded unit has the mean of the kinds of layer that it stands for.
+    """
+    share = unit_shares(arrays, modelled)
+    seconds = np.zeros((len(keys.tp), len(arrays.unit_layers), 3))
+    number = 0
+    for unit in modelled.model.units:
+        if unit.kind == LAYER:
+            part, number = share[:, number], number + 1
+        else:
+            at = arrays.first_unit if unit.kind == EMBEDDING else arrays.last_unit
+            part = float(unit.number) * (np.arange(len(share)) == at)
+        if not part.any():
+            continue
+        cost = unit_cost(modelled, unit, keys, devices, of_shape)
+        forward = cost.operators.phase == FORWARD
+        for column, which in enumerate((forward, ~forward, cost.operators.core)):
+            seconds[:, :, column] += sum_of(cost.seconds, which)[:, None] * part
+    known = seconds[:, :, :2] > LEAST_S
+    seconds[:, :, :2] = np.where(known, seconds[:, :, :2], 1.0)
+    return seconds
+
+
+EMBEDDING_RECORD: Final = "embedding_layer"
+OPTIMIZER: Final = "grad_param_compute"
+WITHOUT_MESSAGE: Final = ("layernorm", "embedding_grads")
+"""Records whose messages on TP no training has (docs/aicb.md)."""
+PLACEHOLDER_S: Final = 1.5e-9
+_LAYER = re.compile(r"attention|mlp|moe|ffn")
+_ATTENTION = re.compile(r"attention")
+_MLP_FROM: Final = "mlp_norm"
+"""The first operator of a layer that is the MLP's; the last one accumulates the gradients of all."""
+
+
+def of_model(wanted: Iterable[str], recorded: Workload, by_model: Workload, device: Hardware) -> dict[str, object]:
+    """Values in place of `model`, by record and phase: times on `device` in ns, or bytes. Raises SpecError."""
+    modelled = by_model.modelled
+    if modelled is None:
+        raise SpecError("records can be taken from a model only")
+    values: dict[str, object] = {}
+    for key in wanted:
+        name, dot, phase = key.rpartition(".")
+        if not dot:
+            name, phase = key, ""
+        if name in WITHOUT_MESSAGE:
+            values[key] = "0 B"
+            continue
+        seconds = _seconds(name, recorded, modelled, by_model, device)
+        for number, each in enumerate(PHASES):
+            if phase in ("", each):
+                values[f"{name}.{each}"] = f"{round(float(seconds[number]) * 1e9)} ns"
+    return values
+
+
+def untimed_records(recorded: Workload, besides: set[str]) -> list[str]:
+    """Records of a text without times that the model has times of, those that the user chose left out."""
+    chosen = {key.rpartition(".")[0] or key for key in besides}
+    return [name for name in dict.fromkeys(recorded.names) if name not in chosen and _is_known(name)]
+
+
+def _is_known(name: str) -> bool:
+    return name == EMBEDDING_RECORD or name.startswith(FINAL) or bool(_LAYER.search(name))
+
+
+def _seconds(name: str, recorded: Workload, modelled: Modelled, by_model: Workload, device: Hardware) -> Floats:
+    """Seconds of one line of a record in each phase, [3]."""
+    if name == OPTIMIZER:
+        return np.array([0.0, _optimizer_s(recorded, by_model, device), 0.0])
+    if not _is_known(name):
+        known = f"{EMBEDDING_RECORD}, {FINAL}*, records of attention and MLP, {OPTIMIZER}, {', '.join(WITHOUT_MESSAGE)}"
+        raise SpecError(f"workload.records: {name}: a model has no value for it, only for {known}")
+    if name == EMBEDDING_RECORD:
+        return _record_s(recorded, modelled, device, lambda unit: float(unit.kind == EMBEDDING))
+    if name.startswith(FINAL):
+        beside = sum(each.startswith(FINAL) for each in dict.fromkeys(recorded.names)) or 1
+        head = _record_s(recorded, modelled, device, lambda unit: float(unit.number * (unit.kind not in (EMBEDDING, LAYER))))
+        return head / beside
+    attention = bool(_ATTENTION.search(name))
+    moe = "moe" in name
+
+    def share(unit: Unit) -> float:
+        alike = [each for each in modelled.model.layer_units if attention or each.moe == moe]
+        return unit.number / sum(each.number for each in alike) if unit in alike else 0.0
+
+    layer = _record_s(recorded, modelled, device, share, attention=attention)
+    return layer / _lines(name, recorded, attention)
+
+
+def _record_s(
+    recorded: Workload, modelled: Modelled, device: Hardware, share: Callable[[Unit], float], attention: bool | None = None
+) -> Floats:
+    """Seconds of operators in each phase, the units by their share, at the recorded plan, [3].
+
+    `attention`: of a layer only those of attention, or only the others.
+    """
+    base = recorded.base
+    keys = modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+    seconds = np.zeros(3)
+    for unit in modelled.model.units:
+        part = share(unit)
+        if not part:
+            continue
+        cost = unit_cost(modelled, unit, keys, [load_kernels(device)], np.zeros(1, np.int64))
+        names = cost.operators.names
+        mine = np.ones(len(names), np.bool_)
+        if attention is not None:
+            mine = (np.arange(len(names)) < names.index(_MLP_FROM)) == attention
+        for phase in range(3):
+            seconds[phase] += part * float(sum_of(cost.seconds, mine & (cost.operators.phase == phase))[0])
+    return seconds
+
+
+def _lines(name: str, recorded: Workload, attention: bool) -> int:
+    """Lines of a layer that share the time of its attention or its MLP: those with a time, or all if none has one."""
+    pieces = recorded.arrays.pieces
+    unit = pieces.unit[recorded.names.index(name)] if name in recorded.names else 0
+    mine = [
+        k for k, other in enumerate(recorded.names)
+        if pieces.unit[k] == unit and _LAYER.search(other) and bool(_ATTENTION.search(other)) == attention
+    ]  # fmt: skip
+    timed = [k for k in mine if pieces.compute_s[k].max() > PLACEHOLDER_S]
+    return max(len(timed or mine), 1)
+
+
+def _optimizer_s(recorded: Workload, by_model: Workload, device: Hardware) -> float:
+    """Seconds of the optimizer of the recorded rank."""
+    base = recorded.base
+    optimizer = optimizer_of(by_model, base)
+    dp = base.all_gpus // (base.tp * base.pp)
+    replicas = dp / base.ep * (base.tp if by_model.arrays.shares.whole_experts else 1)
+    dense, experts = optimizer.dense_bytes, optimizer.expert_bytes
+    moved = (dense / dp + experts / replicas) if optimizer.sharded else dense + experts
+    moved += (dense + experts) * optimizer.clear
+    return moved / (device.value("memory_bandwidth") * device.value("hbm_efficiency")) + optimizer.step_s
+
 
 LEAST_LAYER_S: Final = 1e-6
 """No layer takes less."""

@@ -1,4 +1,4 @@
-"""One plan with its hardware and tables: the argument of every kernel of a step."""
+"""One plan with its hardware and tables: the argument of every kernel of a step; and the seconds of recorded compute in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inlined_kernel, inner_kernel
 from sim_core.metrics import N_SUMS
-from sim_core.planning.columns import Plan, Plans, plan_at
+from sim_core.planning.columns import FILE, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split
 from sim_core.terms import AS_STACK
 from sim_core.workloads.moving import N_RULES
@@ -19,7 +19,6 @@ from sim_core.workloads.workload import Arrays
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
 LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range(4, 9)
@@ -137,3 +136,31 @@ def shares_nics(case: Case) -> bool:
 def nic_of(case: Case, kind: int, group: int, size: float, seconds: float) -> float:
     """Seconds for which a collective of a plan's group, which takes `seconds`, needs the NICs."""
     return float(min(group_nic_s(case.groups, case.group, case.device.links, kind, group, size), seconds))
+
+
+@inner_kernel
+def compute_factor(scale: float, device: Device, plan: Plan) -> float:
+    """Factor from recorded compute time to that of the plan, for pieces of layers; `scale` is the factor of their rule."""
+    return scale * device.compute_scale / plan.device_speed
+
+
+@inner_kernel
+def once_s(recorded_s: float, scale: float, device: Device, plan: Plan) -> float:
+    """Seconds of compute that runs once per step; `scale` is the factor of its rule."""
+    return recorded_s * scale * device.compute_scale / plan.device_speed
+
+
+@inner_kernel
+def rerun_share(plan: Plan, recorded: float, attention_core: bool) -> float:
+    """How often the backward runs the forward of a piece again, in a layer with recompute; `recorded`: as in the file."""
+    if plan.checkpointing == FILE:
+        return recorded
+    if plan.checkpointing == SELECTIVE:
+        return 1.0 if attention_core else 0.0
+    return 1.0
+
+
+@inner_kernel
+def rerun_s(plan: Plan, share: float, forward_s: float, recorded_s: float) -> float:
+    """Compute of the forwards that `rerun_share` counts; `recorded_s`: that of the file's, moved to the plan."""
+    return recorded_s if plan.checkpointing == FILE else share * forward_s

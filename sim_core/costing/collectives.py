@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from sim_core.costing.fabric import crowding, leaving_s, nic_bandwidth, ring_bandwidth
-from sim_core.costing.routing import Routing, reached
+from sim_core.costing.fabric import Routing, crowding, leaving_s, nic_bandwidth, reached, ring_bandwidth
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement
@@ -285,3 +284,28 @@ def _fill_s(whole_s: float, size: float) -> float:
 @inner_kernel
 def _nvls_moved_s(size: float, at: Placement, links: Links) -> float:
     return size * (at.fewest + 1) / at.fewest / (links.nvls_efficiency * links.nvlink_bandwidth)
+
+
+@outer_kernel
+def two_stage_s(size: float, at: Placement, links: Links) -> float:
+    """An all-to-all in two stages, one after the other: among the ranks of the nodes that have the same place on theirs, then
+    inside each node (Tutel's 2DH, arXiv 2206.03382, section 3.4; DeepSpeed-MoE, arXiv 2201.05596, section 5.2).
+
+    A rank sends what it has for all ranks of a node to one of them: the same bytes over its NIC as `all_to_all_s`; inside, the
+    bytes of all nodes. The inner stage has to copy before and after, which costs nothing here.
+    """
+    slowest = 0.0
+    for here in (at.fewest, at.most):
+        seconds = 0.0
+        if at.nodes > 1:
+            outside = size * (at.ranks - here) / at.ranks
+            outside_s = max(outside / nic_bandwidth(at, links), size * leaving_s(at, links, False) / at.ranks)
+            seconds += RING_BASE_S[SIMPLE] + (at.nodes - 1) * links.nic_latency + outside_s
+        if here > 1:
+            inside_s = size * (here - 1) / here / links.nvlink_bandwidth
+            if crosses_sockets(at, links):
+                far = max(here - links.gpus_per_socket / at.stride, 0.0)
+                inside_s = max(inside_s, links.gpus_per_socket * size * far / here / links.socket_bandwidth)
+            seconds += RING_BASE_S[SIMPLE] + (here - 1) * links.nvlink_latency + inside_s
+        slowest = max(slowest, seconds)
+    return slowest

@@ -7,10 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.collectives import collective_s, dispatch_s
-from sim_core.costing.fabric import dispatch_nic_s, nic_s
-from sim_core.costing.routing import Routing
-from sim_core.costing.two_stages import two_stage_s
+from sim_core.costing.collectives import collective_s, dispatch_s, two_stage_s
+from sim_core.costing.fabric import Routing, dispatch_nic_s, nic_s
 from sim_core.distinct import distinct_rows
 from sim_core.hardware.table import HardwareColumns, Links
 from sim_core.jit import inner_kernel, kernel, outer_kernel
@@ -144,12 +142,28 @@ def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
                 within[k, kind, level] = _within(kind, tp, kinds[k], divided, kinds[k, 8 + level])
             first[k, kind], end[k, kind] = used, used + found.shape[0]
             used += found.shape[0]
-            while used > placed.shape[0]:
-                placed = np.concatenate((placed, np.empty_like(placed)))
-            placed[first[k, kind] : used] = found
+            if used > placed.shape[0]:
+                placed = _longer(placed, 2 * used)
+            _copy(found, placed, first[k, kind])
     alike = _alike(ranks, stride, first, end, placed, within)
-    places = placed[:used].copy()
+    places = _longer(placed[:used], used)
     return Groups(key=key, ranks=ranks, stride=stride, first=first, end=end, placed=places, within=within, alike=alike)
+
+
+@kernel
+def _longer(rows: Ints, length: int) -> Ints:
+    """A copy with room for `length` rows."""
+    copied = np.empty((length, rows.shape[1]), np.int64)
+    _copy(rows, copied, 0)
+    return copied
+
+
+@kernel
+def _copy(rows: Ints, into: Ints, at: int) -> None:
+    """Copy rows, number by number: numba compiles whole texts of errors for an assignment of arrays."""
+    for k in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            into[at + k, column] = rows[k, column]
 
 
 @kernel
@@ -157,13 +171,16 @@ def _alike(ranks: Ints, stride: Ints, first: Ints, end: Ints, placed: Ints, with
     """The first row with the same ranks, stride and places, for each row and kind."""
     alike = np.empty((ranks.shape[0], N_GROUPS), np.int64)  # a layer's cost depends on no other kind
     for kind in range(N_GROUPS):
-        widest = (end[:, kind] - first[:, kind]).max() if ranks.shape[0] > 0 else 0
+        widest = 0
+        for k in range(ranks.shape[0]):
+            widest = max(widest, end[k, kind] - first[k, kind])
         shape = np.zeros((ranks.shape[0], 4 + 3 * widest), np.int64)
         for k in range(ranks.shape[0]):
             shape[k, 0], shape[k, 1] = ranks[k, kind], stride[k, kind]
-            shape[k, 2:4] = within[k, kind]
+            shape[k, 2], shape[k, 3] = within[k, kind, 0], within[k, kind, 1]
             for j in range(end[k, kind] - first[k, kind]):
-                shape[k, 4 + 3 * j : 7 + 3 * j] = placed[first[k, kind] + j]
+                for part in range(3):
+                    shape[k, 4 + 3 * j + part] = placed[first[k, kind] + j, part]
         of_row, first_alike = distinct_rows(shape)
         for k in range(ranks.shape[0]):
             alike[k, kind] = first_alike[of_row[k]]

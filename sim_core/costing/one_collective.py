@@ -1,21 +1,25 @@
-"""Seconds of one collective by itself, of many sizes: what measurements of a network are held against."""
+"""Collectives by themselves: seconds of many sizes, to hold measurements against; and NCCL's measured over modelled ones."""
 
 from __future__ import annotations
 
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from sim_core.costing.collectives import collective_s
 from sim_core.errors import SpecError, nearest
-from sim_core.hardware.description import Hardware
+from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
 from sim_core.hardware.table import HardwareColumns, device_at, hardware_table
 from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
-from sim_core.terms import kinds_by
+from sim_core.references import reference
+from sim_core.terms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, kinds_by
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 OPERATIONS: Final = kinds_by("operation")
 
@@ -36,8 +40,62 @@ def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: 
 
 @kernel
 def _seconds(hardware: HardwareColumns, kind: int, sizes: Floats, at: Placement) -> Floats:
-    links = device_at(hardware, 0).links
+    links = reference(device_at(hardware, 0).links)
     found = np.empty(sizes.shape[0])
     for i in range(sizes.shape[0]):
         found[i] = collective_s(kind, sizes[i], at, links)
     return found
+
+
+_KINDS: Final = {"all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER}
+
+
+def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) -> Floats:
+    """Measured over modelled seconds of collectives of `size` bytes among `ranks` GPUs of one node, [n].
+
+    Between measured sizes and ranks by their logarithms; outside, that of the nearest. 1 where nothing was measured: without
+    NVLink, on devices without tables, for all-to-alls. A ratio, so that other links keep what they change.
+    """
+    found = _factors(hardware.kernels.tables, kind)
+    if found is None or hardware.value("gpus_per_socket"):
+        return np.ones(len(size))
+    sizes, counts, factors = found
+    at = np.log2(np.maximum(size, 1.0))
+    of_count = np.stack([np.interp(at, sizes, row) for row in factors])
+    place = np.interp(np.log2(np.maximum(ranks, 1)), np.log2(counts), np.arange(len(counts)))
+    below = np.minimum(place.astype(np.int64), len(counts) - 2)
+    share, column = place - below, np.arange(len(size))
+    mixed: Floats = of_count[below, column] * (1 - share) + of_count[below + 1, column] * share
+    return mixed
+
+
+@cache
+def _factors(device: str, kind: int) -> tuple[Floats, Ints, Floats] | None:
+    """log2 of the bytes, [s]; ranks, [r]; measured over modelled seconds, [r, s]."""
+    document = _document()
+    name = next((name for name, known in _KINDS.items() if known == kind), "")
+    if device not in document["devices"] or not name:
+        return None
+    measured = document["devices"][device]
+    sizes = np.array(document["bytes"], np.float64)
+    ranks = np.array(sorted(measured[name]), np.int64)
+    seconds = np.array([measured[name][int(n)] for n in ranks]) * 1e-6
+    columns = hardware_table([read_hardware(measured["preset"])], None).columns
+    return np.log2(sizes), ranks, seconds / _modelled_s(columns, kind, ranks, sizes)
+
+
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((KERNEL_DIR / "one_node.yaml").read_text(encoding="utf-8"))
+    return document
+
+
+@kernel
+def _modelled_s(hardware: HardwareColumns, kind: int, ranks: Ints, sizes: Floats) -> Floats:
+    links = reference(device_at(hardware, 0).links)
+    seconds = np.empty((ranks.shape[0], sizes.shape[0]))
+    for row in range(ranks.shape[0]):
+        for column in range(sizes.shape[0]):
+            at = Placement(ranks=ranks[row], nodes=1, fewest=ranks[row], most=ranks[row], stride=1, per_leaf=0, per_pod=0)
+            seconds[row, column] = collective_s(kind, sizes[column], at, links)
+    return seconds

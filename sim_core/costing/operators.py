@@ -1,4 +1,4 @@
-"""Seconds of the operators of a model's unit, by shape, on the kernels of a device."""
+"""Seconds of the operators of a model's unit, by shape, on the kernels of a device; and how many rest on measured kernels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.case import Blocks
 from sim_core.hardware.kernels.attention import (
     attention_backward_s,
     attention_forward_s,
@@ -16,12 +17,13 @@ from sim_core.hardware.kernels.attention import (
 from sim_core.hardware.kernels.device import Kernels, Timed, load_kernels, memory_s
 from sim_core.hardware.kernels.gemm import PHASES, gemm_s, grouped_gemm_s
 from sim_core.hardware.table import HardwareTable
+from sim_core.metrics import BACKWARD_S, FORWARD_S
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
 from sim_core.models.precision import PRECISIONS
 from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
-from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Modelled
+from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, Modelled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -134,3 +136,28 @@ def sum_of(seconds: Floats, which: npt.NDArray[np.bool_]) -> Floats:
     for op in np.flatnonzero(which):
         total += seconds[:, op]
     return total
+
+
+def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints, rows: Ints) -> Floats:
+    """Part of the forward and backward seconds of a micro-batch, over all stages, for plans `rows`; recompute is left out.
+
+    `layers` are those of all plans.
+    """
+    passes = arrays.unit_layers[:, -1].astype(np.float64)
+    passes[[unit for unit in (arrays.first_unit, arrays.last_unit) if unit >= 0]] += 1
+    seconds = blocks.work[:, :, FORWARD_S] + blocks.work[:, :, BACKWARD_S]
+    key = blocks.key[rows]
+    measured, total = np.zeros(len(rows)), np.zeros(len(rows))
+    for unit, times in enumerate(passes):  # one after another: BLAS adds in an order that depends on the number of rows
+        measured += blocks.measured_s[key, unit] * times
+        total += seconds[key, unit] * times
+    if arrays.layer_unit >= 0:  # all layers are alike, and their number may be another
+        unit = arrays.layer_unit
+        more = layers[rows] - passes[unit]
+        measured, total = measured + blocks.measured_s[key, unit] * more, total + seconds[key, unit] * more
+    return _ratio(measured, total)
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    share: Floats = np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+    return share

@@ -2,6 +2,11 @@
 
 On the fullest stage. What an allocator and a context take besides the tensors is a matter of the stack
 (`Stack.fragmentation`, `Stack.reserved`).
+
+Activations of a recorded file are estimated from the sizes that it implies: a dense transformer with flash attention.
+Korthikanti et al. 2022 (arXiv 2205.05198), eq. 2 and 4 without the scores (5as/h), which flash attention does not keep: of
+their 34 bytes per token and hidden element, 10 are inputs of norms, attention and MLP and two dropout masks, and 24 belong to
+the weights: each row or column of a matrix keeps 2 bytes per token. So the weights of a layer tell the rest of any MLP.
 """
 
 from __future__ import annotations
@@ -11,10 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import sharding_of
-from sim_core.costing.estimated import Estimate, estimate_of, estimated_bytes
-from sim_core.costing.memory import state_widths
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.memory import stage_factor, state_widths
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import PLACEMENT
@@ -30,7 +34,7 @@ from sim_core.metrics import (
     RESERVED_BYTES,
     STATE_BYTES,
 )
-from sim_core.models.activations import activation_bytes, buffer_bytes, logits_bytes, module_bytes
+from sim_core.models.activations import LOGIT, activation_bytes, buffer_bytes, logits_bytes, module_bytes
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
@@ -39,13 +43,82 @@ from sim_core.models.weights import held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
+from sim_core.references import reference
 from sim_core.terms import GRADIENTS_SHARDED, PARAMETERS_SHARDED
 from sim_core.units import short
-from sim_core.workloads.moving import ALL_PARAMETERS, EXPERT_PARAMETERS, EXPONENTS, N_RULES, PARAMETERS, rule_scales, times_base
+from sim_core.workloads.moving import (
+    ALL_PARAMETERS,
+    EXPERT_PARAMETERS,
+    EXPONENTS,
+    N_RULES,
+    PARAMETERS,
+    padded,
+    rule_scales,
+    times_base,
+)
+from sim_core.workloads.plausibility import implied_model
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+INPUTS: Final = 10.0
+"""Bytes per token and hidden element that tensor parallelism divides only with sequence parallelism."""
+
+
+class Estimate(NamedTuple):
+    """Sizes of a dense transformer."""
+
+    sequence: int
+    hidden: int
+    vocabulary: int
+    width: float  # elements that the matrices of a layer keep of a token: 12 hidden with a plain MLP
+    parallel: bool  # sequence parallelism
+
+
+def estimate_of(workload: Workload) -> Estimate | str:
+    """The sizes that a file implies, or why its activations are unknown."""
+    model, arrays = implied_model(workload), workload.arrays
+    if workload.has_experts:
+        return "how many tokens its experts get"
+    if not (model.hidden and model.sequence):
+        return "hidden size and sequence"
+    if not model.vocabulary or model.active is None:
+        return "the vocabulary, or the weights of a layer"
+    if arrays.last_unit < 0:
+        return "the head (it has no record of logits)"
+    weights = (model.active - model.vocabulary * model.hidden) / model.layers
+    return Estimate(
+        sequence=model.sequence,
+        hidden=model.hidden,
+        vocabulary=model.vocabulary,
+        width=weights / model.hidden,
+        parallel=bool(parallel_sequence(workload)),
+    )
+
+
+def estimated_bytes(workload: Workload, found: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
+    """Bytes that one micro-batch keeps of each unit, [n, units, 4], and those of buffers: gathered, received, [n, 2].
+
+    The columns are those of `costing/peak.py`.
+    """
+    arrays = workload.arrays
+    tokens = micro_batch.astype(np.float64) * found.sequence
+    local = tokens / (tp if found.parallel else 1)
+    layer = INPUTS * local * found.hidden + 2.0 * tokens * found.width / tp
+    kept = np.zeros((len(tp), arrays.unit_layers.shape[0], 4))
+    kept[:, :, :2] = layer[:, None, None]
+    kept[:, :, 2] = 2.0 * (local * found.hidden)[:, None]
+    if arrays.first_unit >= 0:
+        kept[:, arrays.first_unit] = 0.0
+        kept[:, arrays.first_unit, :3] = (local * found.hidden)[:, None]  # a dropout mask
+    rows = np.array([padded(found.vocabulary, int(ranks)) for ranks in tp])
+    logits = LOGIT * tokens * rows / tp
+    kept[:, arrays.last_unit, :3] = (4.0 * local * found.hidden + logits)[:, None]
+    kept[:, arrays.last_unit, 3] = logits
+    gathered = np.where((tp > 1) & found.parallel, 2.0 * tokens * found.hidden, 0.0)
+    return kept, np.stack([gathered, 2.0 * local * found.hidden], axis=1)
+
 
 ASSUMED_STACK: Final = "megatron-core"
 """Whose allocator and reserve are taken for files, which do not tell theirs."""
@@ -189,10 +262,11 @@ def _fill(
 
     `parameters` of a unit on a rank, [shapes, units].
     """
+    arrays, plans, split = reference(arrays), reference(plans), reference(split)
     scale = np.empty(N_RULES)
     base = arrays.base
     for k in range(len(rows)):
-        plan = plan_at(plans, rows[k])
+        plan = reference(plan_at(plans, rows[k]))
         sizes = plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep
         rule_scales(*sizes, 1.0, times_base(plan.experts, arrays.experts), EXPONENTS, scale)
         sharding = sharding_of(arrays, plan)
@@ -242,3 +316,19 @@ def _unsharded(arrays: Arrays, split: Split, plan: Plan, sharding: int, paramete
     gathered += min(layers, 1 + plan.prefetch_layers) * widest
     whole = PARAMETER_BYTES * GATHERED[plan.precision] * gathered if sharding == PARAMETERS_SHARDED else 0.0
     return whole + (PARAMETER_BYTES + arrays.gradient_width) * largest
+
+
+def stage_memory(workload: Workload, plans: Plans) -> Floats:
+    """Bytes by MEMORY on a rank of each stage of one plan, which must be legal, [len(MEMORY), stages]; NaN where unknown."""
+    of_stages = np.full((4, int(plans.pp[0])), np.nan)
+    fullest = peak_memory(workload, plans, np.zeros(1, np.int64), of_stages)[:, 0]
+    tensors, activations, logits, unsharded = of_stages
+    most = int(np.argmax(tensors))
+    memory = np.repeat(fullest[:, None], len(tensors), axis=1)  # buffers and reserve are the same on each stage
+    memory[STATE_BYTES] = tensors - activations - unsharded
+    memory[ACTIVATION_BYTES] = activations - logits
+    memory[LOGITS_BYTES] = logits
+    memory[COMMUNICATION_BYTES] += unsharded - unsharded[most]
+    memory[ALLOCATOR_BYTES] *= memory[ALLOCATED].sum(axis=0) / fullest[ALLOCATED].sum()
+    memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
+    return memory

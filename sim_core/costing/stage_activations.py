@@ -1,25 +1,86 @@
-"""Activations in flight on each stage, once for all plans that keep the same: no part of them depends on data parallelism."""
+"""Activations in flight on each stage, once for all plans that keep the same: no part of them depends on data parallelism.
+
+They follow from the order of blocks itself: micro-batches of each chunk between forward and backward. Where weight gradients
+run apart, a micro-batch keeps all its activations until the input gradient, and from there to its weight gradient what that
+needs (Qi et al. 2023, arXiv 2401.10241, appendix G).
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.in_flight import MOMENTS, count_in_flight
 from sim_core.distinct import distinct_rows
-from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, chunks_of, most_blocks, most_cells, most_scratch, virtual_of
+from sim_core.engine.codes import (
+    CHUNK_MASK,
+    CHUNK_SHIFT,
+    INPUT,
+    PART_MASK,
+    PART_SHIFT,
+    WEIGHTS,
+    chunks_of,
+    most_blocks,
+    most_cells,
+    most_scratch,
+    row_of,
+    virtual_of,
+)
 from sim_core.engine.orders import fill_order
 from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT, SPLITS
 from sim_core.jit import inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
+from sim_core.references import reference
 from sim_core.workloads.workload import Arrays
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_WEIGHED: Final = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])
+"""Bytes before and after the input gradient, up to a factor: the moments looked at are the peaks of these five."""
+MOMENTS: Final = len(_WEIGHED)
+
+
+@kernel
+def count_in_flight(order: Ints, schedule: int, pp: int, vpp: int, ga: int, in_flight: Ints) -> int:
+    """Fill `in_flight`, [moments, 2, cells]: micro-batches of each chunk before their input gradient, and between it and their
+    weight gradient, when a stage may keep the most. Returns the number of moments: 1 if backwards are whole."""
+    moments = MOMENTS if SPLITS[schedule] else 1
+    chunks, blocks = chunks_of(schedule, vpp), row_of(schedule, vpp, ga)
+    now = np.zeros((2, chunks), np.int64)
+    most = np.empty(MOMENTS, np.int64)
+    for stage in range(pp):
+        now[:] = 0
+        most[:] = -1
+        whole, waiting = 0, 0
+        for at in range(stage * blocks, (stage + 1) * blocks):
+            code = order[at]
+            if code < 0:
+                continue
+            part = (code >> PART_SHIFT) & PART_MASK
+            chunk = (code >> CHUNK_SHIFT) & CHUNK_MASK
+            if part == WEIGHTS:
+                now[1, chunk] -= 1
+                waiting -= 1
+            else:
+                change = -1 if code & 1 else 1
+                now[0, chunk] += change
+                whole += change
+                if part == INPUT:
+                    now[1, chunk] += 1
+                    waiting += 1
+            for k in range(moments):
+                held = _WEIGHED[k, 0] * whole + _WEIGHED[k, 1] * waiting
+                if held > most[k]:
+                    most[k] = held
+                    for at_chunk in range(chunks):
+                        in_flight[k, 0, stage * chunks + at_chunk] = now[0, at_chunk]
+                        in_flight[k, 1, stage * chunks + at_chunk] = now[1, at_chunk]
+    return moments
+
 
 WHOLE, WITHOUT_CORE, INPUT_ONLY, LOGITS, SAVED = 0, 1, 2, 3, 4
 """Columns of the activations: all, all but core attention, the input of the layer; logits and loss, which are in all three.
@@ -96,8 +157,9 @@ def _fill(
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     of = np.empty((counts.shape[2], 4))
+    plans, split = reference(plans), reference(split)
     for k in range(len(rows)):
-        plan = plan_at(plans, rows[k])
+        plan = reference(plan_at(plans, rows[k]))
         same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
         if not same or plan.microbatch_group_size != group:
             schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, enough[k], plan.microbatch_group_size
@@ -109,7 +171,8 @@ def _fill(
         for stage in range(pp):
             for chunk in range(chunks):
                 virtual_row = row + virtual_of(placement, stage, chunk, pp)
-                of[chunk, :3] = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                held, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                of[chunk, 0], of[chunk, 1], of[chunk, 2] = held, working, waiting
                 of[chunk, 3] = _logits(split, kept, shape[k], virtual_row)
             of_stage, of_logits = 0.0, 0.0
             if schedule == ONE_F_ONE_B and vpp > 1:

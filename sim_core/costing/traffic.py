@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim_core.costing.parameters import first_stage_dense, first_stage_layers, stage_factor
+from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.planning.columns import Plans
 from sim_core.terms import COLLECTIVES
 from sim_core.workloads.moving import EXPONENTS, N_RULES, rule_scales, times_base

@@ -97,7 +97,9 @@ def placements(ranks: int, stride: int, starts: int, block: int, blocks: int, gp
             k -= 1
         if k > 0 and (found[k - 1, 0], found[k - 1, 1], found[k - 1, 2]) == (nodes, fewest, most):
             continue
-        found[k + 1 : count + 1] = found[k:count].copy()
+        for later in range(count, k, -1):
+            for part in range(3):
+                found[later, part] = found[later - 1, part]
         found[k, 0], found[k, 1], found[k, 2] = nodes, fewest, most
         count += 1
     return found[:count].copy()

@@ -221,5 +221,6 @@ def _fullest(kinds: Ints, dense_layers: int) -> Floats:
                         found[row, by, 0], found[row, by, 1] = of_stage, with_experts
             held += of_stage
         if held == layers * chunks // vpp:
-            most[k] = found
+            for row, by, of in np.ndindex(2, 2, 2):
+                most[k, row, by, of] = found[row, by, of]
     return most

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from sim_core.costing.compute import compute_factor, once_s, rerun_s, rerun_share
-from sim_core.costing.parameters import first_stage_dense, first_stage_layers, stage_factor
+from sim_core.costing.case import compute_factor, once_s, rerun_s, rerun_share
+from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.hardware.table import HardwareColumns, device_at
 from sim_core.jit import kernel
 from sim_core.metrics import (

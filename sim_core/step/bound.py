@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sim_core.engine.codes import chunks_of, rounds_of
 from sim_core.engine.program import DOWN, KINDS, LONGER, PAIR, READY, SENT, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.jit import inner_kernel
 from sim_core.planning.columns import Plan
 
 Floats = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ def bound_pipeline(plan: Plan, program: Program, times: Times) -> None:
             times.later_s[cell] = 0.0
 
 
-@inlined_kernel
+@inner_kernel
 def _beside_own(program: Program, cell: int) -> float:
     """The least part of a cell's last backward beside which gradients are reduced: that in which its own are ready."""
     return float(min(program.beside_s[READY, cell] / program.beside_s[KINDS + SENT, cell], 1.0))

@@ -10,15 +10,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.costing.buckets import default_bucket_bytes
 from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shares_nics
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD
-from sim_core.costing.parameters import ends_held, expert_replicas, stage_factor
+from sim_core.costing.memory import default_bucket_bytes, ends_held, expert_replicas, stage_factor
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.models.precision import GATHERED
 from sim_core.planning.split import count_layers
@@ -80,7 +79,7 @@ def width_scale(case: Case) -> float:
     return width / case.arrays.gradient_width if width > 0 else 1.0
 
 
-@inlined_kernel
+@inner_kernel
 def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     """Fill the row of `buckets` for the step pieces of `role` of the virtual stage in `row` of the split.
 
@@ -120,7 +119,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
     buckets.costed[size] = True
 
 
-@inlined_kernel
+@inner_kernel
 def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tuple[float, float]:
     """Seconds of one bucket, once a step, and those of the NICs. Sharded gradients are scattered in every micro-batch, sharded
     parameters gathered for every layer (step/sharding.py); what is left is to sum the parts of all replicas."""
@@ -138,13 +137,13 @@ def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tupl
     return seconds + more_s, of_nics + more_of_nics
 
 
-@inlined_kernel
+@inner_kernel
 def _both_s(case: Case, kind: int, group: int, size: float) -> tuple[float, float]:
     seconds = collective_of(case, kind, group, size)
     return seconds, nic_of(case, kind, group, size, seconds) if shares_nics(case) else 0.0
 
 
-@inlined_kernel
+@inner_kernel
 def cost_gradients(case: Case, virtual: int, buckets: Buckets) -> tuple[float, float, float]:
     """Number of buckets of a virtual stage's gradients, seconds of all of them, and seconds for which they need the NICs."""
     arrays, row = case.arrays, case.first + virtual
@@ -279,7 +278,7 @@ def _exchange_s(case: Case, row: int) -> float:
     return send_s(sent * width_scale(case), plan.all_gpus > case.device.gpus_per_node, case.device.links)
 
 
-@inlined_kernel
+@inner_kernel
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
     part, longer_s = times.shared[cell], program.beside_s[KINDS + LONGER, cell]
@@ -287,7 +286,7 @@ def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
     return part * longer_s, part * max(longer_s, behind_s)
 
 
-@inlined_kernel
+@inner_kernel
 def _all_sent(case: Case, low: Lowered, stage: int, stage_s: float, stream_s: float, free_s: float) -> float:
     """When a stage has reduced its gradients, of `stage_s` alone: at the end of their stream, slowed by what hides behind
     compute, and not before its NICs have sent all that they carry."""
@@ -297,7 +296,7 @@ def _all_sent(case: Case, low: Lowered, stage: int, stage_s: float, stream_s: fl
     return float(max(reduced_s, low.carried_s[stage]))
 
 
-@inlined_kernel
+@inner_kernel
 def reduce_gradients(
     case: Case, low: Lowered, program: Program, times: Times, buckets: Buckets, reduced_s: Floats, out: Floats
 ) -> float:

@@ -27,7 +27,7 @@ from sim_core.costing.groups import N_GROUPS
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Program
 from sim_core.engine.schedules import PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import BACKWARD_S, FORWARD_S, LAUNCH_S, RECOMPUTE_S
 from sim_core.planning.columns import BLOCK, FILE, NONE
 from sim_core.planning.placement import crosses_nodes
@@ -82,7 +82,7 @@ def allocate_lowered(arrays: Arrays, stages: int, cells: int) -> Lowered:
     )
 
 
-@inlined_kernel
+@inner_kernel
 def lower(case: Case, low: Lowered, program: Program) -> None:
     """Fill `low`, and the durations and messages of `program`; the schedule fills its order."""
     _cost_sends(case, low, program)
@@ -91,7 +91,7 @@ def lower(case: Case, low: Lowered, program: Program) -> None:
         _fill_parts(case, chunks_of(case.plan.schedule, case.plan.vpp), low, program)
 
 
-@inlined_kernel
+@inner_kernel
 def slowness(case: Case, stage: int) -> float:
     """Part of its compute by which a stage is slower: a straggler, jitter."""
     plan = case.plan
@@ -99,7 +99,7 @@ def slowness(case: Case, stage: int) -> float:
     return float((plan.straggler_factor if stage == plan.straggler_stage else 1.0) * jitter - 1)
 
 
-@inlined_kernel
+@inner_kernel
 def _cost_sends(case: Case, low: Lowered, program: Program) -> None:
     """Cost of the message into each stage, from the previous and the next stage; the last stage also sends to the first."""
     pp, all_gpus, gpus_per_node = case.plan.pp, case.plan.all_gpus, case.device.gpus_per_node
@@ -125,7 +125,7 @@ def _cost_sends(case: Case, low: Lowered, program: Program) -> None:
         program.message_s[UP, stage] = cost
 
 
-@inlined_kernel
+@inner_kernel
 def _fill_blocks(case: Case, low: Lowered, program: Program) -> None:
     """Durations of the blocks of each virtual stage, from its layers; and the passes of all stages."""
     plan, key, how = case.plan, case.block, case.plan.checkpointing

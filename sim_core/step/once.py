@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
-from sim_core.costing.case import Case, collective_of, shard_ranks
-from sim_core.costing.compute import once_s
+from sim_core.costing.case import Case, collective_of, once_s, shard_ranks
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
-from sim_core.costing.parameters import stage_factor
+from sim_core.costing.memory import stage_factor
 from sim_core.engine.codes import chunks_of, following_cell, virtual_of
 from sim_core.engine.program import DOWN, STREAMS, Program, Times, message_into
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, LOOPED_BFS, PLACEMENT, V
-from sim_core.jit import inlined_kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL, OPTIMIZER
 from sim_core.planning.columns import Plan
 from sim_core.planning.split import ends_of_stage
@@ -70,7 +69,7 @@ def allocate_once(arrays: Arrays, sizes: int, stages: int) -> Once:
     )
 
 
-@inlined_kernel
+@inner_kernel
 def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Buckets, once: Once, out: Floats) -> None:
     """Gates of the first forwards if the parameter gather overlaps with them; else its seconds after the optimizer.
 
@@ -114,7 +113,7 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
             out[DP_EXPOSED] += gathered_s / pp
 
 
-@inlined_kernel
+@inner_kernel
 def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, out: Floats) -> None:
     """Add to `after_s` what compute takes longer while parameters are gathered behind it: not while stages wait for them.
 
@@ -138,7 +137,7 @@ def slow_beside_gather(case: Case, program: Program, times: Times, once: Once, o
         out[DP_EXPOSED] += slower_s / plan.pp
 
 
-@inlined_kernel
+@inner_kernel
 def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None:
     """Fill `waited_s`. Without waiting, the first micro-batch goes from one virtual stage to the next; where these are
     interleaved, a stage runs a group of micro-batches in one of its chunks before it comes to the next."""
@@ -163,7 +162,7 @@ def _fill_waited(plan: Plan, program: Program, times: Times, once: Once) -> None
                 now_s += program.message_s[DOWN, link] if link >= 0 else 0.0
 
 
-@inlined_kernel
+@inner_kernel
 def slowest_after_s(plan: Plan, once: Once) -> float:
     """`after_s` of the slowest stage."""
     slowest_s = 0.0
@@ -172,7 +171,7 @@ def slowest_after_s(plan: Plan, once: Once) -> float:
     return slowest_s
 
 
-@inlined_kernel
+@inner_kernel
 def work_after(case: Case, once: Once, out: Floats) -> None:
     """Fill `after_s` with once-per-step collectives and the optimizer of each stage."""
     pp, first, size_of = case.plan.pp, case.first_stage, case.split.stage_size
@@ -202,7 +201,7 @@ def work_after(case: Case, once: Once, out: Floats) -> None:
             out[total + EXPOSED] += seconds / pp
 
 
-@inlined_kernel
+@inner_kernel
 def _cost(case: Case, row: int, once: Once) -> None:
     """Fill the row of `once` for the stage with stage row `row` in the split."""
     plan, arrays, step = case.plan, case.arrays, case.arrays.step

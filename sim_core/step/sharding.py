@@ -17,7 +17,7 @@ from sim_core.costing.case import Case, collective_of, nic_of, shard_ranks, shar
 from sim_core.costing.fabric import shared_s
 from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.program import DOWN, UP, Program
-from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMPUTE_S
 from sim_core.models.precision import GATHERED
 from sim_core.planning.columns import BLOCK, FILE, NONE
@@ -106,7 +106,7 @@ def backward_s(layers: Layers, count: int, ahead: int, waits: bool) -> float:
     return max(free_s, stream_s)
 
 
-@inlined_kernel
+@inner_kernel
 def shard_blocks(case: Case, low: Lowered, program: Program, layers: Layers, out: Floats) -> None:
     """Add to the blocks of `program` what they wait for gathers and scatters, and what these slow the compute beside them."""
     low.longer.layers_s[:] = 0.0

@@ -32,7 +32,7 @@ from sim_core.engine.program import (
     Program,
 )
 from sim_core.engine.schedules import DEEPSPEED, LOOP, PAIRS, PLACEMENT, SPLITS
-from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
+from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import CP_TOTAL, DP_TOTAL, EP_TOTAL, PP_TOTAL, TP_TOTAL
 from sim_core.planning.columns import Plan
 from sim_core.step.gradients import Buckets, cost_gradients
@@ -54,7 +54,7 @@ def in_background(plan: Plan) -> bool:
     return bool((plan.overlap_pp == 1 or SPLITS[plan.schedule]) and plan.schedule != DEEPSPEED)
 
 
-@inlined_kernel
+@inner_kernel
 def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
     """The link that the message of a block leaves by: k is between stages k and k + 1 (the last: to the first); -1: none."""
     placement, pp = PLACEMENT[plan.schedule], plan.pp
@@ -66,14 +66,14 @@ def link_of(plan: Plan, way: int, stage: int, chunk: int) -> int:
     return -1 if there < 0 or there == stage else min(stage, there)
 
 
-@inlined_kernel
+@inner_kernel
 def sends_of(low: Lowered, plan: Plan, way: int, stage: int, chunk: int) -> float:
     """Seconds of NICs for the message that a block sends on."""
     link = link_of(plan, way, stage, chunk)
     return float(low.send_nic_s[link]) if link >= 0 else 0.0
 
 
-@inlined_kernel
+@inner_kernel
 def count_carried(case: Case, low: Lowered) -> None:
     """What the NICs of each stage carry in the pipeline: messages of its blocks, and those that they send on."""
     plan = case.plan
@@ -87,7 +87,7 @@ def count_carried(case: Case, low: Lowered) -> None:
         low.carried_s[stage] = carried_s * rounds
 
 
-@inlined_kernel
+@inner_kernel
 def share_sends(case: Case, low: Lowered, program: Program) -> None:
     """Lengthen pipeline messages beside blocks, one beside each block that sends, and pairs; say how much longer blocks are."""
     plan = case.plan
@@ -146,7 +146,7 @@ def owner_of(plan: Plan, groups: Groups, row: int) -> int:
     return PP_TOTAL if PAIRS[plan.schedule] else DP_TOTAL
 
 
-@inlined_kernel
+@inner_kernel
 def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int, rate: float) -> None:
     """Fill the rows of a direction in `beside_s`, for a stage whose stream needs the NICs for the part `rate` of its time.
 
@@ -176,7 +176,7 @@ def fill_beside(plan: Plan, low: Lowered, program: Program, way: int, stage: int
         beside_s[KINDS * way + SENT, cell] = gone_s
 
 
-@inlined_kernel
+@inner_kernel
 def cost_last_backwards(case: Case, low: Lowered, program: Program, buckets: Buckets) -> None:
     """Fill what `beside_s` says of backwards and gradients. Of n buckets n - 1 are ready before the backward ends."""
     plan, beside_s = case.plan, program.beside_s

@@ -24,7 +24,7 @@ from sim_core.engine.program import (
     sender_of,
 )
 from sim_core.engine.schedules import PAIRS, PLACEMENT
-from sim_core.jit import inlined_kernel, inner_kernel
+from sim_core.jit import inner_kernel
 from sim_core.metrics import (
     BUBBLE,
     DP_EXPOSED,
@@ -76,7 +76,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
     )
 
 
-@inlined_kernel
+@inner_kernel
 def begin_step(case: Case, scratch: Scratch) -> None:
     """What comes before the pipeline of a step: fills the program, clears the sums of the metrics and begins them."""
     program, low, out = scratch.program, scratch.low, scratch.sums
@@ -90,7 +90,7 @@ def begin_step(case: Case, scratch: Scratch) -> None:
     cost_last_backwards(case, low, program, scratch.buckets)
 
 
-@inlined_kernel
+@inner_kernel
 def finish_step(case: Case, order: Codes, scratch: Scratch) -> None:
     """What follows the pipeline: adds to the sums of the metrics."""
     plan, program, times, low, out = case.plan, scratch.program, scratch.times, scratch.low, scratch.sums

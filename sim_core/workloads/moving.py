@@ -1,8 +1,8 @@
 """The rule table: how a quantity that was recorded under one plan changes under another (docs/moving.md).
 
 A recorded quantity is multiplied by (micro_batch/base)^a * (tp/base)^b * (ep/base)^c * (sequence/base)^d * (experts/base)^e.
-Quantities of the model's weights also depend on what the stage holds (costing/parameters.py), compute of a trace's layers on
-what launching takes (costing/launching.py). Everything else that a plan changes (group sizes, placement, layers of a stage,
+Quantities of the model's weights also depend on what the stage holds (costing/memory.py), compute of a trace's layers on
+what launching takes (costing/recorded.py). Everything else that a plan changes (group sizes, placement, layers of a stage,
 number of micro-batches) follows from the plan, not from a rule.
 """
 

@@ -144,7 +144,7 @@ def no_work(n: int) -> Pieces:
 
 
 class Shares(NamedTuple):
-    """How the parameters of the recorded rank divide, as parts of 1 (costing/parameters.py)."""
+    """How the parameters of the recorded rank divide, as parts of 1 (costing/memory.py)."""
 
     ends: float = 0.0  # of its dense ones: what the first or the last stage holds besides layers, of which a rank has 1/tp
     head: float = 0.0  # the same of a stage that is both, beyond that
@@ -192,7 +192,7 @@ class RecordedMessages(NamedTuple):
 
 
 class RecordedLayer(NamedTuple):
-    """What is known of a recorded layer's sizes: what its kernels take is costed by these (costing/launching.py)."""
+    """What is known of a recorded layer's sizes: what its kernels take is costed by these (costing/recorded.py)."""
 
     hidden: int
     parameters: float  # dense ones of a rank
@@ -233,7 +233,7 @@ class Modelled:
     """What costs a workload without recorded times: a model whose units are those of the workload, and a stack.
 
     `at_base`: of a recorded file, the model's seconds of each unit at the recorded plan on the device of the recording,
-    forward and backward; what was recorded moves by the ratio to these (costing/ratios.py).
+    forward and backward; what was recorded moves by the ratio to these (costing/calibration.py).
     """
 
     model: Model

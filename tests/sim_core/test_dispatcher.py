@@ -20,9 +20,8 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
-from sim_core.costing.collectives import all_to_all_s, dispatch_s
-from sim_core.costing.routing import Routing, reached, routing_of
-from sim_core.costing.two_stages import two_stage_s
+from sim_core.costing.collectives import all_to_all_s, dispatch_s, two_stage_s
+from sim_core.costing.fabric import Routing, reached, routing_of
 from sim_core.hardware.table import Links, device_at
 from sim_core.planning.placement import Placement
 from tests.conftest import make_plans

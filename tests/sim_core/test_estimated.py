@@ -9,7 +9,7 @@ import pytest
 
 from sim_core import Workload, hardware_table, memory_basis, parse_model, plans, read_hardware, read_stack, simulate
 from sim_core import workload_from_model as from_model
-from sim_core.costing.estimated import Estimate, estimate_of, estimated_bytes
+from sim_core.costing.peak import Estimate, estimate_of, estimated_bytes
 from sweep.preparation import prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES

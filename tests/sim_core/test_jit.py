@@ -11,7 +11,7 @@ import threading
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pytest
 
 import sim_core.jit as jit
 from sim_core import batch, simulator, source_hash, source_hashes
+from sim_core.references import reference
 from sim_core.sources import ROOT, Symbol, function_hashes, read_modules, symbols_of
 
 
@@ -96,7 +97,7 @@ def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: py
 
 def test_kernels_lie_in_the_folder_of_what_they_are_made_of() -> None:
     hashes = function_hashes()
-    for kernel in (vars(batch)["_finish"], vars(import_module("sim_core.step.lower"))["lower"]):
+    for kernel in (vars(batch)["_keep"], vars(import_module("sim_core.step.lower"))["lower"]):
         locator = jit.KernelLocator.from_function(getattr(kernel, "py_func", kernel), str(ROOT / "batch.py"))
         assert locator is not None
         own = hashes[f"{kernel.__module__}.{kernel.__name__}"]
@@ -206,6 +207,57 @@ def test_a_kernel_is_compiled_when_it_is_first_called_unless_as_plain_python() -
         raise ZeroDivisionError
     assert halved(3.0) == 1.5
     assert "dispatcher" in vars(halved)
+
+
+class Inside(NamedTuple):
+    values: npt.NDArray[np.float64]
+    factor: float
+
+
+class Whole(NamedTuple):
+    number: int
+    inside: Inside
+    held: Inside
+
+
+@jit.inner_kernel
+def _summed(whole: Whole) -> float:
+    total = float(whole.number)
+    for value in whole.inside.values:
+        total += value * whole.inside.factor * whole.held.factor
+    return total
+
+
+@jit.outer_kernel
+def summed(inside: Inside, number: int) -> float:
+    kept = reference(inside)
+    return _summed(reference(Whole(number, inside, kept))) + _summed(reference(Whole(number, kept, inside)))
+
+
+def test_named_tuples_by_reference_are_those_of_plain_python() -> None:
+    inside = Inside(np.arange(5.0), 0.1)
+    compiled = summed(inside, 3)
+    with jit.in_plain_python():
+        assert compiled == summed(inside, 3)
+
+
+def test_little_work_runs_as_plain_python_until_it_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "kernels_in_use", lambda: False)
+    monkeypatch.setattr(jit, "is_compiled", lambda: False)
+    monkeypatch.setattr(jit, "_Spent", type("Nothing", (), {"seconds": 0.0}))
+
+    def plain(seconds: float) -> bool:
+        with jit.quickest(seconds):
+            return jit._PLAIN.get()
+
+    assert not plain(jit.COMPILE_AFTER_S * 2)
+    assert plain(jit.COMPILE_AFTER_S * 0.6)
+    assert not plain(jit.COMPILE_AFTER_S * 0.6)
+    assert plain(jit.COMPILE_AFTER_S * 0.3)
+    monkeypatch.setattr(jit, "is_compiled", lambda: True)
+    assert not plain(jit.LOAD_AFTER_S)
+    monkeypatch.setattr(jit, "kernels_in_use", lambda: True)
+    assert not plain(0.0)
 
 
 @jit.inner_kernel

@@ -8,7 +8,7 @@ import pytest
 from sim_core import hardware_table, read_hardware
 from sim_core.costing.collectives import collective_s
 from sim_core.costing.groups import group_plans, group_s
-from sim_core.costing.one_node import one_node_factor
+from sim_core.costing.one_collective import one_node_factor
 from sim_core.hardware.table import device_at
 from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, DP, REDUCE_SCATTER, TP

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, sends_in_background, trace, workload_from_model
-from sim_core.costing.in_flight import MOMENTS, count_in_flight
+from sim_core.costing.stage_activations import MOMENTS, count_in_flight
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, chunks_of, most_scratch, rounds_of, row_of
 from sim_core.engine.orders import fill_order
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Shape

@@ -9,8 +9,7 @@ import pytest
 
 from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, shape_of
 from sim_core import plans as plans_of
-from sim_core.costing.in_flight import count_in_flight
-from sim_core.costing.stage_activations import micro_batches_to_fill
+from sim_core.costing.stage_activations import count_in_flight, micro_batches_to_fill
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
 from sim_core.engine.orders import fill_order
 from sim_core.engine.schedules import DEEPSPEED, GPIPE, ONE_F_ONE_B
