@@ -31,7 +31,7 @@ dist: $(READY)  ## a wheel under dist/, to be installed elsewhere
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 
 test: $(READY)  ## all tests except the long ones
-	$(BIN)/sweep simulate examples/workloads/gpt7b_tp4_dp128.simai.txt >/dev/null # compile once, not in every worker
+	$(BIN)/sweep run examples/fidelity.yaml --quiet --fresh --out .pytest_cache/compiled # compile once, not in every worker
 	$(BIN)/pytest $(PARALLEL) -m "not long"
 
 coverage: $(READY)  ## kernels as plain Python, and the part of the lines that quick tests reach (fails below a floor)

@@ -7,6 +7,9 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 from typing import Annotated, Any, Final
 
 import typer
@@ -67,10 +70,17 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from sim_core import source_hash
-
-        sys.stdout.write(f"{version('training-plan-sweep')}, model {source_hash()}\n")
+        sys.stdout.write(f"{version('training-plan-sweep')}, model {_model_version()}\n")
         raise typer.Exit
+
+
+def _model_version() -> str:
+    """`sim_core.source_hash()` without importing the package, which takes longer than the rest of the command."""
+    package = find_spec("sim_core")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("sim_core")
+    hash_of_sources: str = run_path(str(Path(package.origin).parent / "sources.py"))["source_hash"]()
+    return hash_of_sources
 
 
 @app.callback()

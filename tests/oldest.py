@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-_NEEDS = re.compile(r"([A-Za-z0-9._-]+)(?:\[[a-z0-9,]+\])?>=([0-9.]+)\Z")
+_NEEDS = re.compile(r"([A-Za-z0-9._-]+)(?:\[[a-z0-9,]+\])?>=([0-9.]+)(?:,<[0-9.]+)?\Z")
 
 
 def lowest(pyproject: Path = PYPROJECT) -> dict[str, str]:
@@ -21,7 +21,7 @@ def lowest(pyproject: Path = PYPROJECT) -> dict[str, str]:
     for needed in [*project["dependencies"], *project["optional-dependencies"]["ray"]]:
         match = _NEEDS.match(needed)
         if match is None:
-            raise ValueError(f"{pyproject}: found the dependency {needed!r}, expected NAME>=VERSION")
+            raise ValueError(f"{pyproject}: found the dependency {needed!r}, expected NAME>=VERSION or NAME>=VERSION,<VERSION")
         versions[match[1]] = match[2]
     return versions
 

@@ -98,7 +98,8 @@ def test_an_upward_import_in_any_module_of_sweep_breaks_a_contract(copy: Path) -
     planted = []
     for path in sorted((copy / "sweep").rglob("*.py")):
         name = ".".join(path.relative_to(copy).with_suffix("").parts)
-        if path.name not in ("__init__.py", "__main__.py", "cli.py"):
+        is_script = path.parent.name == "data"  # for another machine, no module
+        if path.name not in ("__init__.py", "__main__.py", "cli.py") and not is_script:
             with path.open("a", encoding="utf-8") as file:
                 file.write("\nimport sweep.cli\n")
             planted.append(name)

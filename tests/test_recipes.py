@@ -146,6 +146,9 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     copy.replace(orders, "kind in (ALTERNATING, FORWARDS_FIRST)", "kind in (ALTERNATING, FORWARDS_FIRST, EAGER)")
     copy.replace(orders, "    BOTH_WAYS,\n    FORWARDS", "    BOTH_WAYS,\n    EAGER,\n    FORWARDS")
     shutil.copy(ROOT / "tests" / "sim_core" / "test_schedules.py", copy.folder)
+    (copy.folder / "tests").mkdir()
+    for name in ("__init__.py", "pipelines.py"):
+        shutil.copy(ROOT / "tests" / name, copy.folder / "tests")
     closed_form = "test_schedules.py::test_the_closed_form_of_every_row[1f1b-eager]"
     assert "1 passed" in copy.run("-m", "pytest", "-p", "no:cacheprovider", "--noconftest", closed_form)
     told = copy.run("-c", PIPELINE.format(path=str(GPT7B))).splitlines()

@@ -141,7 +141,7 @@ def a_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         ("inner_code.py", "self._finalized = True", "self._finalized = False", True),  # in how it is compiled
         ("planning/columns.py", "    tp: int", "    tp: float", True),  # a field of an argument
         ("engine/codes.py", "import numpy as np\n", "import numpy as np\n\nnp.seterr()\n", True),  # a statement of a module
-        ("models/flops.py", "def ", "def other_", False),
+        ("models/reading.py", "def ", "def other_", False),
         ("hardware/presets/H100-SXM.yaml", ":", ": ", False),
     ],
 )

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim_core import SpecError
-from sweep import patience
-from sweep.folder import Folder, StoreUnavailable, advice, folder_at, patiently
+from sweep.folder import PAUSES_S, Folder, StoreUnavailable, advice, folder_at, patiently
 from sweep.ranking import rank
 from sweep.slice_file import Slice
 from sweep.slices import MOST_LEFT
@@ -165,8 +164,8 @@ def test_patience_ends_and_names_the_last_error() -> None:
 
     with pytest.raises(StoreUnavailable, match=r"NETWORK_CONNECTION .*; check the address"):
         patiently(fails, pauses.append)
-    assert len(tries) == len(pauses) + 1 == len(patience.PAUSES_S) + 1
-    assert all(0.5 * most <= pause <= most for pause, most in zip(pauses, patience.PAUSES_S, strict=True))
+    assert len(tries) == len(pauses) + 1 == len(PAUSES_S) + 1
+    assert all(0.5 * most <= pause <= most for pause, most in zip(pauses, PAUSES_S, strict=True))
     assert advice("AWS Error SLOW_DOWN during PutObject") == ""
 
 
