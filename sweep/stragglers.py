@@ -93,7 +93,10 @@ def _none_beyond(given: Stragglers, gpus: Floats, times: Floats) -> Floats:
         plain, slow = ((more < -ROUNDING).astype(np.float64) for more in (plain, slow))
     beyond = (1 - given.slow_share) * plain + given.slow_share * slow
     with np.errstate(divide="ignore"):
-        return np.asarray(gpus * np.log1p(-np.minimum(beyond, 1.0)), np.float64)
+        of_one = np.log1p(-np.minimum(beyond, 1.0))
+    return np.multiply(
+        gpus, of_one, out=np.zeros_like(of_one), where=gpus > 0
+    )  # none of no GPUs: certain, also where of_one is -inf
 
 
 class _Stage(NamedTuple):
