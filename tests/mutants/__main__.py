@@ -2,7 +2,7 @@
 
     python -m tests.mutants                          300 places of the rooms that compute and choose (ROOMS)
     python -m tests.mutants --sample 40 --seed 3     40 others
-    python -m tests.mutants sim_core sweep --all     every place of all sources that the executors import
+    python -m tests.mutants sim_core sweep --all     every place of sim_core, the executors, the ranking and what they import
     python -m tests.mutants sim_core/engine          300 places of the files whose path holds the text
     python -m tests.mutants --again REPORT           the survivors of an earlier run, after a test was added
 
@@ -71,11 +71,11 @@ class Verdict:
 
 
 def files() -> list[str]:
-    """Sources of sim_core and of what the executors of sweep import, found by their imports."""
+    """Sources of sim_core, and of sweep the executors, the ranking and all that these import."""
     graph = grimp.build_graph("sim_core", "sweep", cache_dir=None)
-    executors = {name for name in graph.modules if name.startswith("sweep.executors")}
-    executing = executors.union(*(graph.find_upstream_modules(name) for name in executors))
-    names = {name for name in graph.modules if name.split(".")[0] == "sim_core"} | executing
+    roots = {name for name in graph.modules if name.startswith("sweep.executors")} | {"sweep.ranking"}
+    answering = roots.union(*(graph.find_upstream_modules(name) for name in roots))
+    names = {name for name in graph.modules if name.split(".")[0] == "sim_core"} | answering
     paths = (ROOT / name.replace(".", "/") for name in names)
     found = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths)
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
