@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-NOT_COPIED = (".*", "__pycache__", "*.egg-info", "results", "build", "dist")
+NOT_COPIED = (".*", "__pycache__", "*.egg-info", "build", "dist")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Copy:
     @classmethod
     def make(cls, root: Path) -> Copy:
         """Copy the checkout to `root`, which must not exist."""
-        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        shutil.copytree(ROOT, root, ignore=_left_out)
         # code compiled from other sources must never answer: checked by content, not by time and size
         compile_all = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "sim_core", "sweep"]
         subprocess.run([sys.executable, *compile_all], cwd=root, check=True)
@@ -77,3 +77,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """What is not copied of a folder: some names anywhere, results of our own at the top (tests keep some, too)."""
+    of_root = {"results"} if Path(folder) == ROOT else set[str]()
+    return shutil.ignore_patterns(*NOT_COPIED)(folder, names) | of_root
