@@ -125,10 +125,8 @@ COMPILE_AFTER_S: Final = 10.0
 """Seconds of plain Python, in all, after which a process loads kernels from the cache, or compiles them first."""
 
 
-class _Spent:
-    """What this process has spent on kernels as plain Python."""
-
-    seconds = 0.0
+_SPENT_S: Final = ContextVar("spent_s", default=0.0)
+"""What was spent on kernels as plain Python."""
 
 
 @contextmanager
@@ -138,10 +136,10 @@ def quickest(seconds: float) -> Iterator[None]:
     A process that has loaded kernels stays with them; one that asks for a little, time and again, loads them in the end.
     """
     enough_s = LOAD_AFTER_S if is_compiled() else COMPILE_AFTER_S
-    if kernels_in_use() or _PLAIN.get() or _Spent.seconds + seconds > enough_s:
+    if kernels_in_use() or _PLAIN.get() or _SPENT_S.get() + seconds > enough_s:
         yield
         return
-    _Spent.seconds += seconds
+    _SPENT_S.set(_SPENT_S.get() + seconds)
     with in_plain_python():
         yield
 

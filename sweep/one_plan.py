@@ -66,7 +66,7 @@ def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
     space, workload = prepared.sweep.space, prepared.sweep.workload
     plans = to_plans(space.decode(np.array([number], np.int64)), space)
     if not is_compiled() and plain_python_s(workload, plans) > COMPILE_AFTER_S:
-        sys.stderr.write("Compiling the engine: once per version, about a minute\n")
+        sys.stderr.write("Compiling the engine: once per version, about half a minute\n")
     batch = evaluate(prepared.sweep, np.array([number], np.int64))
     rows = pa.Table.from_batches([batch]).to_pylist()
     return dict(rows[0])

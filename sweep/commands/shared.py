@@ -155,7 +155,7 @@ def introduce(spec: SweepSpec, prepared: Prepared, console: Console) -> None:
 def say_if_compiling(console: Console, what: str = STEP) -> None:
     """Print that the engine will be compiled, if it will be."""
     if not is_compiled(what):
-        console.print(f"Compiling the engine: once per version, about a minute; cached in {cache_dir()}")
+        console.print(f"Compiling the engine: once per version, about half a minute; cached in {cache_dir()}")
 
 
 def make_ready(prepared: Prepared, console: Console, what: str = STEP) -> None:

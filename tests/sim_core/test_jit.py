@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import threading
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
@@ -244,7 +245,7 @@ def test_named_tuples_by_reference_are_those_of_plain_python() -> None:
 def test_little_work_runs_as_plain_python_until_it_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "kernels_in_use", lambda: False)
     monkeypatch.setattr(jit, "is_compiled", lambda: False)
-    monkeypatch.setattr(jit, "_Spent", type("Nothing", (), {"seconds": 0.0}))
+    monkeypatch.setattr(jit, "_SPENT_S", ContextVar("spent_s", default=0.0))
 
     def plain(seconds: float) -> bool:
         with jit.quickest(seconds):
