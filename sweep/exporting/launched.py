@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from sim_core import Model, SpecError, shape_of
+from sim_core import PLAN_DEFAULTS, Model, SpecError, shape_of
 from sweep.one_plan import fields_of, plans_of, row_of
 from sweep.preparation import Prepared
 from sweep.spec import Value
@@ -37,6 +38,14 @@ class Launched:
     def number_of(self, field: str) -> int:
         """A field that is a whole number."""
         return int(self.fields[field])
+
+    def besides(self, named: Set[str]) -> list[str]:
+        """Fields with another value than the default that a format does not name: no choice of a plan is dropped in silence."""
+        return [
+            f"{name} {value}"
+            for name, value in self.fields.items()
+            if name not in named and name in PLAN_DEFAULTS and value != PLAN_DEFAULTS[name]
+        ]
 
 
 def launched(prepared: Prepared, number: int) -> Launched:

@@ -26,6 +26,13 @@ _RECIPES: Final[dict[str, Values]] = {
 _STRATEGIES: Final = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
 _DISPATCHERS: Final = ("alltoall", "flex")
 _GRADIENT_BYTES: Final = 4
+_NAMED: Final = {
+    "schedule", "layer_split", "checkpointing", "precision", "dispatcher", "bucket_bytes", "sequence", "cp",
+    "cp_comm_type", "cp_a2a_size", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers",
+    "microbatch_group_size", "overlap_tp", "overlap_ep", "overlap_shared_experts", "overlap_grad", "overlap_param",
+    "gradient_precision", "straggler_factor", "straggler_stage",
+}  # fmt: skip
+"""Fields with a flag, or with a comment where they have none."""
 NULL_TOKENIZER_ADDS: Final = 1
 """Megatron's NullTokenizer adds a token for the end of a document."""
 
@@ -150,11 +157,9 @@ def not_said(plan: Launched) -> list[str]:
     missing = ["its sizes, which the workload file does not hold (workload.model adds them)"]
     if plan.model is not None:
         missing = without_flag(plan.model)
+    straggler = fields["straggler_factor"]
     told = {
-        f"device_speed {fields['device_speed']}": fields["device_speed"] != 1.0,
-        f"straggler_factor {fields['straggler_factor']} on stage {fields['straggler_stage']}": fields["straggler_factor"]
-        != 1.0,
-        "post_validation": bool(fields["post_validation"]),
+        f"straggler_factor {straggler} on stage {fields['straggler_stage']}": straggler != 1.0,
         f"dp_shard {fields['dp_shard']}: replicas of sharded groups": (
             plan.sharding in _STRATEGIES and 0 < plan.number_of("dp_shard") < plan.number_of("dp") * plan.number_of("cp")
         ),
@@ -162,9 +167,8 @@ def not_said(plan: Launched) -> list[str]:
         "reshard_after_forward: false": plan.sharding == "parameters" and not fields["reshard_after_forward"],
         f"stack {plan.stack}: not Megatron-LM": bool(plan.stack) and not plan.stack.startswith(("megatron", "nemo")),
         "checkpointing: file": fields["checkpointing"] == "file",
-        "fidelity: simai": fields["fidelity"] == "simai",
     }
-    lines = [f"model: {what}" for what in missing] + [what for what, there in told.items() if there]
+    lines = [f"model: {what}" for what in missing] + [what for what, there in told.items() if there] + plan.besides(_NAMED)
     return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
 
 

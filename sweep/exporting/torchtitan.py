@@ -16,6 +16,11 @@ _SCHEDULES: Final = {
     "zb-v": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
+_NAMED: Final = {
+    "schedule", "layer_split", "checkpointing", "precision", "dispatcher", "bucket_bytes", "overlap_tp", "sequence", "cp",
+    "cp_comm_type", "sharding", "dp_shard", "reshard_after_forward", "prefetch_layers",
+}  # fmt: skip
+"""Fields with a key, or with a comment where they have none."""
 Value = int | str | bool
 
 
@@ -108,11 +113,9 @@ def _not_said(plan: Launched) -> list[str]:
         f"dispatcher {fields['dispatcher']}": plan.number_of("ep") > 1 and fields["dispatcher"] != "alltoall",
         f"bucket_bytes {fields['bucket_bytes']}": plan.number_of("bucket_bytes") > 0,
         f"prefetch_layers {fields['prefetch_layers']}": fields["prefetch_layers"] != 1,
-        f"device_speed {fields['device_speed']}": fields["device_speed"] != 1.0,
-        f"straggler_factor {fields['straggler_factor']}": fields["straggler_factor"] != 1.0,
         f"stack {plan.stack}: the step is simulated as that framework runs it": plan.stack not in ("", "torchtitan"),
     }
-    lines = [what for what, there in told.items() if there]
+    lines = [what for what, there in told.items() if there] + plan.besides(_NAMED)
     return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]
 
 

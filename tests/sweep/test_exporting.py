@@ -186,6 +186,16 @@ def test_what_has_no_flag_is_said() -> None:
     assert "# Without a flag: straggler_factor 1.1 on stage 0" in text
 
 
+def test_no_choice_of_a_plan_is_dropped_in_silence() -> None:
+    """Each field with another value than its default changes the file, or is told in a comment."""
+    chosen = {"gradient_precision": "bf16", "post_validation": True, "overlap_grad": False, "overlap_param": False}
+    base = {**SPEC, "workload": {"sequence": 8192, "stack": "torchtitan"}, "axes": {"pp": [4]}}
+    base["fixed"] = {"tp": 2, "all_gpus": 64, "global_batch": 64} | chosen
+    text = torchtitan_text(plan_of(base=base))
+    missing = [f"{name} {value}" for name, value in chosen.items() if f"# Without a key: {name} {value}\n" not in text]
+    assert not missing
+
+
 TITAN_KEYS: dict[str, dict[str, type]] = {  # of v0.2.2
     "parallelism": {
         "data_parallel_replicate_degree": int, "data_parallel_shard_degree": int, "fsdp_reshard_after_forward": str,
