@@ -1,7 +1,5 @@
 """Batches of legal plans in the event engine: tables that they share, memory that they use in turn, LANES steps at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """A lower bound of the step of many plans, for a search that simulates only plans that could be among the best."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """The kernels of a sweep in two halves, so that two processes can compile them at the same time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sim_core.batch import allocate_together, batches, run_rows, tables_of

@@ -1,7 +1,5 @@
 """What one plan looks like on its machine: communication groups on nodes, layers and memory of each stage, work of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Distinct rows of a table: what depends on a few columns is computed once per combination of their values."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -3,8 +3,6 @@
 No key is given twice: the readers of both languages would silently keep the last value. Numbers are what they look like.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Hashable, Mapping, Sequence

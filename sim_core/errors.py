@@ -1,7 +1,5 @@
 """Errors in a user's input; each has a one-line message."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

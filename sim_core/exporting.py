@@ -1,7 +1,5 @@
 """A plan as a SimAI text, for SimAI's own simulators: written only if it reads back to the plan's numbers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final, NamedTuple
 

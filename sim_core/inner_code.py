@@ -3,8 +3,6 @@
 numba would do both for every kernel by itself, and again for each caller that it is linked into: half of the compilation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import llvmlite.binding as llvm

@@ -5,8 +5,6 @@ changes in other files, of functions that a kernel calls. The folder of a kernel
 of all that it names, so that machine code of old sources is never used.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -243,7 +241,7 @@ class KernelLocator:
         return str(self.line)
 
     @classmethod
-    def from_function(cls, function: Callable[..., object], path: str) -> KernelLocator | None:
+    def from_function(cls, function: Callable[..., object], path: str) -> "KernelLocator | None":
         """A locator, or None for a function outside this package, for which numba uses its own locators."""
         if not Path(path).is_relative_to(ROOT):
             return None

@@ -6,8 +6,6 @@ dp * micro_batch * ga, is formed in floating point.
 All are far beyond any job: 65,536 stages, a million layers, 2^24 micro-batches in a step, 2^40 GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The ledger of what a simulation gives of a step: one row per metric and per term of memory, and their places in results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """What numba makes of `references.reference`; imported before the first kernel is compiled."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

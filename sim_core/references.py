@@ -1,7 +1,5 @@
 """Named tuples handed over by reference in compiled code, where numba would copy each of their fields at every call."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 T = TypeVar("T")

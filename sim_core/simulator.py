@@ -1,7 +1,5 @@
 """Simulation of plans: columns of results for many plans, or the events of one plan. Puts the other modules together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 

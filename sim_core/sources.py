@@ -1,7 +1,5 @@
 """The sources of sim_core and their hashes: the version of the model, and that of each kernel."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """How near a simulation of a recording starts: its step at the recorded plan beside the recorded one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

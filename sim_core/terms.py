@@ -1,7 +1,5 @@
 """Words that files, models and the engine share: phases, collectives, groups, sharding; as numbers in columns."""
 
-from __future__ import annotations
-
 from typing import Final, Literal, NamedTuple
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1, 2

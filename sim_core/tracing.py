@@ -1,7 +1,5 @@
 """The events of one plan: its blocks with their times, or a timeline whose seconds add up to the parts of its result."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The only unit conversions: text such as `25 GB/s` or `3.4 us` to SI numbers, and SI numbers to short text."""
 
-from __future__ import annotations
-
 import math
 import re
 

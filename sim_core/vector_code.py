@@ -1,7 +1,5 @@
 """What numba makes of vectors and of the functions in `vectors`; imported before the first kernel is compiled."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any, Final

@@ -5,8 +5,6 @@ is a value of LLVM's vector type, in as many registers as the processor needs (o
 `NUMBA_DISABLE_JIT=1` it is a NumPy array. Every operation rounds as that of plain floats. `vector_code` says it to numba.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

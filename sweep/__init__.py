@@ -3,8 +3,6 @@
 From Python: `sweep.run(spec)` and `sweep.load(path)`, imported when they are used, so that commands start at once.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Entry point of `python -m sweep` and `sweep`: paths and output in any locale, no traceback for Ctrl-C while it imports."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """Sweeps from Python: run one, open its result, hand it to Arrow, pandas, polars or DuckDB."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

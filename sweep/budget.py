@@ -1,7 +1,5 @@
 """The `budget:` section of a spec: what a number of tokens costs in days, GPU-hours, money and energy."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final
 
 import numpy as np

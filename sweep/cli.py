@@ -1,7 +1,5 @@
 """The command line: the list of commands; an input error becomes one line and an exit code."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

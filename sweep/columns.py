@@ -1,7 +1,5 @@
 """Columns of a result: the ledger of measures, one row each; the schema, other names of columns, and what defines a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args

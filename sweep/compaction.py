@@ -1,7 +1,5 @@
 """Few large files from the many small ones of a result: quicker to list, to check and to rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

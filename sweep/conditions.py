@@ -5,8 +5,6 @@ aggregate, nothing random, no function that can build a large value or reach a f
 those it is given, no extensions, and a locked configuration.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

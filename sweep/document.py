@@ -1,7 +1,5 @@
 """Documents and tables of a user as checked data: every error names file, line, key and value; `--set key=value`."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Computed from the columns of a result when it is ranked, so for results of any executor and version.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

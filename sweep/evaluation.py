@@ -1,7 +1,5 @@
 """Positions -> Arrow batch: decode, check, simulate. This is all that a worker runs."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One run of a sweep: find what is missing, execute it, report progress; and the dry run."""
 
-from __future__ import annotations
-
 import errno
 import time
 from collections import Counter, deque

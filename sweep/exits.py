@@ -1,7 +1,5 @@
 """How processes end: exit codes of commands (nightly has its own, in nightly/night.py); a process that ends with its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What is true of all rows of a ranking: from the footers of a result where they tell it, else from the rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ restarts, too; the interval is its higher-order optimum, whose first term, sqrt(
 that of J. Young 1974 (CACM 17, 530).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final
 
 import numpy as np

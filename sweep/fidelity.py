@@ -1,7 +1,5 @@
 """Where two fidelities of one sweep disagree: ratios and ranks of plans simulated in both, and the largest differences."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

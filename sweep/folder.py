@@ -5,8 +5,6 @@ no rename, the finished bytes are one PUT; elsewhere, a temporary file is moved.
 after errors that may pass.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -95,7 +93,7 @@ class Folder:
         head, mark, query = _SECRET.sub("***", self.given).partition("?")
         return f"{head.rstrip('/')}/{self.below}{mark}{query}" if self.below else head + mark + query
 
-    def __truediv__(self, name: str) -> Folder:
+    def __truediv__(self, name: str) -> "Folder":
         return replace(self, below=f"{self.below}/{name}" if self.below else name)
 
     @property

@@ -1,7 +1,5 @@
 """The results below a folder, each in one line, and one of them in detail: what is done, how fast it grows, the best plan."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One plan on its own: prepared and evaluated like a sweep of one row, or exported as a SimAI text."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

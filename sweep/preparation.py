@@ -4,8 +4,6 @@ The provenance beside it holds a fingerprint of the inputs, file by file and num
 what changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import defaultdict
@@ -72,7 +70,7 @@ class Prepared:
     notes: tuple[str, ...]
     provenance: dict[str, Any]
 
-    def without_sample(self) -> Prepared:
+    def without_sample(self) -> "Prepared":
         """The same sweep over every plan of the space, so that positions are plan numbers."""
         space = replace(self.sweep.space, sample=None)
         return replace(self, sweep=replace(self.sweep, space=space))

@@ -1,7 +1,5 @@
 """Query results: a database with the rows of stores as tables, locked against everything else; its errors become one line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -4,8 +4,6 @@ A bound on the first column of the order falls with every batch of files; a file
 beyond the bound is neither checked nor read. Only the columns that a choice needs are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

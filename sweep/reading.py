@@ -3,8 +3,6 @@
 Files without an index in their footer, as earlier versions wrote them, and those of an object store are checked as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

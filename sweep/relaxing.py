@@ -1,7 +1,5 @@
 """What each constraint costs: the best plans if one condition, or the memory of the devices, were no limit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final

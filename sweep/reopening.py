@@ -1,7 +1,5 @@
 """A result opened again: its sweep, prepared from the inputs that are at hand, to simulate more than is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

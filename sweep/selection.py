@@ -3,8 +3,6 @@
 No row but those in question is sorted: the least values of each group bound what the rest is asked about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -7,8 +7,6 @@ many there are by reason, and between which values; it then reads the columns th
 Files of earlier versions have neither.
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 import json
@@ -138,7 +136,7 @@ def is_whole(data: bytes, part: Slice | None, identity: str | None) -> bool:
     return identity is None or provenance.get("sweep") == identity
 
 
-def indexed(tail: bytes) -> Index | None:
+def indexed(tail: bytes) -> "Index | None":
     """The index in the last bytes of a slice's file; None if it has none. Raises ValueError if the footer is damaged, or is
     longer than `tail`."""
     size = footer_size(tail)

@@ -1,7 +1,5 @@
 """Slices as work: the task of simulating one, how an attempt can end, and the queue that sizes, retries and halves them."""
 
-from __future__ import annotations
-
 import sys
 import time
 import traceback

@@ -4,8 +4,6 @@ A plan's number is mixed radix over the axes, the first axis slowest. A sample i
 permutation of all numbers (a Feistel network with cycle walking; Black & Rogaway 2002), so it costs no memory either.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The spec of a sweep: a YAML file, validated as it is read, as an immutable `SweepSpec`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -127,7 +125,7 @@ class SweepSpec(Section):
         return expanded
 
     @model_validator(mode="after")
-    def _consistent(self) -> SweepSpec:
+    def _consistent(self) -> "SweepSpec":
         named = [name for key in self.axes for name in key.split(",")]
         for name in named:
             if name in self.fixed:

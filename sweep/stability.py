@@ -5,8 +5,6 @@ that were hidden come to light. So the plans are simulated again, with each inpu
 beside compute, and draws are interpolated between these.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A first spec for a model or a workload file: axes whose values the model's numbers allow, each with a comment."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, Final

@@ -4,8 +4,6 @@ The name of a slice's file is its range of positions, and its metadata is the pr
 which sweep it belongs to, and any number of runs and workers, with any slice size, can fill one folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import re
 import tempfile

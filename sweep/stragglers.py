@@ -6,8 +6,6 @@ cases, once the last stage and once another, and all others as the slowest of th
 (tp x cp, or ep) is in the median. Between these points the step is taken as linear, and the stages as independent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
@@ -45,7 +43,7 @@ class Stragglers(Section):
     sigma: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
     @model_validator(mode="after")
-    def _say_something(self) -> Stragglers:
+    def _say_something(self) -> "Stragglers":
         if self.slow_share > 0 and self.slowness == 1:
             raise ValueError("slowness: missing (how many times as long the compute of a slow GPU takes, such as 1.1)")
         if self.slowness > 1 and self.slow_share == 0:

@@ -1,7 +1,5 @@
 """The engine made ready for a sweep: loaded from the cache, or compiled, by two processes if there are two cores."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

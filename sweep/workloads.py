@@ -1,7 +1,5 @@
 """The `workload:` section of a spec, a file with facts or a model in numbers, and the workload that it means."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -132,7 +130,7 @@ class WorkloadSpec(Section):
         return stack
 
     @model_validator(mode="after")
-    def _one_source(self) -> WorkloadSpec:
+    def _one_source(self) -> "WorkloadSpec":
         """A file or a model, each with its own keys, or both."""
         if self.path is None and self.model is None:
             raise ValueError("path or model: missing (a workload file, or a model: `sweep model` lists them)")

@@ -4,8 +4,6 @@ A key is everything that the cost of a layer depends on: sizes and placement of 
 overlap switches. It excludes pp, vpp, ga and the schedule, which decide how often a layer runs, and when.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -4,8 +4,6 @@ Its compute under other plans and on other devices is recorded x modelled there 
 text may have the values of the model under the text's own plan: `NAME: model` in `workload.records`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One plan with its hardware and tables: the argument of every kernel of a step; and the seconds of recorded compute in it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

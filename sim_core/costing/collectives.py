@@ -5,8 +5,6 @@ version is named); the bytes that an algorithm moves over a link follow from the
 when, and what is not modelled.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -4,8 +4,6 @@ A leaf is the nodes that meet in one switch, or in one set of rails; a pod, thos
 order of ranks.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from sim_core.hardware.table import Device, Links

@@ -1,7 +1,5 @@
 """Where the communication groups of plans are placed, computed once for all plans with equal groups."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

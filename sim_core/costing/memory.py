@@ -6,8 +6,6 @@ share it (Megatron-LM docs, "Distributed Optimizer", table of memory; Rajbhandar
 workload with other state sets `state_width`. Activations are not included; no input format holds them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

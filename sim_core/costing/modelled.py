@@ -1,7 +1,5 @@
 """The block table of a model in numbers: its operators on a device's kernels, its messages on the plan's groups."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Collectives by themselves: seconds of many sizes, to hold measurements against; and NCCL's measured over modelled ones."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Seconds of the operators of a model's unit, by shape, on the kernels of a device; and how many rest on measured kernels."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -9,8 +9,6 @@ their 34 bytes per token and hidden element, 10 are inputs of norms, attention a
 the weights: each row or column of a matrix keeps 2 bytes per token. So the weights of a layer tell the rest of any MLP.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

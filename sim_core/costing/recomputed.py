@@ -4,8 +4,6 @@ Hardware FLOPs count every forward that runs again, model FLOPs none (PaLM, arXi
 2022, arXiv 2205.05198, appendix A). A flash kernel's own second pass over the scores is part of its backward.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

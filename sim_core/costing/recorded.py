@@ -14,8 +14,6 @@ tokens, until their kernels take longer (recorded jobs, docs/traces.md). Kernels
 products with all dense parameters of the rank, and flash attention, which grows with the square of the sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

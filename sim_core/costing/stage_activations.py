@@ -5,8 +5,6 @@ run apart, a micro-batch keeps all its activations until the input gradient, and
 needs (Qi et al. 2023, arXiv 2401.10241, appendix G).
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bytes that a rank sends in a step of one plan, by group and kind of collective."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor

@@ -5,8 +5,6 @@ apart: the input gradient, which the stage before waits for, or the weight gradi
 optimizer (Qi et al. 2023, arXiv 2401.10241, section 2).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -3,8 +3,6 @@
 A single plan is one used lane. A run adds up what stages wait for; when asked, it also writes down all events of one plan.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

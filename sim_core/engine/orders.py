@@ -21,8 +21,6 @@ goes backward through its first layers, and after its last forward, a block take
 peak.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -10,8 +10,6 @@ and the pipeline message of the block before. A stream sends all the time until 
 and the stream is later. Both follow from when the block begins: the stream may have gone on while the stage was idle.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

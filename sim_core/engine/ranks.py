@@ -4,8 +4,6 @@
 replay measurements. It knows ranks, operations and communications, not models or plans.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 To add a schedule: a row here, its order in `orders.py`, its second opinion in `tests/oracle/` (docs/recipes.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

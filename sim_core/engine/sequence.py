@@ -8,8 +8,6 @@ An end is kept in a slot until the last block that waits for it has read it; the
 events than there is room for is filled piece by piece, between which the lanes run what is there.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

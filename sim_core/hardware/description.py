@@ -1,7 +1,5 @@
 """Device, node and fabric, from a preset, a file, or a mapping; each number with its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -182,7 +180,7 @@ class Hardware(_Model):
         sections = {key: getattr(getattr(self, section), key) for key, (section, _) in KEYS.items()}
         return {key: number.value for key, number in sections.items() if number.source.startswith(NOT_GIVEN)}
 
-    def with_values(self, values: Mapping[str, object]) -> Hardware:
+    def with_values(self, values: Mapping[str, object]) -> "Hardware":
         """A copy with some numbers replaced by short name. Raises SpecError on an unknown name or a bad value."""
         document: dict[str, Any] = {"name": self.name, "surface": self.surface}
         document |= {name: dict(getattr(self, name)) for name in _SECTIONS}

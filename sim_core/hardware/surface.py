@@ -1,7 +1,5 @@
 """Kernels that a user measured on a GPU of their own: seconds by shape, as they stand in a hardware file."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Hardware as columns, for the compiled code."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

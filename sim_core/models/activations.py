@@ -1,7 +1,5 @@
 """Bytes of activations that a unit keeps from forward to backward, by recompute mode, as columns over keys."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Keys`: what the cost of a layer depends on in a plan, as columns; and which keys a model cannot run with."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

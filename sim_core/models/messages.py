@@ -1,7 +1,5 @@
 """Messages of each unit of a model: collectives within its pass, pipeline sends, as columns over keys."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

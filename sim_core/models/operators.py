@@ -1,7 +1,5 @@
 """The operators of each unit of a model: embedding, layer, head with loss, multi-token prediction; as columns over keys."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sim_core.models import traffic

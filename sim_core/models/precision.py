@@ -3,8 +3,6 @@
 Attention, logits and the router stay in 16 bits. Recipes are those of Transformer Engine (--fp8-recipe, --fp4-format).
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model from its name or a local file: preset, description, `config.json`, Megatron-LM arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recompute by module: which operators of a layer run again in the backward, and their FLOPs."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

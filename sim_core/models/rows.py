@@ -1,7 +1,5 @@
 """Collects the operators of a unit as rows, then stacks them into columns."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Stack`: what a training framework makes of a model: its kernels, what it overlaps, what it keeps in memory."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple

@@ -4,8 +4,6 @@ Elements are 2 bytes (bf16 or fp16), masks 1 byte, unless said. A kernel that re
 bytes per element. Where only "count" is given, the source is the kernel's own reads and writes.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 NORM: Final = (4.0, 8.0)

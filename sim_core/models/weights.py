@@ -1,7 +1,5 @@
 """The weights of a model, unit by unit: how many, what a rank has of them, and the FLOPs that a token costs with them."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

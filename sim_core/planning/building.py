@@ -3,8 +3,6 @@
 >>> grid = plans(workload, tp=[1, 2], pp=4, dp=8, checkpointing="block:2")   # two plans
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Parallel plans as columns of equal length, and the words behind coded columns."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

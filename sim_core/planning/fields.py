@@ -4,8 +4,6 @@ To add one, see "An axis of plans" in docs/recipes.md. `make reference` then ren
 docs/axes.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal

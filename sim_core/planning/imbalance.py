@@ -6,8 +6,6 @@ below 0 the exponent s of Zipf's law, the k-th most popular expert getting token
 in random order.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What the cost of a layer depends on in a plan: tables of whole numbers, and the keys of a model that they mean."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

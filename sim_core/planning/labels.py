@@ -1,7 +1,5 @@
 """Values of plans that are texts with numbers in them: the codes of `block:2`, `8,10,10,8`, `zipf:1.0`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """Which plans can run: reason codes, never exceptions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Where the groups of a plan are placed on the nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

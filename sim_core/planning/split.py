@@ -9,8 +9,6 @@ A virtual stage may hold no layer, as in Megatron-Core: `get_num_layers_to_build
 >= 0 after embedding and loss are subtracted, and a pipeline_model_parallel_layout may end in a stage with the loss alone.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

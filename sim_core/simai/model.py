@@ -5,8 +5,6 @@ communication. The model was determined by running the tool (aliyun/SimAI, analy
 in GB/s as GiB/s. We differ where the tool is defective, see docs/fidelity.md.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple

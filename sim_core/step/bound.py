@@ -5,8 +5,6 @@ last input gradient those of the stages before it follow (its tail). The rest of
 as after the engine gives a bound of the whole step. The proof is in docs/search.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

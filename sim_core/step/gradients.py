@@ -3,8 +3,6 @@
 Gradients are on their own stream, and are reduced as they become ready, during the backward, or after it.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The program of a plan for the engine: durations of blocks, costs of messages."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

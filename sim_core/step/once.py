@@ -4,8 +4,6 @@ Order of a step: [parameter gather, if overlapped with the first forwards] pipel
 (gradient norm over all stages) | once-per-step collectives and optimizer | [parameter gather, if not overlapped].
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

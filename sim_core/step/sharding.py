@@ -6,8 +6,6 @@ the forward and again before the backward (Rajbhandari et al. 2019, arXiv 1910.0
 with nothing gathered and ends with its last scatter, as in PyTorch.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ Pipeline messages in the background share them with the messages of the blocks b
 stage gathers, gradients that it reduces.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

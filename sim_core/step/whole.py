@@ -1,7 +1,5 @@
 """A whole step but for its pipeline: what comes before and fills the program, and what follows and adds up the metrics."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The blocks of a plan with their seconds by part: compute, recompute, exposed collectives, gathers of sharded layers."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gradients and parameters of data-parallel ranks, bucket by bucket or layer by layer, behind the blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

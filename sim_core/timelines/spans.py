@@ -1,7 +1,5 @@
 """Spans of a timeline as columns: where, what, when, and which parts of the step their seconds are."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What stages do and wait for between their blocks and after them: messages, other stages, parameters, gradients, optimizer."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

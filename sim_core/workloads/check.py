@@ -1,7 +1,5 @@
 """What is found in a workload beside its numbers: doubtful records, and the model that the records imply."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sim_core.units import short

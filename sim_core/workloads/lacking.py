@@ -6,8 +6,6 @@ AIOB_simAI_workload_generator.py), as its files show them (docs/aicb.md), also w
 reduce-scatter of a column-parallel GEMM, no all-reduce in the backward. Another recording gets the messages of the model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 

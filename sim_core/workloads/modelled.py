@@ -1,7 +1,5 @@
 """A model in numbers as a `Workload`: its units, parameters and messages at tp 1, pp 1, ep 1, one sequence."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sim_core.models.description import EMBEDDING, LAYER, Model

@@ -6,8 +6,6 @@ what launching takes (costing/recorded.py). Everything else that a plan changes 
 number of micro-batches) follows from the plan, not from a rule.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a result is held against: the work of a token by the model's parameters, and records with too much of the compute."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Reads any input file as a `Workload`: recognises its kind, and adds the facts that the user gives."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Summary of a workload under the plan of its recording, for `sweep inspect`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sim_core.terms import COLLECTIVES

@@ -6,8 +6,6 @@ once per step (gradients, parameter gather, optimizer) is in *step pieces*. All 
 recording (`base`); each has the rule (`moving`) that scales it to another plan.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -301,7 +299,7 @@ class Workload:
     moving_notes: tuple[tuple[str, str], ...] = ()  # what is assumed where a plan column differs from the recorded plan
     expert_weights: tuple[float, float] = (0.0, 0.0)  # bytes that a layer's experts read and write, forward and backward
     modelled: Modelled | None = None  # costed from numbers, or a recording moved by them
-    memory_of: Workload | None = None  # the model's, whose state and activations count where this is a recording
+    memory_of: "Workload | None" = None  # the model's, whose state and activations count where this is a recording
     ends_known: bool = True  # whether the embedding's part of the parameters is known
     replicated_known: bool = True  # whether it is known which parameters of a layer tp does not divide
     recorded_fields: Mapping[str, str | bool] = field(default_factory=dict)

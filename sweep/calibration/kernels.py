@@ -1,7 +1,5 @@
 """The kernels that measure_kernels.py measured, made into a hardware file, and how far they are from those of the preset."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Numbers of a network, fitted to measured collectives: one at a time, and only those that the measurements determine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple

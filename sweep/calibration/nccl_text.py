@@ -1,7 +1,5 @@
 """nccl-tests output (text of any version since 2017, or `-J` JSON) as tables: operation, ranks, seconds by size."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

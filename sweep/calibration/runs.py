@@ -1,7 +1,5 @@
 """Measured steps of a user's own runs made into a hardware file: at most three numbers, those that the runs determine."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -52,7 +50,7 @@ class Steps(NamedTuple):
     measured_s: Floats  # [runs]
     group: Ints  # [runs]: runs of one plan share a number and are left out together
 
-    def of(self, rows: npt.NDArray[np.bool_]) -> Steps:
+    def of(self, rows: npt.NDArray[np.bool_]) -> "Steps":
         """Some of the runs."""
         return self._replace(seconds=self.seconds[rows], measured_s=self.measured_s[rows], group=self.group[rows])
 

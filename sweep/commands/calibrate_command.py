@@ -1,7 +1,5 @@
 """`sweep calibrate`: a user's own measurements made into a hardware file, with a report of the fit."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Sequence

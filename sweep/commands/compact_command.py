@@ -1,7 +1,5 @@
 """`sweep compact`: few large files from the many small ones of a result."""
 
-from __future__ import annotations
-
 from sweep.commands.shared import Directory, result_at
 from sweep.compaction import compact
 from sweep.show.terminal import own_console

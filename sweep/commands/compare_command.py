@@ -1,7 +1,5 @@
 """`sweep compare`: what changed between two results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from enum import StrEnum

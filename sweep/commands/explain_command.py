@@ -1,7 +1,5 @@
 """`sweep explain`: why one plan of a result is as it is, and what each change of it would give."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`sweep export`: a plan as launch flags, a configuration file, a SimAI text or plain data."""
 
-from __future__ import annotations
-
 import json
 import sys
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """`sweep hardware`: the presets, and the numbers of one with their sources."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Final
 

@@ -1,7 +1,5 @@
 """`sweep init`: a commented spec to start from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

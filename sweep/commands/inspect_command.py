@@ -1,7 +1,5 @@
 """`sweep inspect`: what workload files and rank traces hold."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`sweep ls`: the results below a folder."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated
 

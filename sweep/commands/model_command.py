@@ -1,7 +1,5 @@
 """`sweep model`: the models that ship, and the numbers of one."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

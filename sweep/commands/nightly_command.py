@@ -1,7 +1,5 @@
 """`sweep nightly`: one night of sweeps. Exit codes: 0 nothing beyond the thresholds, 1 regressions, 2 failures."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

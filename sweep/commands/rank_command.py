@@ -1,7 +1,5 @@
 """`sweep rank`: the plans of a result in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial

@@ -1,7 +1,5 @@
 """`sweep replay`: rebuild a recorded step with the event engine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

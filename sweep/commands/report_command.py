@@ -1,7 +1,5 @@
 """`sweep report`: a result as one HTML page that opens from disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

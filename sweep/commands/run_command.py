@@ -1,7 +1,5 @@
 """`sweep run`: run a sweep, or the part of it that is missing, and rank the result."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

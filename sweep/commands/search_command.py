@@ -1,7 +1,5 @@
 """`sweep search`: find the best plans of a sweep, proven, without simulating the others."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Annotated

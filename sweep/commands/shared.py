@@ -1,7 +1,5 @@
 """What several commands share: options, the folder of results, specs made ready, what is written where."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`sweep simulate`: one plan of a workload file or a model, and where its time goes."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`sweep status`: what one result holds and how far it is."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from sim_core import short

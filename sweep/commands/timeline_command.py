@@ -1,7 +1,5 @@
 """`sweep timeline`: one step in a file for Perfetto: that of a plan of a result, or a recorded one beside its replay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

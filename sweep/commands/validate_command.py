@@ -1,7 +1,5 @@
 """`sweep validate`: measured training runs against the same runs simulated."""
 
-from __future__ import annotations
-
 import sys
 from enum import StrEnum
 from pathlib import Path

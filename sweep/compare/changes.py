@@ -1,7 +1,5 @@
 """Which inputs differ between two results: files, numbers of presets, sources of the model, keys of the spec."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """Compare two results: the best plan per group, changes of step times and their causes, plans that changed status."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

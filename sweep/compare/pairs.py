@@ -1,7 +1,5 @@
 """Two results in one database: `old_rows` and `new_rows` with the same plan columns, and `pairs`, plans matched by value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

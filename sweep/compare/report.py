@@ -1,7 +1,5 @@
 """A comparison as sections: sentences, tables, and the figures of its page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final

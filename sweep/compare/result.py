@@ -1,7 +1,5 @@
 """What a comparison finds, as plain immutable data from which every form of the report is made."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -19,8 +19,6 @@ and `out_of_memory` if Python raises MemoryError. It has no time limit, and a pl
 finished slices stay, and the same sweep resumed with worker processes finds the plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Protocol

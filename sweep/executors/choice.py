@@ -1,7 +1,5 @@
 """Choose and start the executor of a sweep. Ray is imported only if it is asked for."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterator, MutableMapping

@@ -5,8 +5,6 @@ worker has one slice and one pipe, so a closed pipe identifies the lost slice. W
 the previous ones. Workers end with their driver, even if it is killed (PR_SET_PDEATHSIG).
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing as mp
 import os

@@ -6,8 +6,6 @@ worker either writes its slice's file itself and returns a receipt, or returns t
 write.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import pickle
@@ -61,7 +59,7 @@ class RayExecutor:
     """The cluster that this process has joined. With `at_driver`, the driver writes the rows, not the workers."""
 
     def __init__(
-        self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S, head: Head | None = None
+        self, *, at_driver: bool, limit_s: float = LIMIT_S, start_s: float = START_S, head: "Head | None" = None
     ) -> None:
         self.at_driver = at_driver
         self.limit_s = limit_s

@@ -1,7 +1,5 @@
 """A plan among those of its result: whether errors tell it from the best, and the nearest that runs if it cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final

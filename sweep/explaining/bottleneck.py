@@ -1,7 +1,5 @@
 """What holds a plan back, named by rule, with what each change leaves of it; and what the bubble of a pipeline is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

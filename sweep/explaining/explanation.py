@@ -1,7 +1,5 @@
 """A plan explained, as data: words, step and memory by part, bottleneck, neighbours, what to measure; two plans compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The plans around one: what each change of one axis gives, simulated, also where the sweep has no such value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

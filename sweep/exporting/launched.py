@@ -1,7 +1,5 @@
 """One plan of a sweep with all that a launch needs: its fields by name, its layers by stage, the model it trains."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A plan and its model as launch flags of Megatron-LM (core 0.20): an array for bash, with what has no flag as comments."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ As its validators say (megatron/training/arguments.py, megatron/core/transformer
 fails later: layers that virtual stages do not divide, experts under tensor parallelism without sequence parallelism, groups.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

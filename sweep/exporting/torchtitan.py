@@ -1,7 +1,5 @@
 """A plan as the TOML of torchtitan v0.2.2, the last version that reads TOML; what has no key is a comment."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from sim_core import SpecError

@@ -1,7 +1,5 @@
 """How a sweep is judged: the night that it is compared with, made whole again, and the regressions beyond the thresholds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ because one of the two listings comes after both writes. A holder rewrites its e
 by the store's clock is dead. If two runs start at the same moment, both may withdraw; they retry after random pauses.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

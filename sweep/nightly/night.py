@@ -1,7 +1,5 @@
 """One night: prepare the sweeps, run what is missing of each, compare, judge, report, notify, delete old nights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

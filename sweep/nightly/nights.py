@@ -4,8 +4,6 @@ ROOT/nights/20261121T023000Z-1a2b3c4d/   night.json, report.md, report.json, rep
 ROOT/results/gpt7b-3b3888d9/             a sweep's result, named by its identity and shared by all nights that have it
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Send the outcome of a night as JSON, by POST to a webhook or to the standard input of a command, with retries."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """The nightly file: sweeps, output root, thresholds of a regression, notifications. YAML, validated as it is read."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence
@@ -61,7 +59,7 @@ class SweepEntry(_Model):
     set: Texts = ()
 
     @model_validator(mode="after")
-    def _named(self) -> SweepEntry:
+    def _named(self) -> "SweepEntry":
         if not re.match(NAME, self.label):
             raise ValueError(f"name: found {shown(self.label)}, expected letters, digits and _.-, up to 64")
         return self
@@ -103,7 +101,7 @@ class Notify(_Model):
     attempts: int = Field(default=3, ge=1, le=10)
 
     @model_validator(mode="after")
-    def _one_way(self) -> Notify:
+    def _one_way(self) -> "Notify":
         if (self.webhook is None) == (self.command is None):
             raise ValueError("webhook, command: give exactly one of them")
         if self.webhook is not None and not _VARIABLE.match(self.webhook) and not re.match(r"https?://[^/]", self.webhook):
@@ -144,7 +142,7 @@ class NightlySpec(_Model):
         return [(f"notify {k + 1} ({way})", notify) for k, (way, notify) in enumerate(zip(ways, self.notify, strict=True))]
 
     @model_validator(mode="after")
-    def _distinct(self) -> NightlySpec:
+    def _distinct(self) -> "NightlySpec":
         labels = [entry.label for entry in self.sweeps]
         for label in labels:
             if labels.count(label) > 1:

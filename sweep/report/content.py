@@ -1,7 +1,5 @@
 """The content of a report: every number of the page, as plain data, read in one pass over a result."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The report as sections of one HTML page, and the data and scripts that fill them."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """A result as coded columns: what the charts of a page need of every row, in memory for a million rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """What a search knows: the best plans so far, and what is ahead of it: plans or blocks, each with a bound of its cost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +28,7 @@ class Frontier:
     simulated: int = 0
     tightness: float = 0.0  # sum over the simulated of bound / step
 
-    def copy(self) -> Frontier:
+    def copy(self) -> "Frontier":
         """A copy that grows on its own and has simulated nothing yet; arrays can be shared, since none is changed in place."""
         return Frontier(objective=self.objective, found=dict(self.found), limit=dict(self.limit))
 

@@ -1,7 +1,5 @@
 """Blocks of plans: the coarse bound of one plan, which stands for its block, holds for all plans of the block."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Final

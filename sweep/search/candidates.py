@@ -1,7 +1,5 @@
 """Search among some plans: bound all, simulate the most promising, stop when no bound is below the best found."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """What a search looks for: the best plans of each group, by a column that can only get worse when the step takes longer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

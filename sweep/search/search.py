@@ -1,7 +1,5 @@
 """A search as a run: seed it with promising plans, search every slice of the space on an executor, keep the answer."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

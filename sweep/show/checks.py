@@ -1,7 +1,5 @@
 """Lines about what makes a workload or a result doubtful: its checks, its model, its share of the hardware's peak."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Screens of an explained plan: words, bars of step and memory, neighbours; and two plans side by side."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Screens of inputs: what a workload file holds, the numbers of hardware presets and models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final

@@ -4,8 +4,6 @@ Source of the format: "Trace Event Format", Google, 2016 (complete events `X`, m
 `f`; microseconds). Perfetto keeps whole nanoseconds, and drops a slice that overlaps another of its thread and is not in it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

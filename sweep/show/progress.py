@@ -1,7 +1,5 @@
 """Progress of a run: a bar on a terminal, a plain line every few seconds in a log."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

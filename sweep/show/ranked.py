@@ -1,7 +1,5 @@
 """Screens of `sweep rank`: the ranking with its ties and what it leaves out; --stable, --relax, --compare-fidelity."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 

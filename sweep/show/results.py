@@ -1,7 +1,5 @@
 """Screens of results: counts by reason, and one plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Sections of sentences, tables and figures: on a terminal, as Markdown, and as one HTML page that needs no network."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Collection, Sequence
@@ -32,7 +30,7 @@ class Section:
     note: str = ""
     figures: tuple[tuple[str, dict[str, Any]], ...] = ()
     html: str = ""
-    below: tuple[Section, ...] = ()
+    below: tuple["Section", ...] = ()
 
 
 def print_sections(sections: Sequence[Section], console: Console) -> None:

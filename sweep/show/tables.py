@@ -1,7 +1,5 @@
 """Building blocks of screens: tables, cells with units, short column names, rows as CSV and JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

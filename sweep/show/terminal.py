@@ -1,7 +1,5 @@
 """The terminal that a command runs in: its width, its output format, and its signals: SIGTERM is handled as Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

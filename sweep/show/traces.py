@@ -1,7 +1,5 @@
 """Screens of rank traces: what a job did, and how its replay compares."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What measured runs say of the errors of a step: recorded numbers by class of plan, and the distribution of differences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -5,8 +5,6 @@ calibrated on sets that were left out. As in Dunn, Wasserman and Ramdas, Distrib
 Hierarchical Models (JASA 118, 2023), quantiles are those of the mean of the sets' distributions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -49,7 +47,7 @@ class Residuals:
     sizes: Floats  # [n, k]: base-2 logarithms of the plan's sizes
     choices: npt.NDArray[np.str_]  # [n, m]: its words
 
-    def chosen(self, rows: Bools) -> Residuals:
+    def chosen(self, rows: Bools) -> "Residuals":
         """Some of the rows."""
         return Residuals(
             error=self.error[rows], set=self.set[rows], experts=self.experts[rows], job=self.job[rows],
@@ -65,7 +63,7 @@ class Pairs(NamedTuple):
     set: npt.NDArray[np.str_]
     experts: Bools
 
-    def chosen(self, rows: Bools) -> Pairs:
+    def chosen(self, rows: Bools) -> "Pairs":
         """Some of the pairs."""
         return Pairs(self.error[rows], self.doublings[rows], self.set[rows], self.experts[rows])
 

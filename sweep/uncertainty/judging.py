@@ -5,8 +5,6 @@ the more the nearer they are (`Differences.covariance`), what each has for itsel
 are: doublings of their sizes, and one for each other choice that differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -101,7 +99,7 @@ class Judgement:
     chance: Floats  # that it is as fast as the best of its group, or faster; 1 for the best
     tie: Bools  # cannot be told from the best at evidence.CONFIDENCE; true for the best
 
-    def chosen(self, rows: Ints, best: int) -> Judgement:
+    def chosen(self, rows: Ints, best: int) -> "Judgement":
         """Some plans of one group, whose best is the one at `best` of them."""
         return Judgement(
             best=np.full(len(rows), best), low=self.low[rows], high=self.high[rows], expected=self.expected[rows],

@@ -1,7 +1,5 @@
 """Which runs would break a tie of plans: the few whose measurement is expected to save the most."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Collectives measured with nccl-tests and published, against the cost model on the stated fabric."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

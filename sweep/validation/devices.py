@@ -1,7 +1,5 @@
 """The hardware of a measured run: its device by name, its network as the row states it."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import cache

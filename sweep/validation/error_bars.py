@@ -1,7 +1,5 @@
 """Error bars of the published runs: recorded, checked by leaving one set out at a time, printed for the page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

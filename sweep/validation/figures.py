@@ -1,7 +1,5 @@
 """Figures of a set of runs: errors of time and memory, ranking, out-of-memory calls; and the recorded ones to compare with."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The model of a measured run: its sizes from the row, a preset for what no column states, and what we cannot train."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """The network of a measured run, as its row writes it: which of the NICs named carry messages between nodes, and how fast."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

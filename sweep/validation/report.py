@@ -1,7 +1,5 @@
 """Figures, runs, networks and ablations as Markdown tables."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

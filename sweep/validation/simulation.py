@@ -1,7 +1,5 @@
 """Measured rows as plans, simulated: seconds of a step, memory, whether it fits; also without some of the physics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 

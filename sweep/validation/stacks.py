@@ -1,7 +1,5 @@
 """The software stack of a measured run: by framework, and by what the row says of its data parallelism."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

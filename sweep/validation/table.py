@@ -1,7 +1,5 @@
 """Tables of measured runs (CSV), read and checked: the runs of `sweep validate`, a `Row` each, and measured plans of a user."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Seconds of the attention core: one fused (flash) kernel, or the unfused GEMMs, softmax and dropout of earlier stacks."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the kernels of one GPU need: measured tables, factors on them, peaks for what was not measured; memory-bound kernels."""
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Seconds of GEMMs and of grouped GEMMs (the experts of a mixture), forward and backward."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

@@ -4,8 +4,6 @@ A table is one file per device, with source and licence (benchmarks/kernel_table
 logarithms of sizes and rate, clamped outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final, NamedTuple

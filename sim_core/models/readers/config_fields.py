@@ -1,7 +1,5 @@
 """Fields of a `config.json`, taken one by one, so that a field that nobody takes is found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Defaults of missing fields are those of transformers 4.57 and 5.23 for the model
 particular model, the field must be there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Megatron-LM arguments to the numbers of a model, with the defaults of Megatron-LM (core 0.20, arguments.py)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """Megatron-LM's flags as they stand in scripts and YAML, and those that say nothing about the shape of a model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """`key=value,key=value` as a mapping of texts: a comma splits only before a key, never inside brackets, quotes, free text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container
 from typing import Final

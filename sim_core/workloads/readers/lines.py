@@ -1,7 +1,5 @@
 """The lines of a text file from any editor or system, and the warnings about it."""
 
-from __future__ import annotations
-
 import codecs
 from typing import Final
 

@@ -1,7 +1,5 @@
 """An operator table as a `Workload`: rows repeated as layers, gradients that become ready one by one in the backward."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -3,8 +3,6 @@
 Source of the grammar: docs/formats.md.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

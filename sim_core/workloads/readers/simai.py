@@ -1,7 +1,5 @@
 """A SimAI/AICB text as a `Workload`: which lines are layers or once-per-step records, and how often a layer repeats."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

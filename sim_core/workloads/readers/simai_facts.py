@@ -4,8 +4,6 @@ Record names, sizes and defaults are those of the generator (aliyun/aicb, worklo
 and SimAI_training_workload_generator.py), as its files show them; docs/moving.md lists them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Sections of a SimAI text: once-per-step records, micro-batches, layers."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass

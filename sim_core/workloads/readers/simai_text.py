@@ -3,8 +3,6 @@
 Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads, in its three generations; docs/formats.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One line of a rank trace as texts: by a regular expression for the usual order of keys, else by a parser for any order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple

@@ -3,8 +3,6 @@
 Source of the grammar: docs/formats.md.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

@@ -1,7 +1,5 @@
 """Groups of collectives in recorded tables: how words name them, and the rules that move their messages."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from sim_core.workloads import moving

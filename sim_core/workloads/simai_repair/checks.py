@@ -4,8 +4,6 @@ Sources: aliyun/aicb (`AIOB_simAI_workload_generator.py`, `utils/utils.py`, `Aio
 the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optimizer/distrib_optimizer.py`) for a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple

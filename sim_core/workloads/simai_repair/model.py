@@ -4,8 +4,6 @@ AICB (aliyun/aicb, `workload_generator/mocked_model/MockedMegatron.py`) counts, 
 times: in the embedding, and with sequence parallelism in the final projection. Here the model has them once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 

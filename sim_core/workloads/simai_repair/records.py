@@ -1,7 +1,5 @@
 """`workload.records`: values that the user gives in place of those of a SimAI text, record by record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple

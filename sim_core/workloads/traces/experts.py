@@ -10,8 +10,6 @@ much as it makes likely what the files hold: the tokens of the known ranks, and 
 surplus of tokens at the pace of all.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -191,7 +189,7 @@ class _Calls(NamedTuple):
     seconds: Floats
     wait_s: Floats
 
-    def of(self, rows: Bools) -> _Calls:
+    def of(self, rows: Bools) -> "_Calls":
         group, place, turn, tokens, seconds, wait_s = self
         return _Calls(group[rows], place[rows], turn[rows], tokens[rows], seconds[rows], wait_s[rows])
 

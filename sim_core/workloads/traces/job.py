@@ -1,7 +1,5 @@
 """The ranks of a job: trace files found, read, cut to one step and sorted by time, with exchanges merged and gaps computed."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence

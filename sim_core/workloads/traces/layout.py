@@ -1,7 +1,5 @@
 """The layout of a job's ranks: from the user's facts, else from file names, else from the operations."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ exchange with two neighbours), too short where it includes other work (the optim
 finds the last member to arrive. Recorded timestamps and waits are not used.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

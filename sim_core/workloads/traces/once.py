@@ -1,7 +1,5 @@
 """The once-per-step work of a job as step pieces of a workload: gradient reduction, tied embeddings, optimizer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final

@@ -1,7 +1,5 @@
 """A job's step as recorded and as replayed: operations, waits, statistics, ranks that are slower than their peers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

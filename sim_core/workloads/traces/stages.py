@@ -9,8 +9,6 @@ More ranks are never worse than one: the step from several lies between the shor
 alone would give. Where it does not, that rank is taken alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Files of a job together: whether they are of one model, batch and step; calls without timestamps, placed as in the others."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A job's traces as a `Workload`: compute of layers, sizes of messages, extra work of the end stages."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

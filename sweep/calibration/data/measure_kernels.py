@@ -9,8 +9,6 @@ Then, where `sweep` is installed: `sweep calibrate kernels NAME_OF_THE_GPU.kerne
 The GPU should be idle otherwise. Every line of the file is written as it is measured: Ctrl-C keeps what there is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
