@@ -34,7 +34,7 @@ from sim_core.models.weights import held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.references import reference
-from sim_core.terms import ALL_TO_ALL, CP_A2A, CP_RING, SEND_RECEIVE
+from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, CP_A2A, CP_RING, SEND_RECEIVE
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled, Workload
 
@@ -74,7 +74,27 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
             if len(rows):
                 ranks = groups.ranks[place[rows], group[k]]
                 seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
+    seconds += _steps_s(filled, sent, size, group)
     return seconds, np.minimum(nic, seconds)
+
+
+def _steps_s(filled: Filled, sent: Messages, size: Floats, group: Ints) -> Floats:
+    """What the stack adds to each step of a tensor-parallel ring, [rows, messages]."""
+    stack, plans, first, groups = filled.modelled.stack, filled.plans, filled.first, filled.groups
+    place, extra = groups.key[first], np.zeros(size.shape)
+    if not (stack.ring_step_across or stack.ring_step_in_pipelines):
+        return extra
+    nodes = plans.all_gpus[first] > np.array([device.value("gpus_per_node") for device in filled.hardware.variants])[
+        plans.hardware[first]
+    ]
+    slow = (plans.pp[first] > 1) & nodes
+    for k in np.flatnonzero(group == TP):
+        ranks, spans = groups.ranks[place, TP], groups.placed[groups.end[place, TP] - 1, 0] > 1
+        each = np.where(spans, stack.ring_step_across, 0.0)
+        each = np.where(slow, np.maximum(stack.ring_step_in_pipelines, each), each)
+        steps = np.where(sent.kind[k] == ALL_REDUCE, 2.0, 1.0) * (ranks - 1)
+        extra[:, k] = np.where((size[:, k] > 0) & (size[:, k] > 1e5), each * steps, 0.0)
+    return extra
 
 
 @kernel
@@ -124,6 +144,9 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
         hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside))
         if beside == WEIGHT_GRADIENT:
             hidden = np.where(APART[plans.schedule[first]], 0.0, hidden)
+    if stack.own_part_first and sent.kind[k] == ALL_GATHER and sent.group[k] == TP and beside < 0:
+        product = _compute_s(filled, cost, (sent.operators[k],), int(sent.phase[k]))
+        hidden = np.minimum(total, product / np.maximum(plans.tp[first], 1))
     out = total - hidden * (1 - stack.contention)
     if sent.group[k] == EP:  # dispatch and combine share the compute of the experts, shared ones included
         compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2
@@ -241,11 +264,12 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
     blocks.apart_s[:, at, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
-    _launch(blocks, at, stack, ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
+    share = np.where(filled.plans.tp[filled.first] > 1, 1.0, stack.launch_without_tp)
+    _launch(blocks, at, stack, ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL, share)
 
 
 def _launch(
-    blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], weights_s: Floats, whole: Bools
+    blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], weights_s: Floats, whole: Bools, share: Floats
 ) -> None:
     """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
 
@@ -255,12 +279,13 @@ def _launch(
     forward_s, backward_s, again_s = ran_s
     inputs_s = backward_s - weights_s
     if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
-        forward_s, backward_s = np.maximum(forward_s, stack.launch_forward), np.maximum(backward_s, stack.launch_backward)
-        again_s = np.where(whole, np.maximum(again_s, stack.launch_forward), again_s)
-        blocks.apart_s[:, at, LAUNCH_FORWARD] += stack.launch_forward
-        blocks.apart_s[:, at, LAUNCH_BACKWARD] += stack.launch_backward
-        weights_s = np.maximum(weights_s, WEIGHT_LAUNCHES * stack.launch_backward)
-        inputs_s = np.maximum(inputs_s, (1 - WEIGHT_LAUNCHES) * stack.launch_backward)
+        host_forward, host_backward = stack.launch_forward * share, stack.launch_backward * share
+        forward_s, backward_s = np.maximum(forward_s, host_forward), np.maximum(backward_s, host_backward)
+        again_s = np.where(whole, np.maximum(again_s, host_forward), again_s)
+        blocks.apart_s[:, at, LAUNCH_FORWARD] += host_forward
+        blocks.apart_s[:, at, LAUNCH_BACKWARD] += host_backward
+        weights_s = np.maximum(weights_s, WEIGHT_LAUNCHES * host_backward)
+        inputs_s = np.maximum(inputs_s, (1 - WEIGHT_LAUNCHES) * host_backward)
     blocks.apart_s[:, at, WAIT_FORWARD] += forward_s - ran_s[0]
     blocks.apart_s[:, at, WAIT_BACKWARD] += backward_s - ran_s[1]
     blocks.forward_s[:, at] += forward_s

@@ -12,14 +12,16 @@ from sim_core.models.weights import held, sequence_of
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 
-def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, *, flash: bool) -> None:
+def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
     """All operators of one layer, in forward order; backward rows stand beside their forward."""
     _norm(rows, model, shape, "attention_norm")
     if model.mla:
         _latent_projections(rows, model, model.mla, shape)
     else:
         _projections(rows, model, shape)
-    if flash:
+    if any(kernels.attention_copies):
+        rows.both("attention_copies", kernels.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
+    if kernels.flash_attention:
         rows.flash(_attention_shape(model, unit, shape))
         _ring(rows, model, shape)
     else:
@@ -30,9 +32,9 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, *, flash: bool
     _residual(rows, model, shape, "attention_residual")
     _norm(rows, model, shape, "mlp_norm")
     if unit.moe:
-        _experts(rows, model, shape)
+        _experts(rows, model, shape, kernels)
     else:
-        _mlp(rows, model, shape, "", model.ffn or 0)
+        _mlp(rows, model, shape, kernels, "", model.ffn or 0)
     _residual(rows, model, shape, "mlp_residual")
 
 
@@ -131,19 +133,19 @@ def _unfused_attention(rows: Rows, model: Model, shape: Shape) -> None:
     rows.memory("qkv_gradient_concat", INPUT_GRADIENT, traffic.QKV_GRADIENT_CONCAT * shape.tokens * shape.heads * d)
 
 
-def _mlp(rows: Rows, model: Model, shape: Shape, prefix: str, ffn: int) -> None:
+def _mlp(rows: Rows, model: Model, shape: Shape, kernels: Kernels, prefix: str, ffn: int) -> None:
     """A tensor-parallel MLP; with a gate its two halves are one GEMM."""
     first = 2 if model.gated else 1
     width = ffn / shape.tp
     rows.gemm(f"{prefix}fc1", shape.tokens, first * width, model.hidden)
-    rows.both(f"{prefix}activation", traffic.GATED if model.gated else traffic.UNGATED, shape.tokens * width)
+    rows.both(f"{prefix}activation", kernels.gated_bytes if model.gated else traffic.UNGATED, shape.tokens * width)
     rows.gemm(f"{prefix}fc2", shape.tokens, model.hidden, width)
     if model.mlp_bias:
         elements = first * shape.tokens * width + shape.local * model.hidden
         rows.memory(f"{prefix}mlp_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
 
 
-def _experts(rows: Rows, model: Model, shape: Shape) -> None:
+def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     """Router, permutation, grouped GEMMs over the experts of a rank, shared experts."""
     experts = model.experts
     if experts is None:
@@ -158,14 +160,14 @@ def _experts(rows: Rows, model: Model, shape: Shape) -> None:
     each = shape.routed / shape.experts
     width = experts.ffn / shape.etp
     rows.gemm("experts_fc1", each, first * width, h, batch=shape.experts, kind=GROUPED_GEMM)
-    rows.both("experts_activation", traffic.GATED if model.gated else traffic.UNGATED, shape.routed * width)
+    rows.both("experts_activation", kernels.gated_bytes if model.gated else traffic.UNGATED, shape.routed * width)
     rows.gemm("experts_fc2", each, h, width, batch=shape.experts, kind=GROUPED_GEMM)
     if model.mlp_bias:
         elements = shape.routed * (first * width + h)
         rows.memory("experts_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
     rows.both("unpermute", moved, shape.sent * h)
     if experts.shared_ffn:
-        _mlp(rows, model, shape, "shared_", experts.shared_ffn)
+        _mlp(rows, model, shape, kernels, "shared_", experts.shared_ffn)
         rows.both("shared_add", traffic.RESIDUAL, shape.local * h)
 
 
@@ -185,23 +187,24 @@ def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
         rows.both("embedding_dropout", traffic.UNFUSED_DROPOUT, local)
 
 
-def add_head(rows: Rows, model: Model, shape: Shape, *, fused_loss: bool) -> None:
+def add_head(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     """Final norm, logits over the rank's part of the vocabulary, cross entropy."""
     rows.both("final_norm", traffic.NORM, shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
     rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)
     if model.logit_softcap:
         rows.both("logit_softcap", traffic.SOFTCAP, shape.tokens * columns)
-    rows.both("loss", traffic.LOSS_FUSED if fused_loss else traffic.LOSS_UNFUSED, shape.tokens * columns)
+    counted = traffic.LOSS_FUSED if kernels.fused_loss else traffic.LOSS_UNFUSED
+    rows.both("loss", kernels.loss_bytes or counted, shape.tokens * columns)
 
 
-def add_mtp(rows: Rows, model: Model, unit: Unit, shape: Shape, *, flash: bool, fused_loss: bool) -> None:
+def add_mtp(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
     """DeepSeek-V3 (arXiv 2412.19437), section 2.2: embedding again, two norms, a projection of 2h to h, a layer, the head."""
     add_embedding(rows, model, shape)
     rows.both("mtp_norms", traffic.NORM, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
     rows.gemm("mtp_projection", shape.tokens, model.hidden / shape.tp, 2 * model.hidden)
-    add_layer(rows, model, unit, shape, flash=flash)
-    add_head(rows, model, shape, fused_loss=fused_loss)
+    add_layer(rows, model, unit, shape, kernels)
+    add_head(rows, model, shape, kernels)
 
 
 def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operators:
@@ -215,11 +218,11 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
     if unit.kind == EMBEDDING:
         add_embedding(rows, model, shape)
     elif unit.kind == HEAD:
-        add_head(rows, model, shape, fused_loss=kernels.fused_loss)
+        add_head(rows, model, shape, kernels)
     elif unit.kind == LAYER:
-        add_layer(rows, model, unit, shape, flash=kernels.flash_attention)
+        add_layer(rows, model, unit, shape, kernels)
     else:
-        add_mtp(rows, model, unit, shape, flash=kernels.flash_attention, fused_loss=kernels.fused_loss)
+        add_mtp(rows, model, unit, shape, kernels)
     rows.casts(*(width[keys.precision] for width in CAST))
     mine = held(model, unit, keys)
     add_accumulation(rows, mine.dense + mine.experts, kernels.accumulation_bytes)

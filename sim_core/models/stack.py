@@ -10,7 +10,7 @@ from sim_core.documents import read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.activations import Kept
 from sim_core.models.description import Checked, Flag
-from sim_core.models.traffic import FUSED_ACCUMULATION
+from sim_core.models.traffic import FUSED_ACCUMULATION, GATED
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Number = Annotated[float, Field(ge=0)]
@@ -23,6 +23,9 @@ class Kernels(NamedTuple):
     flash_attention: bool = True  # else scores, softmax and context are kernels of their own
     fused_loss: bool = True
     accumulation_bytes: float = FUSED_ACCUMULATION  # per weight and micro-batch
+    attention_copies: tuple[float, float] = (0.0, 0.0)  # bytes per element of the queries' width, forward and backward
+    gated_bytes: tuple[float, float] = GATED  # of a gated activation, per element of ffn
+    loss_bytes: tuple[float, float] | None = None  # per logit, forward and backward
 
 
 class Stack(Checked):
@@ -55,6 +58,13 @@ class Stack(Checked):
     launch_forward: Number  # seconds of CPU per layer: a layer never takes less
     launch_backward: Number
     step: Number  # seconds per step besides all else
+    launch_without_tp: Number = 1.0  # part of the CPU's seconds per layer that is left at tp 1
+    attention_copies: tuple[Number, Number] = (0.0, 0.0)
+    gated_bytes: tuple[Number, Number] = GATED
+    loss_bytes: tuple[Number, Number] | None = None
+    own_part_first: Flag = False  # a gather runs beside the product of the rank's own part of the input
+    ring_step_across: Number = 0.0  # seconds besides of each step of a tensor-parallel ring between nodes
+    ring_step_in_pipelines: Number = 0.0  # the same where pp > 1 on more than one node
     reserved: Number  # bytes of a device that no tensor can have: context, communicators
     fragmentation: Number  # allocated over used memory
 
@@ -71,7 +81,14 @@ class Stack(Checked):
     @property
     def kernels(self) -> Kernels:
         """Its choices of kernels."""
-        return Kernels(self.flash_attention, self.fused_loss, self.accumulation_bytes)
+        return Kernels(
+            self.flash_attention,
+            self.fused_loss,
+            self.accumulation_bytes,
+            self.attention_copies,
+            self.gated_bytes,
+            self.loss_bytes,
+        )
 
 
 @cache

@@ -8,6 +8,7 @@ from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
     ("torchtitan", "torchtitan"),
+    ("nanotron", "nanotron"),
     ("llm-foundry", "llm-foundry"),
     ("maxtext", "maxtext"),
     ("paxml", "maxtext"),

@@ -26,7 +26,9 @@ WORDS: Final = (
 COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
 MOST: Final = 2**31 - 1
 LARGEST_NUMBER: Final = 1e15
-QUALITIES: Final = ("ok", "composed", "inconsistent", "erratic", "dtype_suspect")
+QUALITIES: Final = (
+    "ok", "composed", "inconsistent", "erratic", "dtype_suspect", "sleep", "sixty_four_nodes", "sibling", "failed",
+)  # fmt: skip
 CLOSE: Final = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
 PLAN: Final = "plan"
