@@ -65,6 +65,10 @@ class Stack(Checked):
     own_part_first: Flag = False  # a gather runs beside the product of the rank's own part of the input
     ring_step_across: Number = 0.0  # seconds besides of each step of a tensor-parallel ring between nodes
     ring_step_in_pipelines: Number = 0.0  # the same where pp > 1 on more than one node
+    reduces_whole: Flag = False  # gradients are all-reduced although ranks share the optimizer
+    gather_host: Number = 0.0  # seconds of the CPU per layer and rank to gather parameters once a step
+    message_host: Number = 0.0  # seconds of the CPU for each pipeline message
+    whole_bytes: Number = 0.0  # traffic per weight that a rank holds and step, shared optimizer or not
     reserved: Number  # bytes of a device that no tensor can have: context, communicators
     fragmentation: Number  # allocated over used memory
 

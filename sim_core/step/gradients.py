@@ -127,7 +127,7 @@ def _bucket_s(case: Case, role: int, kind: int, group: int, size: float) -> tupl
     if role == GATHER_PARAMETERS:
         gathered = case.sharding == OPTIMIZER_SHARDED or case.sharding == GRADIENTS_SHARDED
         return _both_s(case, ALL_GATHER, shard, size) if gathered else (0.0, 0.0)
-    if case.sharding == UNSHARDED:
+    if case.sharding == UNSHARDED or (case.sharding == OPTIMIZER_SHARDED and case.arrays.framework.reduces_whole):
         return _both_s(case, ALL_REDUCE, group, size)
     seconds, of_nics = _both_s(case, REDUCE_SCATTER, shard, size) if case.sharding == OPTIMIZER_SHARDED else (0.0, 0.0)
     replica = EXPERT_REPLICA if group == DP_EP else REPLICA

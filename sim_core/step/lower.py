@@ -118,7 +118,7 @@ def _cost_sends(case: Case, low: Lowered, program: Program) -> None:
         cost = send_s(size, between_nodes, links, crowded) * factor[int(between_nodes), N_GROUPS]
         if between_nodes and shares_nics(case):
             low.send_nic_s[stage] = max(cost - links.nic_latency, 0.0) if size > 0 else 0.0
-        cost += gather_s
+        cost += gather_s + case.arrays.framework.message_host_s
         program.message_s[DOWN, (stage + 1) % pp] = cost
         program.message_s[UP, stage] = cost
 

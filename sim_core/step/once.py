@@ -100,6 +100,8 @@ def gather_parameters(case: Case, low: Lowered, program: Program, buckets: Bucke
                 nic_s += buckets.nic_s[size]
             arrived_s += total_s[size]
             gathered_s += total_s[size]
+            if total_s[size] > 0:
+                gathered_s += case.arrays.framework.gather_host_s * (case.split.end[row] - case.split.begin[row]) * case.dp
         shares = overlapped and nic_s > 0
         fill_beside(case.plan, low, program, DOWN, stage, nic_s / gathered_s if shares else 0.0)
         once.early_s[stage] = early_s

@@ -72,13 +72,16 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             expert_bytes=stack.optimizer_bytes * experts,
             sharded=stack.sharding != "none",
             step_s=stack.step,
-            clear=GRADIENT_CLEAR / stack.optimizer_bytes if stack.sharding != "none" else 0.0,
+            clear=((GRADIENT_CLEAR if stack.sharding != "none" else 0.0) + stack.whole_bytes) / stack.optimizer_bytes,
         ),
         framework=Framework(
             gathers_sends=stack.scatters_sends and not sequence_parallel,
             dp_contention=stack.dp_contention,
             jitter=stack.jitter,
             sharding=SHARDINGS.index(stack.sharding),
+            reduces_whole=stack.reduces_whole,
+            gather_host_s=stack.gather_host,
+            message_host_s=stack.message_host,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )
@@ -131,7 +134,7 @@ def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPiece
     for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
         if not count:
             continue
-        reduction = ALL_REDUCE if stack.sharding == "none" else REDUCE_SCATTER
+        reduction = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER
         for role, kind, width in (
             (REDUCE_GRADIENTS, reduction, stack.gradient_bytes),
             (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES),

@@ -123,6 +123,8 @@ def _stated(row: Row, preset: str) -> Hardware:
     if network is None:
         return hardware
     node = network * hardware.value("gpus_per_node") / gpus
+    if "EFA" in row.text("interconnect"):
+        hardware = hardware.with_values({"fabric_efficiency": 0.6, "nic_latency": "44 us"})
     source = f"{STATED}{row.text('interconnect')[:80]}"
     return hardware.with_values(
         {"nic_bandwidth": {"value": f"{node / hardware.value('nics_per_node')} Gb/s", "source": source}}

@@ -155,6 +155,8 @@ def _plan(row: Row) -> dict[str, object]:
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")
     vpp, overlapping = row.count("vpp", 1), overlaps(row)
+    if "nanotron" in row.text("framework"):
+        overlapping = row.text("zero") == "0"
     batch = {"global_batch": row.count("gbs")} if row.text("gbs") else {"ga": row.count("ga")}
     return {
         **batch,
