@@ -74,27 +74,28 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
             if len(rows):
                 ranks = groups.ranks[place[rows], group[k]]
                 seconds[rows, k] *= one_node_factor(device, int(sent.kind[k]), ranks, size[rows, k])
-    seconds += _steps_s(filled, sent, size, group)
+    stack = filled.modelled.stack
+    if stack.ring_step_across:
+        own, _ = _message_s(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
+        least = _ring_steps(filled, sent) * np.where(_between_nodes(filled), stack.ring_step_across, 0.0)[:, None]
+        seconds += np.maximum(least - own, 0.0)
     return seconds, np.minimum(nic, seconds)
 
 
-def _steps_s(filled: Filled, sent: Messages, size: Floats, group: Ints) -> Floats:
-    """What the stack adds to each step of a tensor-parallel ring, [rows, messages]."""
-    stack, plans, first, groups = filled.modelled.stack, filled.plans, filled.first, filled.groups
-    place, extra = groups.key[first], np.zeros(size.shape)
-    if not (stack.ring_step_across or stack.ring_step_in_pipelines):
-        return extra
-    nodes = plans.all_gpus[first] > np.array([device.value("gpus_per_node") for device in filled.hardware.variants])[
-        plans.hardware[first]
-    ]
-    slow = (plans.pp[first] > 1) & nodes
-    for k in np.flatnonzero(group == TP):
-        ranks, spans = groups.ranks[place, TP], groups.placed[groups.end[place, TP] - 1, 0] > 1
-        each = np.where(spans, stack.ring_step_across, 0.0)
-        each = np.where(slow, np.maximum(stack.ring_step_in_pipelines, each), each)
-        steps = np.where(sent.kind[k] == ALL_REDUCE, 2.0, 1.0) * (ranks - 1)
-        extra[:, k] = np.where((size[:, k] > 0) & (size[:, k] > 1e5), each * steps, 0.0)
-    return extra
+def _ring_steps(filled: Filled, sent: Messages) -> Floats:
+    """Steps of each tensor-parallel ring, [rows, messages]; 0 for other messages."""
+    groups = filled.groups
+    ranks = groups.ranks[groups.key[filled.first], TP]
+    steps = np.where(sent.kind == ALL_REDUCE, 2.0, 1.0)[None, :] * (ranks - 1)[:, None]
+    return np.where((sent.group == TP)[None, :] & (sent.bytes[filled.shape] > SMALL), steps, 0.0)
+
+
+def _between_nodes(filled: Filled) -> Bools:
+    groups = filled.groups
+    return groups.placed[groups.end[groups.key[filled.first], TP] - 1, 0] > 1
+
+
+SMALL: Final = 1e5
 
 
 @kernel
@@ -264,12 +265,26 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
     blocks.apart_s[:, at, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
-    share = np.where(filled.plans.tp[filled.first] > 1, 1.0, stack.launch_without_tp)
-    _launch(blocks, at, stack, ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL, share)
+    _launch(blocks, at, _host_s(filled, sent), ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
+
+
+def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
+    """Seconds of the host to launch the forward and the backward of a layer, [rows] each."""
+    stack, plans, first = filled.modelled.stack, filled.plans, filled.first
+    share = np.where(plans.tp[first] > 1, 1.0, stack.launch_without_tp)
+    host = [share * stack.launch_forward, share * stack.launch_backward]
+    if stack.ring_step_in_pipelines:
+        of_node = np.array([device.value("gpus_per_node") for device in filled.hardware.variants])
+        slow = (plans.pp[first] > 1) & (plans.all_gpus[first] > of_node[plans.hardware[first]])
+        each = stack.ring_step_in_pipelines + np.where(_between_nodes(filled), stack.ring_step_across, 0.0)
+        steps = _ring_steps(filled, sent)
+        for backward in range(2):
+            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, (sent.phase != FORWARD) == backward].sum(axis=1)
+    return host[0], host[1]
 
 
 def _launch(
-    blocks: Blocks, at: int, stack: Stack, ran_s: tuple[Floats, Floats, Floats], weights_s: Floats, whole: Bools, share: Floats
+    blocks: Blocks, at: int, host_s: tuple[Floats, Floats], ran_s: tuple[Floats, Floats, Floats], weights_s: Floats, whole: Bools
 ) -> None:
     """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
 
@@ -279,7 +294,7 @@ def _launch(
     forward_s, backward_s, again_s = ran_s
     inputs_s = backward_s - weights_s
     if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
-        host_forward, host_backward = stack.launch_forward * share, stack.launch_backward * share
+        host_forward, host_backward = host_s
         forward_s, backward_s = np.maximum(forward_s, host_forward), np.maximum(backward_s, host_backward)
         again_s = np.where(whole, np.maximum(again_s, host_forward), again_s)
         blocks.apart_s[:, at, LAUNCH_FORWARD] += host_forward
