@@ -66,6 +66,7 @@ class Stack(Checked):
     ring_step_across: Number = 0.0  # seconds besides of each step of a tensor-parallel ring between nodes
     ring_step_in_pipelines: Number = 0.0  # the same where pp > 1 on more than one node
     reduces_whole: Flag = False  # gradients are all-reduced although ranks share the optimizer
+    bucket_bytes: Number = 0.0  # of gradients where ranks share nothing; 0: Megatron's rule
     gather_host: Number = 0.0  # seconds of the CPU per layer and rank to gather parameters once a step
     message_host: Number = 0.0  # seconds of the CPU for each pipeline message
     whole_bytes: Number = 0.0  # traffic per weight that a rank holds and step, shared optimizer or not

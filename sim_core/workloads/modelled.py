@@ -80,6 +80,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             jitter=stack.jitter,
             sharding=SHARDINGS.index(stack.sharding),
             reduces_whole=stack.reduces_whole,
+            bucket_bytes=stack.bucket_bytes,
             gather_host_s=stack.gather_host,
             message_host_s=stack.message_host,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),

@@ -173,6 +173,7 @@ class Framework(NamedTuple):
     sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
     sharding_in_pipeline: int = AS_STACK  # the same where pp > 1
     reduces_whole: bool = False  # gradients are all-reduced although ranks share the optimizer
+    bucket_bytes: float = 0.0  # of gradients that are reduced by themselves; 0: Megatron's rule
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
     message_host_s: float = 0.0  # of the CPU for each pipeline message, on top of its seconds
 
