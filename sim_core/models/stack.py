@@ -45,7 +45,8 @@ class Stack(Checked):
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
     sharding: Sharding  # unless the plan says otherwise
     sharding_in_pipeline: Sharding | None = None  # the same where pp > 1, if it is another
-    weight_bytes: Literal[0, 2]  # of 16-bit weights that a rank keeps beside the fp32 ones
+    weight_bytes: Literal[0, 2, 4]  # of 16-bit weights, and gradients, that a rank keeps beside the fp32 ones
+    bucket_copies: Number = 0.0  # of buckets, per weight, where ranks share nothing
     adam_bytes: Number  # of fp32 weights and two moments that a rank keeps per weight
     optimizer_bytes: Number  # traffic per weight of a rank's share and step
     experts_with_tp: Flag  # experts are divided by tensor parallelism, too

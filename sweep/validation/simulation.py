@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import (
+    MEMORY,
     Floats,
     Hardware,
     Plans,
@@ -13,6 +14,7 @@ from sim_core import (
     Workload,
     hardware_table,
     plans,
+    shape_of,
     simulate,
     workload_from_model,
 )
@@ -145,6 +147,9 @@ def _on(row: Row, hardware: Hardware, workload: Workload, grid: Plans, change: C
     if measures["reason"][0]:
         raise NotSimulated(f"plan: {measures['reason'][0]}")
     tensors, on_device = float(sum(measures[name][0] for name in ALLOCATED)), float(measures["peak_memory_bytes"][0])
+    if "first pipeline stage" in row.text("mem_kind") and row.count("pp", 1) > 1:
+        memory = shape_of(workload, hardware_table([_without(hardware, change)], None), grid).memory[:, 0]
+        tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
     network, stated = network_of(hardware)
     fits = on_device <= hardware.value("memory")
     return Run(row, float(measures["step_time_s"][0]), tensors, on_device, fits, network=network, network_stated=stated)
