@@ -15,8 +15,8 @@ from sim_core.hardware.table import HardwareColumns, HardwareTable
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
-from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, micro_batches_unfit
+from sim_core.planning.running import as_run
 from sim_core.references import reference
 from sim_core.simulator import arrays_of, legality, simulate
 from sim_core.step.bound import bound_pipeline
@@ -66,7 +66,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     """
     reason, memory = legality(workload, hardware, plans)
     arrays = arrays_of(workload, hardware)
-    step_s = _bounds(replace(workload, arrays=arrays), hardware, with_loads(workload, plans), reason)
+    step_s = _bounds(replace(workload, arrays=arrays), hardware, as_run(workload, plans), reason)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         found = simulate(workload, hardware, slice_plans(plans, by_simai))
@@ -82,7 +82,7 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     """
     reason, memory = legality(workload, hardware, plans)
     workload, hardware = _without_replicas(workload, hardware)
-    plans = with_loads(workload, plans)
+    plans = as_run(workload, plans)
     step_s = np.full(len(reason), np.nan)
     rows = np.flatnonzero(reason == 0)
     if len(rows):
@@ -113,7 +113,7 @@ def coarse_bounds_over(
         workload, hardware = _without_replicas(workload, hardware)
         number = _first_middle_last(legal[rows])[-1 if rough else 0 :]
         cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
-        some = with_loads(workload, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
+        some = as_run(workload, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
         some_s = _bounds(workload, hardware, some, np.zeros_like(cells))
         known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
         found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept
@@ -240,7 +240,7 @@ def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: 
     if (replicas(plans).astype(np.float64) * plans.micro_batch * ga.max() > MAX_BATCH).any():
         alike = np.tile(numbers, (kinds, 1))
     else:
-        alike = _alike_in_pipeline(slice_plans(plans, first), ga)
+        alike = _alike_in_pipeline(workload, slice_plans(plans, first), ga)
     used = np.zeros((kinds, len(ga)), np.bool_)
     np.put_along_axis(used, alike, values=True, axis=1)
     row, stands = np.nonzero(used[kind])  # of each plan the numbers to be checked
@@ -250,11 +250,11 @@ def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: 
     return np.take_along_axis(found, alike[kind], axis=1)
 
 
-def _alike_in_pipeline(plans: Plans, ga: Ints) -> Ints:
+def _alike_in_pipeline(workload: Workload, plans: Plans, ga: Ints) -> Ints:
     """The index of the first number in `ga` that a pipeline cannot tell from another, for each of both, [n, m]."""
     row, number = (index.ravel() for index in np.indices((len(plans.tp), len(ga))))
     each = slice_plans(plans, row)._replace(ga=ga[number])
     filling = micro_batches_to_fill(each, np.arange(len(row)))
-    rules = [column.astype(np.int64) for column in micro_batches_unfit(each).values()]
+    rules = [column.astype(np.int64) for column in micro_batches_unfit(workload, each).values()]
     key, first = distinct_rows(np.column_stack([row, filling, *rules]))
     return number[first[key]].reshape(len(plans.tp), len(ga))

@@ -8,8 +8,8 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.jit import in_plain_python
 from sim_core.metrics import METRICS
 from sim_core.planning.columns import EVENT, Plans
-from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import check
+from sim_core.planning.running import as_run
 from sim_core.simulator import legality
 from sim_core.workloads.workload import Workload
 
@@ -18,7 +18,7 @@ def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) ->
     """Compile all that `simulate` runs before the steps of `plans`, by running it: what steps need too comes last."""
     with in_plain_python():
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
-        loaded = with_loads(workload, plans)
+        loaded = as_run(workload, plans)
     for rows in batches(workload.arrays, loaded, can_run):
         tables_of(workload, hardware, loaded, rows)
         break
@@ -36,7 +36,7 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
             return False
         virtual = (plans.pp * plans.vpp)[can_run]
         rows = can_run[[int(np.argmin(virtual))]]  # few rows of tables
-        plans = with_loads(workload, plans)
+        plans = as_run(workload, plans)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
         scratch = allocate_together(arrays, plans, tables.split, rows)

@@ -14,6 +14,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.jit import quickest
 from sim_core.planning.columns import Plans
 from sim_core.planning.legality import EXPLANATIONS, REASONS
+from sim_core.planning.running import as_run
 from sim_core.planning.split import split_plans
 from sim_core.simulator import legality, plain_python_s
 from sim_core.terms import GROUP_NAMES
@@ -51,7 +52,7 @@ def _shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shap
     reason = REASONS[int(legality(workload, hardware, plans)[0][0])]
     if reason not in ("", "memory_exceeds_device"):
         raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")
-    row = np.zeros(1, np.int64)
+    plans, row = as_run(workload, plans), np.zeros(1, np.int64)
     found = group_plans(hardware.columns, plans, row, workload.arrays.shares.whole_experts)
     groups = [
         Group(

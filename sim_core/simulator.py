@@ -25,8 +25,8 @@ from sim_core.models.precision import PRECISIONS
 from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
-from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check
+from sim_core.planning.running import as_run
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
@@ -93,7 +93,7 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
 
 def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     reason, memory = legality(workload, hardware, plans)
-    plans = with_loads(workload, plans)
+    plans = as_run(workload, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
@@ -138,7 +138,7 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     """
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
-    plans = with_loads(workload, plans)
+    plans = as_run(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     held = workload.memory_of or workload
     memory[STATE_BYTES] = model_state_bytes(held, plans)
@@ -200,7 +200,7 @@ def _run_alone(workload: Workload, hardware: HardwareTable, one: Plans) -> Ran:
     reason = REASONS[int(legality(workload, hardware, one)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    one = with_loads(workload, one)
+    one = as_run(workload, one)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = tables_of(workload, hardware, one, rows)

@@ -29,7 +29,6 @@ from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import ETP, Messages, messages
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
-from sim_core.models.stack import Stack
 from sim_core.models.weights import held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
@@ -221,7 +220,7 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
 
 def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int) -> None:
     """Add one unit to the table; its messages run `times` times."""
-    stack, found, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
+    found, shape, speed = cost.operators, filled.shape, filled.speed
     of_phase = [sum_of(cost.seconds, found.phase == phase)[shape] * speed for phase in range(3)]
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
     blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, found.phase >= 0)[shape] * speed
@@ -267,20 +266,27 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
 def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     """Seconds of the host to launch the forward and the backward of a layer, [rows] each."""
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
-    share = np.where(plans.tp[first] > 1, 1.0, stack.launch_without_tp)
-    host = [share * stack.launch_forward, share * stack.launch_backward]
+    share = np.where(plans.tp[first] > 1, 1.0, stack.host_without_tp)
+    host = [share * stack.host_forward, share * stack.host_backward]
     if stack.ring_step_in_pipelines:
         of_node = np.array([device.value("gpus_per_node") for device in filled.hardware.variants])
         slow = (plans.pp[first] > 1) & (plans.all_gpus[first] > of_node[plans.hardware[first]])
         each = stack.ring_step_in_pipelines + np.where(_between_nodes(filled), stack.ring_step_across, 0.0)
         steps = _ring_steps(filled, sent)
         for backward in range(2):
-            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, (sent.phase != FORWARD) == backward].sum(axis=1)
+            host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, (sent.phase != FORWARD) == backward].sum(
+                axis=1
+            )
     return host[0], host[1]
 
 
 def _launch(
-    blocks: Blocks, at: int, host_s: tuple[Floats, Floats], ran_s: tuple[Floats, Floats, Floats], weights_s: Floats, whole: Bools
+    blocks: Blocks,
+    at: int,
+    host_s: tuple[Floats, Floats],
+    ran_s: tuple[Floats, Floats, Floats],
+    weights_s: Floats,
+    whole: Bools,
 ) -> None:
     """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
 

@@ -1,20 +1,34 @@
 """`Stack`: what a training framework makes of a model: its kernels, what it overlaps, what it keeps in memory."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from sim_core.documents import read_document
+from sim_core.documents import located, read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.activations import Kept
-from sim_core.models.description import Checked, Flag
+from sim_core.models.description import Checked
+from sim_core.models.facts import SWITCH, Fact, split_sources
 from sim_core.models.traffic import FUSED_ACCUMULATION, GATED
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
-Number = Annotated[float, Field(ge=0)]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+Placement = Literal["even", "cost"]
+SHARDING_WORDS: Final = "none | optimizer | gradients | parameters"
+Pair = tuple[float, float]
+
+HOST_BOUND: Final = "tp 8, micro-batch 1, a small model: step / layers / micro-batches is the floor"
+WITHOUT_TP: Final = "tp 1, micro-batch 1, a small model, beside the run at tp 8"
+ACROSS: Final = "tp 16, micro-batch 1, two nodes"
+PIPELINE: Final = "pp 2, tp 8, micro-batch 1, two nodes"
+LARGE: Final = "tp 8, the largest micro-batch"
+FULL: Final = "tp 1, pp 1: a model that fills the device"
+REDUCTION: Final = "dp over two nodes, ga 1"
+MEMORY: Final = "peak memory of a run"
+CODE: Final = "none: read it in the framework's code"
 
 
 class Kernels(NamedTuple):
@@ -23,56 +37,180 @@ class Kernels(NamedTuple):
     flash_attention: bool = True  # else scores, softmax and context are kernels of their own
     fused_loss: bool = True
     accumulation_bytes: float = FUSED_ACCUMULATION  # per weight and micro-batch
-    attention_copies: tuple[float, float] = (0.0, 0.0)  # bytes per element of the queries' width, forward and backward
-    gated_bytes: tuple[float, float] = GATED  # of a gated activation, per element of ffn
-    loss_bytes: tuple[float, float] | None = None  # per logit, forward and backward
+    attention_copies: Pair = (0.0, 0.0)  # bytes per element of the queries, forward and backward
+    gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
+    loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
 
 
 class Stack(Checked):
-    """Seconds, bytes, or parts of 1, the same for every model and device."""
+    """The page of facts of a framework: each number the same for every model and device. Units are those of `Fact`."""
 
     name: str
     source: str
-    flash_attention: Flag
-    attention_scale: Number | dict[str, Number]  # time of core attention over that of the measured kernels; by their device
-    fused_loss: Flag
-    logit_bytes: Number  # kept per logit from head to backward
-    expert_outputs_kept: Flag  # false: probabilities of routed copies are applied before the experts' second GEMM
-    activation_input_bytes: Number  # kept of an element that enters the activation of an MLP
-    attention_output_bytes: Number | None = None  # of core attention's output; else 16 bits and the projection's narrower copy
-    fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
-    accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
-    gradient_bytes: Literal[2, 4]  # of an element that is reduced
-    sharding: Sharding  # unless the plan says otherwise
-    sharding_in_pipeline: Sharding | None = None  # the same where pp > 1, if it is another
-    weight_bytes: Literal[0, 2, 4]  # of 16-bit weights, and gradients, that a rank keeps beside the fp32 ones
-    bucket_copies: Number = 0.0  # of buckets, per weight, where ranks share nothing
-    adam_bytes: Number  # of fp32 weights and two moments that a rank keeps per weight
-    optimizer_bytes: Number  # traffic per weight of a rank's share and step
-    experts_with_tp: Flag  # experts are divided by tensor parallelism, too
-    hides_backward_tp: Flag  # collectives of the backward run beside GEMMs of the same operator
-    contention: Number  # part of a hidden collective that its GEMM is slower by
-    scatters_sends: Flag  # without sequence parallelism, too, a rank sends 1/tp to the next stage, which gathers it
-    dp_contention: Number  # part of hidden gradients and parameters that the compute beside them is slower by
-    jitter: Number  # compute is slower by this for each doubling of the GPUs beyond 8: a step waits for its slowest rank
-    overlapped_tp_exposed: Number  # part of tensor-parallel collectives that `overlap_tp` leaves exposed
-    launch_forward: Number  # seconds of CPU per layer: a layer never takes less
-    launch_backward: Number
-    step: Number  # seconds per step besides all else
-    launch_without_tp: Number = 1.0  # part of the CPU's seconds per layer that is left at tp 1
-    attention_copies: tuple[Number, Number] = (0.0, 0.0)
-    gated_bytes: tuple[Number, Number] = GATED
-    loss_bytes: tuple[Number, Number] | None = None
-    own_part_first: Flag = False  # a gather runs beside the product of the rank's own part of the input
-    ring_step_across: Number = 0.0  # seconds besides of each step of a tensor-parallel ring between nodes
-    ring_step_in_pipelines: Number = 0.0  # the same where pp > 1 on more than one node
-    reduces_whole: Flag = False  # gradients are all-reduced although ranks share the optimizer
-    bucket_bytes: Number = 0.0  # of gradients where ranks share nothing; 0: Megatron's rule
-    gather_host: Number = 0.0  # seconds of the CPU per layer and rank to gather parameters once a step
-    message_host: Number = 0.0  # seconds of the CPU for each pipeline message
-    whole_bytes: Number = 0.0  # traffic per weight that a rank holds and step, shared optimizer or not
-    reserved: Number  # bytes of a device that no tensor can have: context, communicators
-    fragmentation: Number  # allocated over used memory
+    sources: Mapping[str, str] = {}
+    """Of the facts that have one of their own."""
+
+    # Kernels
+    flash_attention: Annotated[bool, Fact(SWITCH, "core attention is one kernel", "operators", CODE)]
+    attention_scale: Annotated[
+        float | dict[str, float],
+        Fact("", "time of core attention over that of the measured kernels, by their device", "operators", FULL, 0.1, 10),
+    ]
+    attention_copies: Annotated[
+        Pair, Fact("B", "copies around core attention, per element of the queries", "operators", CODE, most=1e3, pair=True)
+    ] = (0.0, 0.0)
+    gated_bytes: Annotated[
+        Pair, Fact("B", "traffic of a gated activation, per element of ffn", "operators", CODE, most=1e3, pair=True)
+    ] = GATED
+    fused_loss: Annotated[bool, Fact(SWITCH, "the loss is one kernel", "operators", CODE)]
+    loss_bytes: Annotated[
+        Pair | None,
+        Fact("B", "traffic of the loss per logit; without it as counted by fused_loss", "operators", CODE, most=1e3, pair=True),
+    ] = None
+    fp8: Annotated[
+        bool,
+        Fact(SWITCH, "linear layers run in 8 and 4 bits, parameters are gathered in 8 where the recipe can", "legality", CODE),
+    ]
+    accumulation_bytes: Annotated[
+        float, Fact("B", "gradient accumulation, per weight and micro-batch", "operators", CODE, most=100)
+    ]
+
+    # The host
+    host_forward: Annotated[
+        float, Fact("s", "CPU time to launch the forward of a layer, which never takes less", "layers", HOST_BOUND, most=1)
+    ]
+    host_backward: Annotated[float, Fact("s", "the same of its backward", "layers", HOST_BOUND, most=1)]
+    host_without_tp: Annotated[float, Fact("", "part of both that is left at tp 1", "layers", WITHOUT_TP, most=1)] = 1.0
+    host_message: Annotated[float, Fact("s", "CPU time of a pipeline message", "pipeline", PIPELINE, most=10)] = 0.0
+    host_gather: Annotated[
+        float, Fact("s", "CPU time per layer and rank to gather parameters once a step", "gradients", REDUCTION, most=0.1)
+    ] = 0.0
+    host_step: Annotated[float, Fact("s", "of a step besides all else", "optimizer", REDUCTION, most=10)]
+
+    # Collectives of a layer
+    hides_backward_tp: Annotated[
+        bool, Fact(SWITCH, "tensor-parallel collectives of the backward run beside GEMMs of the same operator", "layers", LARGE)
+    ]
+    own_part_first: Annotated[
+        bool, Fact(SWITCH, "a gather runs beside the product of the rank's own part, 1/tp of the GEMM", "layers", CODE)
+    ] = False
+    contention: Annotated[float, Fact("", "part of a hidden collective that its GEMM is slower by", "layers", LARGE, most=1)]
+    overlapped_tp_exposed: Annotated[
+        float, Fact("", "part of tensor-parallel collectives that `overlap_tp` leaves exposed", "layers", LARGE, most=1)
+    ]
+    ring_step_across: Annotated[
+        float, Fact("s", "least time of a step of a tensor-parallel ring between nodes", "layers", ACROSS, most=0.1)
+    ] = 0.0
+    ring_step_in_pipelines: Annotated[
+        float,
+        Fact("s", "CPU time per step of a tensor-parallel ring where pp > 1 on several nodes", "layers", PIPELINE, most=0.1),
+    ] = 0.0
+    experts_with_tp: Annotated[bool, Fact(SWITCH, "tensor parallelism divides experts, too", "layers", CODE)]
+
+    # Pipeline
+    placement: Annotated[
+        Placement,
+        Fact("even | cost", "layers by number, or by what they and the head cost: a plan's even and balanced", "split", CODE),
+    ] = "even"
+    fills_pipeline: Annotated[
+        bool, Fact(SWITCH, "refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality", CODE)
+    ] = False
+    scatters_sends: Annotated[
+        bool,
+        Fact(
+            SWITCH, "without sequence parallelism, too, a rank sends 1/tp to the next stage, which gathers it", "pipeline", CODE
+        ),
+    ]
+    jitter: Annotated[
+        float,
+        Fact(
+            "",
+            "compute is slower by this for each doubling of the GPUs beyond 8: a step waits for its slowest rank",
+            "blocks",
+            FULL,
+            most=1,
+        ),
+    ]
+
+    # Gradients, parameters, optimizer
+    sharding: Annotated[
+        Sharding, Fact(SHARDING_WORDS, "what data-parallel ranks share, unless the plan says otherwise", "gradients", CODE)
+    ]
+    sharding_in_pipeline: Annotated[
+        Sharding | None, Fact(SHARDING_WORDS, "the same where pp > 1, if it is another", "gradients", CODE)
+    ] = None
+    gradient_bytes: Annotated[float, Fact("B", "of an element that is reduced: 2 or 4", "gradients", CODE, 2, 4)]
+    reduces_whole: Annotated[
+        bool, Fact(SWITCH, "gradients are all-reduced although ranks share the optimizer", "gradients", CODE)
+    ] = False
+    hides_sharded: Annotated[
+        bool,
+        Fact(
+            SWITCH,
+            "gradients are reduced and parameters gathered behind compute where ranks share the optimizer",
+            "gradients",
+            REDUCTION,
+        ),
+    ] = True
+    bucket_bytes: Annotated[
+        float, Fact("B", "bucket of gradients where ranks share nothing; 0: Megatron's rule", "gradients", CODE, most=1e12)
+    ] = 0.0
+    dp_contention: Annotated[
+        float,
+        Fact(
+            "",
+            "part of hidden gradients and parameters that the compute beside them is slower by",
+            "gradients",
+            REDUCTION,
+            most=1,
+        ),
+    ]
+    optimizer_bytes: Annotated[
+        float, Fact("B", "traffic per weight of a rank's share and step", "optimizer", REDUCTION, most=1e3)
+    ]
+    whole_bytes: Annotated[
+        float,
+        Fact(
+            "B",
+            "traffic per weight that a rank holds and step, whatever it shares: clipping, copies",
+            "optimizer",
+            REDUCTION,
+            most=1e3,
+        ),
+    ] = 0.0
+
+    # Memory
+    weight_bytes: Annotated[
+        float,
+        Fact("B", "16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", "memory", MEMORY, most=8),
+    ]
+    adam_bytes: Annotated[
+        float, Fact("B", "fp32 weights and two moments that a rank keeps, per weight", "memory", MEMORY, most=32)
+    ]
+    bucket_copies: Annotated[
+        float, Fact("B", "copies of gradients in buckets where ranks share nothing, per weight", "memory", MEMORY, most=8)
+    ] = 0.0
+    logit_bytes: Annotated[float, Fact("B", "kept per logit from head to backward", "memory", MEMORY, most=64)]
+    expert_outputs_kept: Annotated[
+        bool, Fact(SWITCH, "false: probabilities of routed copies are applied before the experts' second GEMM", "memory", CODE)
+    ]
+    activation_input_bytes: Annotated[
+        float, Fact("B", "kept of an element that enters the activation of an MLP", "memory", MEMORY, most=16)
+    ]
+    attention_output_bytes: Annotated[
+        float | None,
+        Fact(
+            "B",
+            "kept of an element of core attention's output; else 16 bits and the projection's narrower copy",
+            "memory",
+            MEMORY,
+            most=64,
+        ),
+    ] = None
+    reserved: Annotated[
+        float, Fact("B", "memory of a device that no tensor can have: context, communicators", "memory", MEMORY, most=1e11)
+    ]
+    fragmentation: Annotated[float, Fact("", "allocated over used memory", "memory", MEMORY, 1, 2)]
 
     def attention_on(self, device: str) -> float:
         """Time of core attention over that of the kernels measured on `device`; 1 where the stack does not say."""
@@ -88,13 +226,44 @@ class Stack(Checked):
     def kernels(self) -> Kernels:
         """Its choices of kernels."""
         return Kernels(
-            self.flash_attention,
-            self.fused_loss,
-            self.accumulation_bytes,
-            self.attention_copies,
-            self.gated_bytes,
-            self.loss_bytes,
+            flash_attention=self.flash_attention,
+            fused_loss=self.fused_loss,
+            accumulation_bytes=self.accumulation_bytes,
+            attention_copies=self.attention_copies,
+            gated_bytes=self.gated_bytes,
+            loss_bytes=self.loss_bytes,
         )
+
+    def with_facts(self, facts: Mapping[str, object]) -> "Stack":
+        """A copy with some facts replaced. Raises SpecError on an unknown name or a bad value."""
+        values, sources = _read_facts(facts)
+        given = {name: sources.get(name, "given without a source") for name in values}
+        changed = ", ".join(f"{name} {_text(facts[name])}" for name in values)
+        name = f"{self.name} ({changed})" if changed else self.name
+        return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}})
+
+
+FACTS: Final[Mapping[str, Fact]] = {
+    name: mark for name, field in Stack.model_fields.items() for mark in field.metadata if isinstance(mark, Fact)
+}
+"""Every fact of a stack by name, in the order of the page."""
+
+
+def _text(value: object) -> str:
+    return str(value["value"] if isinstance(value, Mapping) and "value" in value else value)
+
+
+def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The facts of a mapping in SI, and the sources of those that state one. Raises SpecError: `name: what`."""
+    values, sources = split_sources(page)
+    for name, value in values.items():
+        if name not in FACTS:
+            raise SpecError(f"{name}: unknown fact of a stack, {nearest(name, FACTS)}")
+        try:
+            values[name] = FACTS[name].read(value)
+        except SpecError as error:
+            raise SpecError(f"{name}: {error}") from None
+    return values, sources
 
 
 @cache
@@ -109,7 +278,15 @@ def read_stack(name: str) -> Stack:
     if name not in stack_names():
         raise SpecError(f"unknown stack {shown(name)}, {nearest(name, stack_names())}")
     path = STACK_DIR / f"{name}.yaml"
+    document, lines = read_document(path, "name, source")
+    page = {key: value for key, value in document.items() if key not in ("name", "source")}
     try:
-        return Stack.model_validate(read_document(path, "name, source")[0])
+        values, sources = _read_facts(page)
+        return Stack.model_validate(
+            {"name": document.get("name"), "source": document.get("source"), "sources": sources} | values
+        )
+    except SpecError as error:
+        raise located(SpecError(f"{path}: {error}"), str(path), lines) from None
     except ValidationError as error:
-        raise SpecError(f"{path}: {error.errors()[0]['msg']}") from None
+        fault = error.errors()[0]
+        raise SpecError(f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None

@@ -47,6 +47,7 @@ from sim_core.planning.columns import (
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.imbalance import loads_unknown
 from sim_core.planning.keys import key_table, keys_of
+from sim_core.planning.running import placed
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
@@ -98,6 +99,8 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "parameters are unknown: embedding, heads (a note of the run says what to set)",
     "attention_unknown": "selective recompute, but the workload has no separate records of core attention",
     "checkpoint_span_exceeds_stage": "every:k or block:k with k above the layers of a virtual stage",
+    "stage_without_layers": "a stage would hold no layer, which this stack cannot build",
+    "fewer_microbatches_than_stages": "fewer than pp - 1 micro-batches, which this stack refuses",
     "straggler_beyond_pp": "straggler_stage is not below pp",
     "sharding_unknown": "sharding or dp_shard, but the workload is a file, which does not hold the parameters of each layer",
     "sharding_without_effect": "dp_shard without sharding; reshard_after_forward, prefetch_layers without sharding: parameters",
@@ -167,6 +170,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
 
     Fidelity simai has stages but no schedule and no chunks, so rules about these do not apply to it.
     """
+    plans = placed(workload, plans)
     event = plans.fidelity == EVENT
     parts = np.where(event, plans.pp * plans.vpp, plans.pp)
     model_parallel = plans.tp * plans.cp * plans.pp
@@ -174,7 +178,7 @@ def check(workload: Workload, plans: Plans) -> Ints:
     sharing = dp * plans.cp  # ranks with the same dense parameters
     around = sharing * plans.tp if workload.arrays.shares.whole_experts else sharing  # ranks that share experts out
     interleaved = plans.vpp > 1
-    unfit = micro_batches_unfit(plans)
+    unfit = micro_batches_unfit(workload, plans)
     layers = plans.layers
     slots = layers + EXTRA_LAYERS[plans.layer_split]
     simai = ~event & (False if event.all() else _unknown_to_simai(workload, plans))
@@ -204,6 +208,8 @@ def check(workload: Workload, plans: Plans) -> Ints:
         "layers_not_alike": (layers != workload.layers) & (workload.arrays.layer_unit < 0),
         "layers_not_divisible": (plans.layer_split != BALANCED) & (plans.layer_split != LISTED) & (slots % parts != 0),
         "layer_list_unfit": event & (plans.layer_split == LISTED) & _unfit(plans),
+        "stage_without_layers": event & _without_layers(workload, plans),
+        "fewer_microbatches_than_stages": unfit["fewer_microbatches_than_stages"],
         "microbatches_not_multiple_of_pp": unfit["microbatches_not_multiple_of_pp"],
         "microbatch_group_does_not_fit": unfit["microbatch_group_does_not_fit"],
         "microbatches_not_in_rounds": unfit["microbatches_not_in_rounds"],
@@ -229,6 +235,16 @@ def check(workload: Workload, plans: Plans) -> Ints:
     }
     codes = [np.int64(REASON[name]) for name in conditions]
     return np.select(list(conditions.values()), codes, default=np.int64(0))
+
+
+def _without_layers(workload: Workload, plans: Plans) -> Bools:
+    """Plans with a stage that holds nothing, where the framework builds none such (nanotron, models/base.py)."""
+    if not workload.arrays.framework.fills_pipeline:
+        return np.zeros(len(plans.tp), np.bool_)
+    layers, virtual = plans.virtual_layers, plans.pp * plans.vpp
+    before = np.arange(layers.shape[1]) < (virtual - 2)[:, None]  # the last two may hold the head alone, and the loss
+    empty: Bools = (plans.layer_split == LISTED) & ((layers == 0) & before).any(axis=1)
+    return empty
 
 
 def _unmovable(workload: Workload, asked: Ints, own: int | None, recorded: float) -> Bools:
@@ -340,7 +356,7 @@ def _unknown_to_simai(workload: Workload, plans: Plans) -> Bools:
     return unknown
 
 
-def micro_batches_unfit(plans: Plans) -> dict[str, Bools]:
+def micro_batches_unfit(workload: Workload, plans: Plans) -> dict[str, Bools]:
     """Plans whose number of micro-batches does not suit their schedule, by reason, [n] each.
 
     All rules about `ga` but that of a global batch too large; they read nothing else of a plan but BESIDE_GA.
@@ -355,6 +371,7 @@ def micro_batches_unfit(plans: Plans) -> dict[str, Bools]:
     return {
         "global_batch_not_divisible": plans.ga == 0,
         "dualpipe_needs_more_microbatches": event & (too_few | odd),
+        "fewer_microbatches_than_stages": event & (plans.ga < plans.pp - 1) & workload.arrays.framework.fills_pipeline,
         "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
         "microbatch_group_does_not_fit": megatron & ~_group_fits(plans, group),
         "microbatches_not_in_rounds": event & (asks == IN_ROUNDS) & (plans.ga % rounds != 0),

@@ -71,7 +71,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             dense_bytes=stack.optimizer_bytes * total,
             expert_bytes=stack.optimizer_bytes * experts,
             sharded=stack.sharding != "none",
-            step_s=stack.step,
+            step_s=stack.host_step,
             clear=((GRADIENT_CLEAR if stack.sharding != "none" else 0.0) + stack.whole_bytes) / stack.optimizer_bytes,
         ),
         framework=Framework(
@@ -79,10 +79,13 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             dp_contention=stack.dp_contention,
             jitter=stack.jitter,
             sharding=SHARDINGS.index(stack.sharding),
+            hides_sharded=stack.hides_sharded,
+            head_layers=_head_layers(model) if stack.placement == "cost" else -1.0,
+            fills_pipeline=stack.fills_pipeline,
             reduces_whole=stack.reduces_whole,
             bucket_bytes=stack.bucket_bytes,
-            gather_host_s=stack.gather_host,
-            message_host_s=stack.message_host,
+            gather_host_s=stack.host_gather,
+            message_host_s=stack.host_message,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )
@@ -104,6 +107,12 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             f"{'with' if sequence_parallel else 'without'} sequence parallelism",
         ),
     )
+
+
+def _head_layers(model: Model) -> float:
+    """What the head costs over what a layer costs on average, both by their weights."""
+    dense, experts, _, _, _ = _parameters(model)
+    return model.layers * float(model.vocabulary * model.hidden) / (dense + experts)
 
 
 def _parameters(model: Model) -> tuple[float, float, float, float, float]:

@@ -168,6 +168,9 @@ class Framework(NamedTuple):
     jitter: float = 0.0  # compute is slower by this for each doubling of the GPUs beyond 8
     sharding: int = AS_STACK  # one of terms.SHARDINGS; AS_STACK: as the recorded messages have it
     sharding_in_pipeline: int = AS_STACK  # the same where pp > 1
+    hides_sharded: bool = True  # reduces gradients and gathers parameters behind compute where ranks share the optimizer
+    head_layers: float = -1.0  # what the head costs beside a layer, where layers are placed by cost; else -1
+    fills_pipeline: bool = False  # refuses fewer than pp - 1 micro-batches, and stages without a layer before the head's
     reduces_whole: bool = False  # gradients are all-reduced although ranks share the optimizer
     bucket_bytes: float = 0.0  # of gradients that are reduced by themselves; 0: Megatron's rule
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step

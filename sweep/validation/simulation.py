@@ -160,8 +160,6 @@ def _plan(row: Row) -> dict[str, object]:
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")
     vpp, overlapping = row.count("vpp", 1), overlaps(row)
-    if "nanotron" in row.text("framework"):
-        overlapping = row.text("zero") == "0"
     batch = {"global_batch": row.count("gbs")} if row.text("gbs") else {"ga": row.count("ga")}
     return {
         **batch,
@@ -211,7 +209,7 @@ ABLATIONS: Final[Mapping[str, Change]] = {
     "sharing of NICs": Change({"shared_nics": False}, {}),
     "contention": Change({}, {"contention": 0.0, "dp_contention": 0.0}),
     "optimizer": Change({}, {"optimizer_bytes": 1e-6}),
-    "launches": Change({}, {"launch_forward": 0.0, "launch_backward": 0.0, "step": 0.0}),
+    "launches": Change({}, {"host_forward": 0.0, "host_backward": 0.0, "host_step": 0.0}),
     "slowest of many GPUs": Change({}, {"jitter": 0.0}),
     "clock under load": Change({"sustained_scale": 1.0}, {}),
 }

@@ -25,7 +25,7 @@ STACKS: Final = (
 """Words in a framework's name, and its stack; the first that match decide.
 
 NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
-OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
+OVERLAPPING: Final = ("nanotron", "nemo", "megatron-bridge", "nvidia release")
 """Frameworks whose recipes overlap messages with compute. Megatron-LM does so on request only, and no row says that it did."""
 JAX: Final = ("maxtext", "paxml")
 SHARDED: Final = ("2", "3", "fsdp")
@@ -127,8 +127,6 @@ def checkpointing_of(row: Row) -> str:
 
 def layer_split(row: Row) -> str | list[int]:
     """Where its layers lie: as its recipe says, or, where we know none, stages that differ by at most one layer."""
-    if "nanotron" in row.text("framework").lower():
-        return _by_cost(row)
     if "megatron-bridge" not in row.text("framework").lower() or row.count("layers") != LAYOUT_LAYERS:
         return "balanced"
     return LAYOUTS.get(row.count("pp", 1) * row.count("vpp", 1), "balanced")
@@ -148,21 +146,3 @@ def dispatcher_of(row: Row) -> str:
     if (named := re.search(NOTED, row.text("notes").lower())) is not None:
         return "alltoall" if named["not"] or named["off"] else "flex"
     return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"
-
-
-def _by_cost(row: Row) -> list[int]:
-    """nanotron's placement (models/base.py): a stage closes after the block by which the blocks so far cost more than its share.
-
-    A layer costs 4 h^2 + 3 h f, the head vocabulary x h.
-    """
-    hidden, pp = row.count("hidden"), row.count("pp", 1)
-    layer = 4 * hidden + 3 * row.count("ffn")
-    costs = [layer] * row.count("layers") + [row.count("vocab")]
-    stages, stage, before = [0] * pp, 0, 0
-    for number, cost in enumerate(costs):
-        if number < row.count("layers"):
-            stages[stage] += 1
-        before += cost
-        if before * pp > (stage + 1) * sum(costs) and stage < pp - 1:
-            stage += 1
-    return stages

@@ -28,7 +28,7 @@ LAUNCH = {"forward": 0.004, "backward": 0.007}
 
 def launching(forward: float, backward: float) -> Workload:
     """GPT-2 XL where the host takes so long to launch a layer's kernels."""
-    stack = read_stack("megatron-core").model_copy(update={"launch_forward": forward, "launch_backward": backward})
+    stack = read_stack("megatron-core").model_copy(update={"host_forward": forward, "host_backward": backward})
     return workload_from_model(read_model("gpt2-xl"), stack, sequence_parallel=True)
 
 

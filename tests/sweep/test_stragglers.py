@@ -89,7 +89,7 @@ def one_forward_one_backward(forward: Floats, backward: Floats, micro_batches: i
 def test_steps_are_those_of_drawn_gpus(given: Stragglers, tp: int, pp: int, ga: int) -> None:
     """256 GPUs. The seconds of a block are those of the plain plan's events; what comes after the pipeline is left alone."""
     gpus, draws = 256, 300
-    stack = read_stack("megatron-core").model_copy(update={"jitter": 0.0, "step": 0.0})
+    stack = read_stack("megatron-core").model_copy(update={"jitter": 0.0, "host_step": 0.0})
     work = workload_from_model(read_model("llama2-7b", {"sequence": 2048}), stack, sequence_parallel=True)
     fast = {"nvlink_bandwidth": "1e9 GB/s", "nvlink_latency": "0 s", "nic_bandwidth": "1e9 GB/s", "nic_latency": "0 s"}
     hardware = hardware_table([read_hardware("H100-SXM").with_values({**fast, "memory": "10 TB", "net_overhead": "0 s"})], None)

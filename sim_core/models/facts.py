@@ -1,0 +1,62 @@
+"""What a fact of a stack is: a value with unit, range and source; who uses it, and which run would tell it."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from sim_core.errors import SpecError, shown
+from sim_core.units import quantity, short
+
+SWITCH: Final = "true or false"
+
+
+class Fact(NamedTuple):
+    """One row of the page of facts: the annotation of a field of `Stack`.
+
+    `unit`: `s`, `B`, `` for plain numbers, SWITCH for true or false, else the words it may be, joined by " | ".
+    """
+
+    unit: str
+    what: str
+    used_by: str
+    told_by: str = ""
+    least: float = 0.0
+    most: float = 1e15
+    pair: bool = False  # a value for the forward and one for the backward
+
+    def read(self, value: object) -> Any:
+        """The value in SI. Raises SpecError: what was found, what was expected."""
+        if self.pair:
+            if not isinstance(value, list | tuple) or len(value) != 2:
+                raise SpecError(f"found {shown(value)}, expected two: of the forward and of the backward")
+            return tuple(self._one(part) for part in value)
+        if isinstance(value, Mapping):  # by device
+            return {str(device): self._one(part) for device, part in value.items()}
+        return value if value is None else self._one(value)
+
+    def _one(self, value: object) -> Any:
+        if self.unit == SWITCH:
+            if not isinstance(value, bool):
+                raise SpecError(f"found {shown(value)}, expected true or false")
+            return value
+        if " | " in self.unit:
+            if value not in self.unit.split(" | "):
+                raise SpecError(f"found {shown(value)}, expected one of {self.unit.replace(' | ', ', ')}")
+            return value
+        number = quantity(value, self.unit)
+        if not self.least <= number <= self.most:
+            bounds = f"{short(self.least, self.unit)} to {short(self.most, self.unit)}"
+            raise SpecError(f"found {shown(value)}, expected {bounds}")
+        return number
+
+
+def split_sources(page: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+    """The values of a page, and the sources of those written as `{value, source}`. Raises SpecError."""
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    for name, value in page.items():
+        if isinstance(value, Mapping) and "value" in value:
+            if set(value) != {"value", "source"} or not isinstance(value["source"], str) or not value["source"].strip():
+                raise SpecError(f"{name}: found keys {', '.join(map(str, value))}, expected value and source")
+            value, sources[name] = value["value"], " ".join(value["source"].split())
+        values[name] = value
+    return values, sources
