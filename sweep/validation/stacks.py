@@ -25,8 +25,10 @@ STACKS: Final = (
 """Words in a framework's name, and its stack; the first that match decide.
 
 NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
-OVERLAPPING: Final = ("nanotron", "nemo", "megatron-bridge", "nvidia release")
+OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
 """Frameworks whose recipes overlap messages with compute. Megatron-LM does so on request only, and no row says that it did."""
+REDUCING: Final = ("nanotron",)
+"""Frameworks that reduce gradients behind the last backward without being asked, and hide no tensor-parallel messages so."""
 JAX: Final = ("maxtext", "paxml")
 SHARDED: Final = ("2", "3", "fsdp")
 RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
@@ -71,7 +73,8 @@ def stack_of(row: Row, model: Model) -> Stack:
 
 def overlaps(row: Row) -> bool:
     """Whether gradients and parameters travel beside compute; sharded parameters always do."""
-    return sharded(row) or _recipe_overlaps(row)
+    reducing = any(words in row.text("framework").lower() for words in REDUCING)
+    return sharded(row) or reducing or _recipe_overlaps(row)
 
 
 def overlaps_tp(row: Row) -> bool:
