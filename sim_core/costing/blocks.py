@@ -27,7 +27,7 @@ from sim_core.costing.case import (
     shares_nics,
 )
 from sim_core.costing.groups import N_GROUPS, Groups
-from sim_core.costing.modelled import cost_model_blocks
+from sim_core.costing.modelled import cost_model_blocks, pipelines_over_nodes
 from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
@@ -50,7 +50,7 @@ EXPOSED: Final = 1
 def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Groups, split: Split, rows: Ints) -> Blocks:
     """The block table of the plans in `rows`."""
     arrays = workload.arrays
-    of_row, first = distinct_rows(_keys(workload, plans, groups, rows))
+    of_row, first = distinct_rows(_keys(workload, hardware, plans, groups, rows))
     key = np.full(len(plans.tp), -1, np.int64)
     key[rows] = of_row
     blocks = allocate_blocks(arrays, key, len(first))
@@ -67,13 +67,16 @@ def cost_blocks(workload: Workload, hardware: HardwareTable, plans: Plans, group
     return blocks
 
 
-def _keys(workload: Workload, plans: Plans, groups: Groups, rows: Ints) -> Ints:
+def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Groups, rows: Ints) -> Ints:
     """What the cost of a layer depends on, `[rows, columns]`, as whole numbers: places of groups, and fields of plans."""
     pieces = workload.arrays.pieces
     all_groups = np.array([TP, EP, CP_A2A, CP_RING])
     sent = pieces.comm_group[pieces.comm_kind != NO_COMM] if workload.from_file else all_groups
     places = [groups.alike[groups.key[rows], group] for group in range(N_GROUPS) if (sent == group).any()]
-    return np.stack([*places, *layer_columns(plans, rows)], axis=1)
+    columns = [*places, *layer_columns(plans, rows)]
+    if workload.modelled and workload.modelled.stack.ring_step_in_pipelines:
+        columns.append(pipelines_over_nodes(hardware, plans, rows).astype(np.int64))
+    return np.stack(columns, axis=1)
 
 
 @outer_kernel

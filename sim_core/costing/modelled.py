@@ -263,14 +263,20 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     _launch(blocks, at, _host_s(filled, sent), ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
 
 
+def pipelines_over_nodes(hardware: HardwareTable, plans: Plans, rows: Ints) -> Bools:
+    """Whether a plan has a pipeline on more than one node, [rows]."""
+    of_node = np.array([device.value("gpus_per_node") for device in hardware.variants])
+    over: Bools = (plans.pp[rows] > 1) & (plans.all_gpus[rows] > of_node[plans.hardware[rows]])
+    return over
+
+
 def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     """Seconds of the host to launch the forward and the backward of a layer, [rows] each."""
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
     share = np.where(plans.tp[first] > 1, 1.0, stack.host_without_tp)
     host = [share * stack.host_forward, share * stack.host_backward]
     if stack.ring_step_in_pipelines:
-        of_node = np.array([device.value("gpus_per_node") for device in filled.hardware.variants])
-        slow = (plans.pp[first] > 1) & (plans.all_gpus[first] > of_node[plans.hardware[first]])
+        slow = pipelines_over_nodes(filled.hardware, plans, first)
         each = stack.ring_step_in_pipelines + np.where(_between_nodes(filled), stack.ring_step_across, 0.0)
         steps = _ring_steps(filled, sent)
         for backward in range(2):

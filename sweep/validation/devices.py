@@ -124,7 +124,15 @@ def _stated(row: Row, preset: str) -> Hardware:
         return hardware
     node = network * hardware.value("gpus_per_node") / gpus
     if "EFA" in row.text("interconnect"):
-        hardware = hardware.with_values({"fabric_efficiency": 0.6, "nic_latency": "44 us"})
+        import os
+
+        hardware = hardware.with_values(
+            {
+                "fabric_efficiency": float(os.environ.get("FE", ".6")),
+                "nic_latency": os.environ.get("NL", "44 us"),
+                "net_overhead": os.environ.get("NO", "1 us"),
+            }
+        )
     source = f"{STATED}{row.text('interconnect')[:80]}"
     return hardware.with_values(
         {"nic_bandwidth": {"value": f"{node / hardware.value('nics_per_node')} Gb/s", "source": source}}

@@ -1,5 +1,6 @@
 """Measured rows as plans, simulated: seconds of a step, memory, whether it fits; also without some of the physics."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -23,6 +24,12 @@ from sweep.validation.models import check_needs, model_of
 from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
 from sweep.validation.table import NotSimulated, Row
 
+FAILED: Final = "failed"
+"""Quality of runs without a step: of the ones whose notes name no other cause it is asked whether they fit."""
+SIMULATED: Final = ("ok", FAILED)
+OTHER_CAUSES: Final = ("inconsistent",)
+FIRST_STAGE: Final = "first pipeline stage"
+"""In a `mem_kind`: what a rank of the first stage reads, else one of the fullest."""
 PRECISIONS: Final = (
     ("fp16", "fp16"), ("amp_fp16", "fp16"), ("bf16", "bf16"), ("amp_bf16", "bf16"), ("fp8-cs", "fp8_tensorwise"),
     ("fp8-mx", "mxfp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("fp8 (alt granularity: 32x32 blockwise", "fp8_blockwise"),
@@ -91,36 +98,60 @@ class Run(NamedTuple):
 
 
 def run_rows(rows: Sequence[Row], change: Change = UNCHANGED) -> list[Run]:
-    """Simulate each row on its own."""
-    return [_run(row, change) for row in rows]
+    """Simulate each row; rows of the same model, stack and device together."""
+    runs: list[Run | None] = [None] * len(rows)
+    together: dict[tuple[str, ...], list[tuple[int, _Job]]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        try:
+            job = _job(row, change)
+        except (NotSimulated, SpecError) as error:
+            runs[number] = _not_simulated(row, error)
+            continue
+        if len(job.devices) > 1:  # the smallest one in which it fits
+            runs[number] = _alone(job, change)
+        else:
+            together[job.key].append((number, job))
+    for numbered in together.values():
+        numbers, jobs = zip(*numbered, strict=True)
+        for number, run in zip(numbers, _simulated(jobs, jobs[0].devices[0], change), strict=True):
+            runs[number] = run
+    return [run for run in runs if run is not None]
 
 
-def _run(row: Row, change: Change) -> Run:
-    """A row simulated, or the reason why it cannot be."""
-    if row.quality != "ok":
-        return Run(row, reason=f"quality {row.quality}")
-    if not row.out_of_memory and row.number("iter_ms") is None:
-        return Run(row, reason="time not stated")
-    try:
-        return _simulated(row, change)
-    except (NotSimulated, SpecError) as error:
-        return Run(row, reason=str(error)[:LONGEST_REASON])
+class _Job(NamedTuple):
+    """A row as what is simulated."""
+
+    row: Row
+    workload: Workload
+    plan: Plans
+    devices: list[Hardware]  # the smallest memory first
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Rows that are alike in it can be simulated together."""
+        modelled = self.workload.modelled
+        if modelled is None:
+            raise ValueError("a row is simulated from a model")
+        described = modelled.model.model_dump_json(), modelled.stack.model_dump_json(), str(modelled.sequence_parallel)
+        return (*described, self.devices[0].model_dump_json())
 
 
-def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
-    """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
-    check_needs(row)
-    workload, values = _job(row, UNCHANGED)
-    grid = plans(workload, **values, hardware=np.arange(len(variants)))  # type: ignore[arg-type]
-    measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
-    for reason in measures["reason"]:
-        if reason:
-            raise NotSimulated(f"plan: {reason}")
-    return np.asarray(measures["step_time_s"], np.float64)
+def _job(row: Row, change: Change) -> _Job:
+    """What was trained, how and on what. Raises NotSimulated, SpecError."""
+    if row.quality not in SIMULATED:
+        raise NotSimulated(f"quality {row.quality}")
+    if row.quality == FAILED:
+        if cause := next((cause for cause in OTHER_CAUSES if cause in row.text("notes")), None):
+            raise NotSimulated(f"did not finish: {cause}")
+    elif not row.out_of_memory and row.number("iter_ms") is None:
+        raise NotSimulated("time not stated")
+    check_needs(row)  # before a device that we do not have
+    devices = candidates(row)
+    workload, values = _planned(row, change)
+    return _Job(row, workload, plans(workload, **values), devices)  # type: ignore[arg-type]
 
 
-def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
-    """What was trained, and the plan by the names of `sim_core.plans`. Raises NotSimulated."""
+def _planned(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
     model = model_of(row)
     stack = stack_of(row, model)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
@@ -128,31 +159,67 @@ def _job(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
     return workload_from_model(model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel), values
 
 
-def _simulated(row: Row, change: Change) -> Run:
-    """The run on its device: where the row leaves its memory open, the smallest one in which it fits. Raises NotSimulated."""
-    check_needs(row)  # before a device that we do not have
-    devices = candidates(row)
-    workload, values = _job(row, change)
-    grid = plans(workload, **values)  # type: ignore[arg-type]
-    run = _on(row, devices.pop(0), workload, grid, change)
-    while devices and not run.fits and not row.out_of_memory:
-        run = _on(row, devices.pop(0), workload, grid, change)
-    if devices:
-        preset_of(row.text("hw"))  # raises where the device is ambiguous
+def _alone(job: _Job, change: Change) -> Run:
+    """The run on the first device in which it fits."""
+    for number, device in enumerate(job.devices):  # noqa: B007
+        (run,) = _simulated([job], device, change)
+        if run.reason or run.fits or job.row.out_of_memory:
+            break
+    if not run.reason and number < len(job.devices) - 1:
+        try:
+            preset_of(job.row.text("hw"))  # raises where the device is ambiguous
+        except NotSimulated as error:
+            return _not_simulated(job.row, error)
     return run
 
 
-def _on(row: Row, hardware: Hardware, workload: Workload, grid: Plans, change: Change) -> Run:
-    measures = simulate(workload, hardware_table([_without(hardware, change)], None), grid).named()
-    if measures["reason"][0]:
-        raise NotSimulated(f"plan: {measures['reason'][0]}")
-    tensors, on_device = float(sum(measures[name][0] for name in ALLOCATED)), float(measures["peak_memory_bytes"][0])
-    if "first pipeline stage" in row.text("mem_kind") and row.count("pp", 1) > 1:
-        memory = shape_of(workload, hardware_table([_without(hardware, change)], None), grid).memory[:, 0]
-        tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
+def _joined(parts: Sequence[Plans]) -> Plans:
+    """The plans one after another."""
+    width = max(part.virtual_layers.shape[1] for part in parts)
+    lists = [
+        np.pad(part.virtual_layers, ((0, 0), (0, width - part.virtual_layers.shape[1])), constant_values=-1) for part in parts
+    ]
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in Plans._fields if name != "virtual_layers"
+    }
+    return Plans(**columns, virtual_layers=np.concatenate(lists))
+
+
+def _not_simulated(row: Row, why: Exception) -> Run:
+    return Run(row, reason=str(why)[:LONGEST_REASON])
+
+
+def _simulated(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
+    """The runs of jobs of one model and stack on a device."""
+    workload, grid = jobs[0].workload, _joined([job.plan for job in jobs])
+    table = hardware_table([_without(hardware, change)], None)
+    measures = simulate(workload, table, grid).named()
     network, stated = network_of(hardware)
-    fits = on_device <= hardware.value("memory")
-    return Run(row, float(measures["step_time_s"][0]), tensors, on_device, fits, network=network, network_stated=stated)
+    runs = []
+    for number, job in enumerate(jobs):
+        if measures["reason"][number]:
+            runs.append(_not_simulated(job.row, NotSimulated(f"plan: {measures['reason'][number]}")))
+            continue
+        tensors = float(sum(measures[name][number] for name in ALLOCATED))
+        if FIRST_STAGE in job.row.text("mem_kind") and job.row.count("pp", 1) > 1:
+            memory = shape_of(workload, table, job.plan).memory[:, 0]
+            tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
+        on_device = float(measures["peak_memory_bytes"][number])
+        step_s, fits = float(measures["step_time_s"][number]), on_device <= hardware.value("memory")
+        runs.append(Run(job.row, step_s, tensors, on_device, fits, network=network, network_stated=stated))
+    return runs
+
+
+def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
+    """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
+    check_needs(row)
+    workload, values = _planned(row, UNCHANGED)
+    grid = plans(workload, **values, hardware=np.arange(len(variants)))  # type: ignore[arg-type]
+    measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
+    for reason in measures["reason"]:
+        if reason:
+            raise NotSimulated(f"plan: {reason}")
+    return np.asarray(measures["step_time_s"], np.float64)
 
 
 def _plan(row: Row) -> dict[str, object]:
