@@ -154,8 +154,8 @@ def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     h, first = model.hidden, 2 if model.gated else 1
     rows.gemm("router", shape.local, experts.count, h, linear=False)
     scores = traffic.SCORES * shape.local * experts.count
-    for phase, kernels in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
-        rows.memory("routing", phase, scores, kernels=kernels)
+    for phase, launches in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
+        rows.memory("routing", phase, scores, kernels=launches)
     moved = (traffic.PERMUTE, traffic.PERMUTE)
     rows.both("permute", moved, shape.sent * h)
     each = shape.routed / shape.experts

@@ -36,9 +36,9 @@ PRECISIONS: Final = (
     ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
 )  # fmt: skip
 """What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
-READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.05, 2**29)), ("nvidia-smi", (1.11, 2**33)))
-"""Words of a `mem_kind`, and what such a reading shows: a factor on the bytes of tensors, and further bytes. nvidia-smi also
-counts the context, communicators and buffers; its numbers were chosen on the runs of tr11's document. Other kinds are taken to
+READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.0, 2**29)), ("nvidia-smi", (1.11, 2**33)))
+"""Words of a `mem_kind`, and what such a reading shows: a factor on the bytes of tensors, and further bytes. What the allocator
+reserves is fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen on the runs of tr11's document. Other kinds are taken to
 show what the stack reserves."""
 ALLOCATED: Final = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
 """Bytes of tensors: what the framework reports as allocated."""
@@ -67,6 +67,7 @@ class Run(NamedTuple):
     device_bytes: float = 0.0  # of tensors, fragmentation, and what the stack reserves
     fits: bool = True
     reason: str = ""
+    fragmentation: float = 1.0  # of the stack's allocator
     network: float = 0.0  # Gb/s of all NICs of a node, in one direction
     network_stated: bool = False  # by the row; else it is that of the preset
 
@@ -93,7 +94,8 @@ class Run(NamedTuple):
             return None
         kind = self.row.text("mem_kind").lower()
         reading = next((reading for word, reading in READINGS if word in kind), None)
-        read = self.device_bytes if reading is None else self.peak_bytes * reading[0] + reading[1]
+        allocated = self.peak_bytes * (self.fragmentation if "reserved" in kind else 1.0)
+        read = self.device_bytes if reading is None else allocated * reading[0] + reading[1]
         return (read / 2**30 / measured - 1) * 100
 
 
@@ -190,11 +192,21 @@ def _not_simulated(row: Row, why: Exception) -> Run:
 
 
 def _simulated(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
-    """The runs of jobs of one model and stack on a device."""
+    """The runs of jobs of one model and stack on a device; each alone where one of them cannot be costed."""
+    try:
+        return _together(jobs, hardware, change)
+    except (NotSimulated, SpecError) as error:
+        if len(jobs) == 1:
+            return [_not_simulated(jobs[0].row, error)]
+        return [run for job in jobs for run in _simulated([job], hardware, change)]
+
+
+def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[Run]:
     workload, grid = jobs[0].workload, _joined([job.plan for job in jobs])
     table = hardware_table([_without(hardware, change)], None)
     measures = simulate(workload, table, grid).named()
     network, stated = network_of(hardware)
+    fragmentation = 1.0 if workload.modelled is None else workload.modelled.stack.fragmentation
     runs = []
     for number, job in enumerate(jobs):
         if measures["reason"][number]:
@@ -206,7 +218,8 @@ def _simulated(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list
             tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
         on_device = float(measures["peak_memory_bytes"][number])
         step_s, fits = float(measures["step_time_s"][number]), on_device <= hardware.value("memory")
-        runs.append(Run(job.row, step_s, tensors, on_device, fits, network=network, network_stated=stated))
+        values = {"fragmentation": fragmentation, "network": network, "network_stated": stated}
+        runs.append(Run(job.row, step_s, tensors, on_device, fits, **values))
     return runs
 
 
