@@ -78,9 +78,11 @@ from sim_core.models.description import Model as Model
 from sim_core.models.description import model_document as model_document
 from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
+from sim_core.models.facts import Fact as Fact
 from sim_core.models.reading import model_names as model_names
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
+from sim_core.models.stack import STACK_FACTS as STACK_FACTS
 from sim_core.models.stack import Stack as Stack
 from sim_core.models.stack import read_stack as read_stack
 from sim_core.models.stack import stack_names as stack_names

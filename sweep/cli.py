@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "validate": "Simulate measured runs, and say how far off the predictions are and how well plans are ranked.",
     "calibrate": "Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
     "hardware": "List the hardware presets, or the numbers of one with their sources.",
+    "stack": "List the frameworks that can be simulated, or the facts of one with their sources.",
     "model": "List the models, or show the parameters and FLOPs of one, with its source.",
 }
 """What each command is for: its docstring (a test compares them)."""

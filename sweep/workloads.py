@@ -12,6 +12,7 @@ from sim_core import (
     Model,
     Repeat,
     SpecError,
+    Stack,
     Workload,
     parse_model,
     read_calibrated,
@@ -57,6 +58,29 @@ def _model(value: object) -> object:
     return {"preset": value}
 
 
+def _stack(value: object) -> object:
+    """The name of a stack, or a mapping of a preset and facts, checked. Raises ValueError."""
+    if value is not None and not isinstance(value, str | Mapping):
+        raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
+    try:
+        stack_of(value)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def stack_of(stated: str | Mapping[str, Any] | None) -> Stack:
+    """The stack that `workload.stack` means: a preset, STACK where it names none, and facts in place of its own.
+
+    Raises SpecError.
+    """
+    facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
+    preset = facts.pop("preset", STACK)
+    if not isinstance(preset, str):
+        raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
+    return read_stack(preset).with_facts(facts)
+
+
 class RepeatSpec(Section):
     """Rows of an operator table that represent one of `times` equal layers."""
 
@@ -79,7 +103,7 @@ class WorkloadSpec(Section):
 
     path: str | None = Field(default=None, min_length=1)
     model: Annotated[dict[str, Any] | None, BeforeValidator(_model)] = None
-    stack: str | None = None
+    stack: Annotated[str | dict[str, Any] | None, BeforeValidator(_stack)] = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     micro_batch: int | None = None
     sequence: int | None = None
@@ -119,16 +143,6 @@ class WorkloadSpec(Section):
                 raise ValueError(str(error).removeprefix(": ")) from None
         return model
 
-    @field_validator("stack")
-    @classmethod
-    def _known(cls, stack: str | None) -> str | None:
-        if stack is not None:
-            try:
-                read_stack(stack)
-            except SpecError as error:
-                raise ValueError(str(error)) from None
-        return stack
-
     @model_validator(mode="after")
     def _one_source(self) -> "WorkloadSpec":
         """A file or a model, each with its own keys, or both."""
@@ -154,16 +168,16 @@ class WorkloadSpec(Section):
 
 def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings. Raises SpecError."""
-    stack, parallel = section.stack or STACK, section.sequence_parallel
+    stack, parallel = stack_of(section.stack), section.sequence_parallel
     if section.model is not None and section.path is None:
         model = _model_of(section, base)
-        return workload_from_model(model, read_stack(stack), sequence_parallel=parallel is not False), ()
+        return workload_from_model(model, stack, sequence_parallel=parallel is not False), ()
     path = base / str(section.path)
     try:
         if section.model is None or section.measured_on is None:
             return read_workload(str(path), section.facts())
         model, device = _model_of(section, base), read_hardware(section.measured_on, base)
-        return read_calibrated(str(path), section.facts(), model, read_stack(stack), device, sequence_parallel=parallel)
+        return read_calibrated(str(path), section.facts(), model, stack, device, sequence_parallel=parallel)
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
 

@@ -165,7 +165,8 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
             whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
         weights = whole / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
-        found: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
+        buckets = np.where((sharding == UNSHARDED) & (ranks > 1), workload.arrays.framework.bucket_copies, 0.0)
+        found: Floats = weights + gradients + buckets + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
         return found
 
     return width(dense), width(experts)

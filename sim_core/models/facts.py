@@ -33,6 +33,18 @@ class Fact(NamedTuple):
             return {str(device): self._one(part) for device, part in value.items()}
         return value if value is None else self._one(value)
 
+    def text(self, value: Any) -> str:
+        """A value as it would be written."""
+        if value is None:
+            return "-"
+        if isinstance(value, Mapping):
+            return ", ".join(f"{device} {self.text(part)}" for device, part in value.items())
+        if isinstance(value, tuple):
+            return ", ".join(map(self.text, value))
+        if isinstance(value, bool):
+            return str(value).lower()
+        return value if isinstance(value, str) else short(value, self.unit)
+
     def _one(self, value: object) -> Any:
         if self.unit == SWITCH:
             if not isinstance(value, bool):

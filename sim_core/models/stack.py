@@ -243,7 +243,7 @@ class Stack(Checked):
         return self.model_copy(update=values | {"name": name, "sources": {**self.sources, **given}})
 
 
-FACTS: Final[Mapping[str, Fact]] = {
+STACK_FACTS: Final[Mapping[str, Fact]] = {
     name: mark for name, field in Stack.model_fields.items() for mark in field.metadata if isinstance(mark, Fact)
 }
 """Every fact of a stack by name, in the order of the page."""
@@ -257,10 +257,10 @@ def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, s
     """The facts of a mapping in SI, and the sources of those that state one. Raises SpecError: `name: what`."""
     values, sources = split_sources(page)
     for name, value in values.items():
-        if name not in FACTS:
-            raise SpecError(f"{name}: unknown fact of a stack, {nearest(name, FACTS)}")
+        if name not in STACK_FACTS:
+            raise SpecError(f"{name}: unknown fact of a stack, {nearest(name, STACK_FACTS)}")
         try:
-            values[name] = FACTS[name].read(value)
+            values[name] = STACK_FACTS[name].read(value)
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
     return values, sources

@@ -173,6 +173,7 @@ class Framework(NamedTuple):
     fills_pipeline: bool = False  # refuses fewer than pp - 1 micro-batches, and stages without a layer before the head's
     reduces_whole: bool = False  # gradients are all-reduced although ranks share the optimizer
     bucket_bytes: float = 0.0  # of gradients that are reduced by themselves; 0: Megatron's rule
+    bucket_copies: float = 0.0  # bytes of them that a rank keeps per weight
     gather_host_s: float = 0.0  # of the CPU, per layer and rank, to gather parameters once a step
     message_host_s: float = 0.0  # of the CPU for each pipeline message, on top of its seconds
 

@@ -65,7 +65,7 @@ def _data(plan: Launched) -> tuple[int, int, str]:
     dp, cp = plan.number_of("dp"), plan.number_of("cp")
     if plan.sharding == "none":
         return dp, 1, "never"
-    if plan.sharding == "optimizer" and plan.stack != "torchtitan":
+    if plan.sharding == "optimizer" and not plan.stack.startswith("torchtitan"):
         raise SpecError(
             f"plan {plan.number}: torchtitan shards parameters or nothing, not the optimizer alone ({plan.sharding}); "
             "sweep with stack: torchtitan, or sharding: parameters"
@@ -111,7 +111,8 @@ def _not_said(plan: Launched) -> list[str]:
         f"dispatcher {fields['dispatcher']}": plan.number_of("ep") > 1 and fields["dispatcher"] != "alltoall",
         f"bucket_bytes {fields['bucket_bytes']}": plan.number_of("bucket_bytes") > 0,
         f"prefetch_layers {fields['prefetch_layers']}": fields["prefetch_layers"] != 1,
-        f"stack {plan.stack}: the step is simulated as that framework runs it": plan.stack not in ("", "torchtitan"),
+        f"stack {plan.stack}: the step is simulated as that framework runs it": bool(plan.stack)
+        and not plan.stack.startswith("torchtitan"),
     }
     lines = [what for what, there in told.items() if there] + plan.besides(_NAMED)
     return lines + [f"{key} {value}" for key, value in fields.items() if key.startswith("hardware.")]

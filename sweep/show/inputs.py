@@ -11,8 +11,10 @@ from sim_core import (
     GEMM_PHASES,
     HARDWARE_KEYS,
     SIMAI,
+    STACK_FACTS,
     Hardware,
     Model,
+    Stack,
     Summary,
     Surface,
     Workload,
@@ -156,6 +158,37 @@ def print_presets(presets: Sequence[Hardware], console: Console) -> None:
     rows = [[preset.name, *(short(preset.value(key), HARDWARE_KEYS[key][1]) for key in columns)] for preset in presets]
     print_table(("preset", *columns), rows, console, left=(0,))
     console.print("Bandwidths are per GPU or NIC and direction. `sweep hardware NAME` shows all numbers with their sources.")
+
+
+def print_stack(stack: Stack, console: Console) -> None:
+    """Print the facts of a stack, each with its source, or with what it is where the page has one source for all."""
+    console.print(stack.name)
+    console.print(f"  {' '.join(stack.source.split())}")
+    values = {name: fact.text(getattr(stack, name)) for name, fact in STACK_FACTS.items()}
+    names_width, values_width = max(map(len, values)), max(map(len, values.values()))
+    for name, fact in STACK_FACTS.items():
+        source = stack.sources.get(name)
+        told = f"{fact.what}; {source}" if source else fact.what
+        console.print(f"  {name:{names_width}}  {values[name]:{values_width}}  {told}")
+
+
+def print_stacks(stacks: Sequence[Stack], console: Console) -> None:
+    """Print the main facts of the stacks in a table."""
+    columns = (
+        "sharding",
+        "flash_attention",
+        "fp8",
+        "host_forward",
+        "host_backward",
+        "host_step",
+        "gradient_bytes",
+        "placement",
+    )
+    rows = [[stack.name, *(STACK_FACTS[key].text(getattr(stack, key)) for key in columns)] for stack in stacks]
+    print_table(("stack", *columns), rows, console, left=(0,))
+    console.print(
+        "`sweep stack NAME` shows all facts with their sources; workload.stack takes a name, or a preset and other values."
+    )
 
 
 def print_models(models: Sequence[Model], console: Console) -> None:

@@ -38,8 +38,8 @@ PRECISIONS: Final = (
 """What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
 READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.0, 2**29)), ("nvidia-smi", (1.11, 2**33)))
 """Words of a `mem_kind`, and what such a reading shows: a factor on the bytes of tensors, and further bytes. What the allocator
-reserves is fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen on the runs of tr11's document. Other kinds are taken to
-show what the stack reserves."""
+reserves is fragmented as the stack says; nvidia-smi also counts the context, communicators and buffers; its numbers were chosen
+on the runs of tr11's document. Other kinds are taken to show what the stack reserves."""
 ALLOCATED: Final = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
 """Bytes of tensors: what the framework reports as allocated."""
 LONGEST_REASON: Final = 100

@@ -66,8 +66,7 @@ def stack_of(row: Row, model: Model) -> Stack:
         stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
-        if row.text("zero") == "0" and row.count("dp", 1) > 1:
-            stack = stack.model_copy(update={"adam_bytes": stack.adam_bytes + stack.bucket_copies})
+
     return stack
 
 

@@ -283,7 +283,9 @@ def test_a_record_takes_the_models_value(tmp_path: Path) -> None:
     work, _ = read_calibrated(path, Facts(micro_batch=1, records=records), numbers(DENSE), STACK, H20)
     own, _ = read_calibrated(path, Facts(micro_batch=1), numbers(DENSE), STACK, H20)
     assert any("records that are the model's on H20-SXM: embedding_layer, final_column" in note for note in work.notes)
-    alone = workload_from_model(numbers(DENSE), STACK.model_copy(update={"jitter": 0.0, "host_step": 0.0}), sequence_parallel=False)
+    alone = workload_from_model(
+        numbers(DENSE), STACK.model_copy(update={"jitter": 0.0, "host_step": 0.0}), sequence_parallel=False
+    )
     at, layers = {"tp": 4, "all_gpus": 8, "ga": 2}, numbers(DENSE, layers=64)
     twice = workload_from_model(layers, STACK.model_copy(update={"jitter": 0.0}), sequence_parallel=False)
     for name in ("compute_forward_s", "compute_backward_s"):
