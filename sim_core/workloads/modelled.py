@@ -111,9 +111,13 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
 
 
 def _head_layers(model: Model) -> float:
-    """What the head costs over what a layer costs on average, both by their weights."""
-    dense, experts, _, _, _ = _parameters(model)
-    return model.layers * float(model.vocabulary * model.hidden) / (dense + experts)
+    """What the head costs over what a layer costs on average, both by their matrices (nanotron: models/llama.py)."""
+    matrices = sum(
+        unit.number * sum(weight.elements for weight in weights_of(model, unit) if weight.sharding != REPLICATED)
+        for unit in model.units
+        if unit.kind == LAYER
+    )
+    return model.layers * float(model.vocabulary * model.hidden) / matrices
 
 
 def _parameters(model: Model) -> tuple[float, float, float, float, float]:

@@ -123,6 +123,13 @@ def test_sharded_layers_too(torchtitan: Workload, h100: HardwareTable, sharding:
     assert sent >= ({"gather parameters", "reduce gradients"} if sharding == "parameters" else {"reduce gradients"})
 
 
+@pytest.mark.parametrize("sharding", ["none", "optimizer"])
+def test_the_time_of_the_host_too(h100: HardwareTable, sharding: str) -> None:
+    model = read_model("llama2-7b", {"sequence": 2048})
+    nanotron = workload_from_model(model, read_stack("nanotron"), sequence_parallel=True)
+    _adds_up(timeline(nanotron, h100, plans(nanotron, tp=2, pp=2, dp=8, ga=4, micro_batch=1, sharding=sharding)))
+
+
 def test_a_file_too(gpt7b: Workload, h100: HardwareTable) -> None:
     for given in ({"checkpointing": "file"}, {"pp": 4, "ga": 8, "checkpointing": "full"}, {"pp": 4, "vpp": 3, "ga": 8}):
         _adds_up(timeline(gpt7b, h100, plans(gpt7b, **given)))

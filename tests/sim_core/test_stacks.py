@@ -1,0 +1,197 @@
+"""Stacks as pages of facts: what is read, what is refused, and what each fact of nanotron does to a step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim_core import (
+    METRICS,
+    STACK_FACTS,
+    Plans,
+    SpecError,
+    Stack,
+    Workload,
+    bounds,
+    hardware_table,
+    model_names,
+    parse_model,
+    plans,
+    read_hardware,
+    read_stack,
+    shape_of,
+    simulate,
+    slice_plans,
+    stack_names,
+    workload_from_model,
+)
+from sim_core.planning.running import layers_by_cost
+
+TABLE = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
+SMALL: dict[str, object] = {
+    "name": "small", "source": "a test", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192,
+    "vocabulary": 131072, "sequence": 4096, "gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary",
+    "tied": True,
+}  # fmt: skip
+
+
+def work(stack: Stack | str = "nanotron", **facts: object) -> Workload:
+    page = (read_stack(stack) if isinstance(stack, str) else stack).with_facts(facts)
+    return workload_from_model(parse_model(SMALL, ""), page, sequence_parallel=True)
+
+
+def step(workload: Workload, **values: Any) -> dict[str, float]:
+    columns = simulate(workload, TABLE, plans(workload, **values)).named()
+    assert columns["reason"][0] == ""
+    return {name: float(columns[name][0]) for name in METRICS}
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_each_page_states_every_fact_within_its_range(name: str) -> None:
+    stack = read_stack(name)
+    for fact_name, fact in STACK_FACTS.items():
+        value = getattr(stack, fact_name)
+        assert fact.what, fact.used_by
+        assert fact.told_by
+        numbers = np.ravel(list(value.values()) if isinstance(value, dict) else value)
+        if fact.unit in ("s", "B", "") and value is not None:
+            assert ((fact.least <= numbers.astype(float)) & (numbers.astype(float) <= fact.most)).all()
+        assert fact.text(value)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"host_forwrd": "1 ms"}, "host_forwrd: unknown fact of a stack, nearest valid: host_forward"),
+        ({"host_forward": 0.001}, "host_forward: found '0.001', expected a number with its unit"),
+        ({"host_forward": "3 parsec"}, "host_forward: unknown unit 'parsec'"),
+        ({"host_forward": "3 B"}, "host_forward: unknown unit 'B'"),
+        ({"host_forward": "2 s"}, "host_forward: found '2 s', expected 0 ns to 1 s"),
+        ({"contention": 2}, "contention: found '2', expected 0 to 1"),
+        ({"sharding": "all"}, "sharding: found 'all', expected one of none, optimizer, gradients, parameters"),
+        ({"own_part_first": 1}, "own_part_first: found '1', expected true or false"),
+        ({"loss_bytes": "4 B"}, "loss_bytes: found '4 B', expected two: of the forward and of the backward"),
+        ({"host_step": {"value": "1 ms"}}, "host_step: found keys value, expected value and source"),
+        ({"host_step": {"value": "1 ms", "source": " "}}, "host_step: found keys value, source, expected value and source"),
+    ],
+)
+def test_a_wrong_fact_is_one_clear_line(facts: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        read_stack("megatron-core").with_facts(facts)
+    assert str(error.value).startswith(message)
+
+
+def test_a_changed_fact_is_said_with_its_source() -> None:
+    changed = read_stack("megatron-core").with_facts({"host_forward": {"value": "1.2 ms", "source": "our own profile"}})
+    assert (changed.host_forward, changed.name) == (1.2e-3, "megatron-core (host_forward 1.2 ms)")
+    assert changed.sources["host_forward"] == "our own profile"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ffn", "layers", "stages", "placed"),
+    [  # stages of the playbook's models, as nanotron's models/base.py places them
+        (2048, 8192, 16, 2, [11, 5]),
+        (2048, 8192, 16, 4, [6, 5, 5, 0]),
+        (2048, 8192, 16, 8, [3, 3, 2, 3, 2, 3, 0, 0]),
+        (3072, 8192, 28, 2, [16, 12]),
+        (3072, 8192, 28, 4, [8, 8, 8, 4]),
+        (3072, 8192, 28, 8, [4] * 7 + [0]),
+        (4096, 14336, 32, 2, [18, 14]),
+        (4096, 14336, 32, 8, [5, 4, 4, 5, 4, 4, 4, 2]),
+        (8192, 28672, 80, 8, [11] + [10] * 6 + [9]),
+    ],
+)
+def test_layers_are_placed_as_nanotron_places_them(hidden: int, ffn: int, layers: int, stages: int, placed: list[int]) -> None:
+    head = 131072 * hidden / (4 * hidden**2 + 3 * hidden * ffn)
+    assert layers_by_cost(layers, stages, head).tolist() == placed
+
+
+def test_what_nanotron_cannot_run_has_a_reason() -> None:
+    own = work()
+    fields = {"dp": 1, "pp": [4, 16], "ga": [2, 16], "micro_batch": 1}
+    reasons = simulate(own, TABLE, plans(own, **fields)).named()["reason"].tolist()  # type: ignore[arg-type]
+    assert reasons == ["fewer_microbatches_than_stages", "", "stage_without_layers", "stage_without_layers"]
+    shape = shape_of(own, TABLE, plans(own, dp=1, pp=4, ga=16, micro_batch=1))
+    assert shape.layers == ((6,), (5,), (5,), (0,))
+
+
+def test_a_listed_split_is_the_plans_own() -> None:
+    own = work()
+    listed = plans(own, dp=1, pp=2, ga=4, micro_batch=1, layer_split=[[8, 8]])
+    assert shape_of(own, TABLE, listed).layers == ((8,), (8,))
+
+
+def some_plans(workload: Workload, **more: object) -> Plans:
+    fields: dict[str, Any] = {"tp": [1, 4, 16], "pp": [1, 2], "dp": [1, 8], "ga": 4, "micro_batch": [1, 8]}
+    return plans(workload, **fields | more)
+
+
+def test_plans_simulated_together_are_as_each_alone() -> None:
+    """Whether a ring waits depends on the nodes of the whole plan, which no group of a layer tells."""
+    own = work()
+    grid = some_plans(own, sharding=["none", "optimizer"])
+    together = simulate(own, TABLE, grid)
+    alone = [simulate(own, TABLE, slice_plans(grid, np.array([row]))) for row in range(len(grid.tp))]
+    np.testing.assert_array_equal(together.metrics, np.concatenate([one.metrics for one in alone], axis=1))
+    assert np.isfinite(together.metrics).all()
+
+
+def test_no_plan_is_faster_than_its_bound() -> None:
+    own = work()
+    grid = some_plans(own, sharding=["none", "optimizer"])
+    step_s = simulate(own, TABLE, grid).metrics[METRICS.index("step_time_s")]
+    assert (bounds(own, TABLE, grid).step_time_s <= step_s * (1 + 1e-9)).all()
+
+
+def test_a_small_layer_takes_as_long_as_its_launches() -> None:
+    """At tp 8 and micro-batch 1 a step is micro-batches x layers x host time, and what comes once: the floor that tells it."""
+    own = work(host_step="0 s")
+    few, many = (step(own, tp=8, dp=1, ga=ga, micro_batch=1)["step_time_s"] for ga in (8, 16))
+    a_layer = (many - few) / 8 / 16
+    assert a_layer >= 4.4e-3
+    assert a_layer == pytest.approx(4.4e-3, rel=0.15)  # embedding, head and loss besides
+
+
+def test_rings_wait_in_pipelines_over_several_nodes_alone() -> None:
+    """Ten collectives of tp - 1 steps of 0.25 ms a layer and micro-batch, on top of the host's time; nowhere else."""
+    plan: dict[str, Any] = {"tp": 8, "ga": 32, "micro_batch": 1}
+    for where, waits in (({"pp": 1, "dp": 4}, 0.0), ({"pp": 2, "dp": 2}, 10 * 7 * 0.25e-3)):
+        slow, usual = (step(work(ring_step_in_pipelines=each), **plan, **where)["step_time_s"] for each in ("250 us", "0 s"))
+        layers = 11 if where["pp"] == 2 else 16
+        assert slow - usual == pytest.approx(waits * layers * 33 if waits else 0.0, rel=0.15)
+
+
+def test_a_shared_optimizer_hides_nothing_and_is_reduced_whole() -> None:
+    """ZeRO 1 of nanotron: an all-reduce of twice the bytes of a reduce-scatter, and the gather, all after the last backward."""
+    plan: dict[str, Any] = {"dp": 64, "ga": 2, "micro_batch": 1}
+    whole = step(work(), sharding="optimizer", **plan)
+    assert whole["dp_exposed_s"] == pytest.approx(whole["dp_total_s"], rel=1e-9)
+    hides = {"hides_sharded": True, "reduces_whole": False}
+    hidden = step(work(host_gather="0 s", **hides), sharding="optimizer", **plan)
+    assert hidden["dp_exposed_s"] < 0.7 * hidden["dp_total_s"]
+    scattered = step(work(reduces_whole=False, host_gather="0 s"), sharding="optimizer", **plan)
+    gathered = step(work(host_gather="0 s"), sharding="optimizer", **plan)
+    assert gathered["dp_total_s"] > 1.15 * scattered["dp_total_s"]
+    assert whole["dp_total_s"] - gathered["dp_total_s"] == pytest.approx(35.4e-6 * 16 * 64, rel=1e-6)
+
+
+def test_the_own_part_of_a_product_hides_a_gather() -> None:
+    """At tp 2 half of each column-parallel GEMM runs while the other half of its input arrives."""
+    exposed = [step(work(own_part_first=first), tp=2, dp=1, ga=2, micro_batch=8)["tp_exposed_s"] for first in (True, False)]
+    assert exposed[0] < exposed[1]
+
+
+def test_a_message_costs_its_host_time_each_way() -> None:
+    """1F1B of two stages: the first micro-batch waits for one message, the last for one back, and so does each between."""
+    slow, usual = (step(work(host_message=each), pp=2, dp=1, ga=8, micro_batch=1)["step_time_s"] for each in ("10 ms", "0 s"))
+    assert slow - usual >= 2 * 10e-3
+
+
+def test_other_stacks_have_none_of_it() -> None:
+    """What no run of another framework has told is off in its page."""
+    for name in set(stack_names()) - {"nanotron"}:
+        page = read_stack(name)
+        assert (page.ring_step_in_pipelines, page.ring_step_across, page.host_message, page.host_gather) == (0, 0, 0, 0)
+        assert page.hides_sharded
+        assert page.placement == "even"
+    assert "llama3-8b" in model_names()
