@@ -15,7 +15,7 @@ from sim_core import Floats, Ints, SpecError
 from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
 from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis, t3_quantile
-from sweep.uncertainty.judging import DEVICE, FOLLOWING, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
+from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.measuring import advise
 
 COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
@@ -79,7 +79,7 @@ def error_bars(
     why, timed = basis.why, by in (*LONGER, *SHORTER)
     if not timed:
         by, why = "step_time_s", f"{why}; {by} is no time: no plans tie"
-    compared = [name for name in varying if name not in (*FOLLOWING, *per)]
+    compared = [name for name in varying if name not in (*NO_CHOICE, *per)]
     seconds = quoted(by) if by in LONGER else f"1 / {quoted(by)}"
     known = f"({condition}) AND {quoted(by)} > 0 AND isfinite({quoted(by)})"
     known += " AND fidelity = 'event'" if "fidelity" in rows.column_names else ""
