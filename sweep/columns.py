@@ -182,8 +182,8 @@ def higher_is_better(name: str) -> bool:
 
 def result_column(name: str, columns: Sequence[str]) -> str:
     """The result column that `name` means; a table heading or a name without its unit is accepted. Raises SpecError."""
-    given = name.strip().removeprefix("hardware.").removesuffix("%")
-    short = SHORT_NAMES.get(given, SHORT_PARTS.get(given, given))
+    bare = name.strip().removeprefix("hardware.").removesuffix("%")
+    short = SHORT_NAMES.get(bare, SHORT_PARTS.get(bare, bare))
     for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate

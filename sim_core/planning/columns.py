@@ -234,8 +234,8 @@ def by_order(plans: Plans, rows: Ints) -> Ints:
 
 def replicas(plans: Plans) -> Ints:
     """Ranks along data parallelism, dp, at least 1, [n]; gradients are reduced over dp x cp ranks."""
-    found: Ints = np.maximum(plans.all_gpus // (plans.tp * plans.cp * plans.pp), 1)
-    return found
+    dp: Ints = np.maximum(plans.all_gpus // (plans.tp * plans.cp * plans.pp), 1)
+    return dp
 
 
 def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:
