@@ -97,8 +97,7 @@ def goodput(interval_s: Floats, write_s: Floats, restart_s: Floats, between_s: F
     """Part of the time that is work which counts (Daly 2006)."""
     with np.errstate(over="ignore"):
         wall_s = between_s * np.exp(restart_s / between_s) * np.expm1((interval_s + write_s) / between_s)
-    part: Floats = interval_s / wall_s
-    return part
+    return interval_s / wall_s
 
 
 def with_failures(

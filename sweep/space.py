@@ -152,8 +152,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     if is_labelled(name):
         labels[name] = tuple(dict.fromkeys(values))
         return np.array([labels[name].index(value) for value in values], np.int64)
-    codes: Ints = FIELDS[name].codes_of(values)
-    return codes
+    return FIELDS[name].codes_of(values)
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:

@@ -152,5 +152,4 @@ def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints, rows: Ints) -> 
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
-    share: Floats = np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-    return share
+    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)

@@ -134,8 +134,7 @@ def arrows_between(ran: Ran, drawn: Spans) -> Ints:
     sender = sender_of[way, cell]
     sent_by = np.where(sender >= 0, row_of[way, sender, micro_batch], -1)
     away = (sent_by >= 0) & (sender // chunks != drawn.stage[rows])
-    arrows: Ints = np.column_stack((sent_by[away], rows[away]))
-    return arrows
+    return np.column_stack((sent_by[away], rows[away]))
 
 
 def _background(ran: Ran, plan: Plan, blocks: Timed) -> Spans:
