@@ -39,7 +39,6 @@ from sim_core.workloads.workload import (
     REDUCE_SCATTER,
     TP,
     Arrays,
-    BasePlan,
     Modelled,
     Workload,
 )
@@ -50,7 +49,7 @@ LEAST_S = 1e-9
 
 def seconds_at_base(arrays: Arrays, modelled: Modelled, device: Hardware) -> tuple[tuple[float, float], ...]:
     """The model's seconds of one pass of each recorded unit at the recorded plan, forward and backward (`Modelled.at_base`)."""
-    unit_s = _unit_s(arrays, modelled, _keys_at(arrays.base, modelled), [load_kernels(device)], np.zeros(1, np.int64))
+    unit_s = _unit_s(arrays, modelled, modelled.keys_at(arrays.base), [load_kernels(device)], np.zeros(1, np.int64))
     return tuple((float(unit[0]), float(unit[1])) for unit in unit_s[0])
 
 
@@ -81,10 +80,6 @@ def _of_rows(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans:
     table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
     shape, picked = distinct_rows(table)
     return _unit_s(arrays, modelled, keys_of(modelled, table[picked]), devices, table[picked, -1])[shape]
-
-
-def _keys_at(base: BasePlan, modelled: Modelled) -> Keys:
-    return modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
 
 
 def _unit_s(arrays: Arrays, modelled: Modelled, keys: Keys, devices: list[Kernels], of_shape: Ints) -> Floats:
@@ -185,7 +180,7 @@ def _record_s(
     `attention`: of a layer only those of attention, or only the others.
     """
     base = recorded.base
-    keys = modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+    keys = modelled.keys_at(base)
     seconds = np.zeros(3)
     for unit in modelled.model.units:
         part = share(unit)
