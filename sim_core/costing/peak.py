@@ -229,11 +229,10 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
 def _state(workload: Workload, plans: Plans) -> _State:
     step, width = workload.arrays.step, workload.arrays.gradient_width
     reduced = step.role == REDUCE_GRADIENTS
-    dense, experts, mixed = (
-        float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width
-        for rule in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS)
+    dense, experts = (  # ALL_PARAMETERS are those of a file without experts: with some, its activations are unknown
+        float(step.comm_bytes[reduced & np.isin(step.comm_rule, rules)].sum()) / width
+        for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
     )
-    dense += mixed * (1 - workload.arrays.shares.experts)  # its experts have messages of their own
     return _State(dense, experts, *state_widths(workload, plans))
 
 
