@@ -44,12 +44,12 @@ def told(indexes: Sequence[Index] | None, by: str, plan_columns: Sequence[str]) 
     ends = {
         name: (min(each.low for each in of_files), max(each.high for each in of_files)) for name, of_files in bounds.items()
     }
-    memory = [index.memory for index in indexes if index.memory]
+    memory = list(zip(*(index.memory for index in indexes if index.memory), strict=True))  # least, most, low, high
     return Told(
         total=sum(rows for index in indexes for _, _, rows in index.statuses),
         ranked=sum(index.ok for index in used),
         reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        memory=_widened(memory) if memory else None,
+        memory=(min(memory[0]), max(memory[1]), min(memory[2]), max(memory[3])) if memory else None,
         varying=[name for name, (low, high) in ends.items() if low != high],
         held={name: low for name, (low, high) in ends.items() if low == high},
     )
@@ -78,8 +78,3 @@ def _too_large(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str])
     query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
     memory = connection.execute(query).fetchall()[0]
     return None if memory[0] is None else (memory[0], memory[1], memory[2], memory[3])
-
-
-def _widened(memory: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float, float]:
-    least, most, low, high = zip(*memory, strict=True)
-    return min(least), max(most), min(low), max(high)
