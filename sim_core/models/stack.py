@@ -72,7 +72,14 @@ class Stack(Checked):
         Fact(SWITCH, "linear layers run in 8 and 4 bits, parameters are gathered in 8 where the recipe can", "legality", CODE),
     ]
     accumulation_bytes: Annotated[
-        float, Fact("B", "gradient accumulation, per weight and micro-batch", "operators", CODE, most=100)
+        float,
+        Fact(
+            "B",
+            "gradient accumulation, per weight and micro-batch; in a kernel of its own 6, of fp32 10",
+            "operators",
+            CODE,
+            most=100,
+        ),
     ]
 
     # The host
@@ -166,7 +173,14 @@ class Stack(Checked):
         ),
     ]
     optimizer_bytes: Annotated[
-        float, Fact("B", "traffic per weight of a rank's share and step", "optimizer", REDUCTION, most=1e3)
+        float,
+        Fact(
+            "B",
+            "traffic per weight of a rank's share and step: fused Adam 36, FSDP's 30, not fused 54",
+            "optimizer",
+            REDUCTION,
+            most=1e3,
+        ),
     ]
     whole_bytes: Annotated[
         float,
