@@ -39,7 +39,7 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         plans = with_loads(workload, plans)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
-        scratch = allocate_together(arrays, plans, tables.split, rows)
+    scratch = allocate_together(arrays, plans, tables.split, rows)
     n = len(plans.tp)
     reason, metrics, recomputed = np.zeros(n, np.int64), np.empty((len(METRICS), n)), np.empty(n)
     run_rows(arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
