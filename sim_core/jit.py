@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.sources import ROOT, function_hashes, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
-Addresses = npt.NDArray[np.int64] | Sequence[Callable[..., object]]
+Addresses = Ints | Sequence[Callable[..., object]]
 """Kernels for `references.call`."""
 STEP: Final = "step"
 BOUNDS: Final = "bounds"
@@ -189,7 +189,7 @@ class Kernel:
 
     @cached_property
     def address(self) -> int:
-        """Where compiled code calls it."""
+        """Where compiled code calls it. The types of its arguments follow from their annotations."""
         numba = _numba()
         from sim_core.reference_code import kind_of_argument
 
@@ -203,7 +203,7 @@ class Kernel:
         return self.dispatcher._numba_type_
 
 
-def addresses(kernels: Sequence[Callable[..., object]], needed: npt.NDArray[np.int64]) -> Addresses:
+def addresses(kernels: Sequence[Callable[..., object]], needed: Ints) -> Addresses:
     """What `references.call` calls, by number: of the kernels numbered in `needed`, which are compiled or loaded now."""
     if PLAIN_PYTHON or _PLAIN.get():
         return kernels

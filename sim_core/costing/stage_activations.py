@@ -104,21 +104,8 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
     scratch, writers = np.empty(most_scratch(schedule, pp, ga), np.int64), order_writers(schedule)
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    _fill(
-        arrays.unit_layers,
-        arrays.layer_unit,
-        plans,
-        split,
-        chosen,
-        ga,
-        shape[first],
-        kept,
-        writers,
-        order,
-        scratch,
-        counts,
-        found,
-    )
+    of_order = writers, order, scratch
+    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, of_order, counts, found)
     return found
 
 
@@ -158,13 +145,12 @@ def _fill(
     enough: Ints,
     shape: Ints,
     kept: Floats,
-    writers: Addresses,
-    order: Ints,
-    scratch: Ints,
+    of_order: tuple[Addresses, Ints, Ints],
     counts: Ints,
     found: InFlight,
 ) -> None:
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
+    writers, order, scratch = of_order
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     of = np.empty((counts.shape[2], 4))
     plans, split = reference(plans), reference(split)
