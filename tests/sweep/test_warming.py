@@ -53,7 +53,7 @@ def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypa
 def test_only_the_orders_that_a_sweep_names_are_compiled(
     named: str, compiled: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = EXAMPLES / "gpt7b.yaml"
+    spec = EXAMPLES / "llama3_70b_h100.yaml"
     sweep = prepare(load_spec(spec, [f"axes.schedule={named}"]), spec.parent).sweep
     seen: set[int] = set()
     monkeypatch.setattr(orders, "addresses", lambda kernels, needed: seen.update(needed.tolist()))
