@@ -208,7 +208,7 @@ def addresses(kernels: Sequence[Callable[..., object]], needed: Ints) -> Address
     if PLAIN_PYTHON or _PLAIN.get():
         return kernels
     at = np.zeros(len(kernels), np.int64)
-    for number in np.flatnonzero(np.bincount(needed)):
+    for number in np.flatnonzero(np.bincount(needed)).tolist():
         at[number] = cast(Kernel, kernels[number]).address
     return at
 
