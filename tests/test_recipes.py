@@ -143,7 +143,7 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     copy.replace(schedules, "HALFWAY = range(8)", "HALFWAY, EAGER = range(9)")
     copy.insert(schedules, ')  # fmt: skip\n"""All schedules', textwrap.indent(row, "    ").replace("  # fmt: skip", ",\n"))
     copy.insert(orders, "    if vpp == 1:\n        return min(pp", textwrap.indent(order, "    ") + "\n")
-    copy.replace(orders, "kind in (ALTERNATING, FORWARDS_FIRST)", "kind in (ALTERNATING, FORWARDS_FIRST, EAGER)")
+    copy.replace(orders, "    HALFWAY: _fill_halfway,\n", "    HALFWAY: _fill_halfway,\n    EAGER: _fill_whole,\n")
     copy.replace(orders, "    BOTH_WAYS,\n    FORWARDS", "    BOTH_WAYS,\n    EAGER,\n    FORWARDS")
     shutil.copy(ROOT / "tests" / "sim_core" / "test_schedules.py", copy.folder)
     (copy.folder / "tests").mkdir()

@@ -17,7 +17,7 @@ import pytest
 from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, sends_in_background, trace, workload_from_model
 from sim_core.costing.stage_activations import MOMENTS, count_in_flight
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, chunks_of, most_scratch, rounds_of, row_of
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Shape
 from sim_core.engine.schedules import (
     ANY_VPP,
@@ -72,7 +72,7 @@ def codes_of(name: str, pp: int, ga: int, vpp: int = 1, group: int = 0) -> list[
     schedule = SCHEDULES.index(name)
     order = np.empty(pp * row_of(schedule, vpp, ga), np.int64)
     scratch = np.empty(most_scratch(*(np.array([value]) for value in (schedule, pp, ga))), np.int64)
-    fill_order(schedule, pp, vpp, ga, group, order, scratch)
+    fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, group, order, scratch)
     words = ["F", "D", "?", "I", "?", "W", "+F", "?"]  # part and direction
     return [
         [f"{words[c & 7]}{(c >> CHUNK_SHIFT) & CHUNK_MASK}.{c >> MICRO_BATCH_SHIFT}" for c in row if c >= 0]
