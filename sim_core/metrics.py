@@ -94,7 +94,7 @@ MEMORY_ROWS: Final = (
         of="beside",
         doc="context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](models.md))",
     ),
-    MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of these six, which the device must have"),
+    MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of all these, which the device must have"),
 )
 MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
 STATE_BYTES: Final = MEMORY.index("state_bytes")
