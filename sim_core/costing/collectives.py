@@ -1,4 +1,4 @@
-"""Seconds of one collective or send: what each algorithm and protocol of NCCL costs, and the fastest that is enabled.
+"""Seconds of one collective, all-to-alls among them, or send, over NVLink and NICs: the fastest algorithm and protocol of NCCL.
 
 Latencies and bandwidth factors are those of NCCL's own tuning model (NVIDIA/nccl, src/graph/tuning.cc, v2.27, unless another
 version is named); the bytes that an algorithm moves over a link follow from the algorithm. docs/network.md says which is taken
