@@ -166,7 +166,7 @@ def test_a_metric_from_its_recipe(copy: Copy) -> None:
     """The oracle fails until it knows the metric, which then is in results and docs."""
     row, value, in_simai, second = blocks("A metric")
     metric, index = row.split("\n")
-    copy.insert("sim_core/metrics.py", '    Metric(name="bubble_s"', f"    {metric}\n")
+    copy.insert("sim_core/metrics.py", '    Metric(name="bubble_s"', f"    {metric},\n")
     copy.insert("sim_core/metrics.py", "OPTIMIZER: Final", f"{index}\n")
     once, model = "sim_core/step/once.py", "sim_core/simai/model.py"
     copy.replace(once, "DP_TOTAL, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OPTIMIZER\n")
@@ -211,7 +211,7 @@ def test_a_collective_from_its_recipe(copy: Copy) -> None:
     """Without seconds of its own it is an error; with them it is read, and costed by what its links carry."""
     row, seconds, of_nics = blocks("A collective")
     terms, collectives, fabric = "sim_core/terms.py", "sim_core/costing/collectives.py", "sim_core/costing/fabric.py"
-    copy.insert(terms, ')\n"""All kinds of messages', f"    {row}\n")
+    copy.insert(terms, ')\n"""All kinds of messages', f"    {row},\n")
     copy.replace(terms, "SEND_RECEIVE = range(", "SEND_RECEIVE, BROADCAST = range(")
     assert "collective broadcast: collective_s has no seconds for it" in copy.run("-c", "import sim_core", fails=True)
     copy.replace(collectives, "ALL_TO_ALL, SEND_RECEIVE}", "ALL_TO_ALL, SEND_RECEIVE, BROADCAST}")
@@ -227,7 +227,7 @@ def test_a_collective_from_its_recipe(copy: Copy) -> None:
 MEMORY = """
 from sim_core import MEMORY, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
 workload = workload_from_model(read_model("llama3-8b", {"sequence": 2048}), read_stack("megatron-core"))
-found = simulate(workload, hardware_table([read_hardware("H100-SXM")], None), plans(workload, tp=[2, 4], pp=2, all_gpus=8, ga=4))
+found = simulate(workload, hardware_table([read_hardware("H100-SXM")], None), plans(workload, tp=[2, 4], all_gpus=8))
 print(*found.memory[MEMORY.index("peak_memory_bytes")])
 print(*(found.memory[MEMORY.index("workspace_bytes")] if "workspace_bytes" in MEMORY else ()))
 """
@@ -239,10 +239,10 @@ def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
     term, index = row.split("\n")
     before = list(map(float, copy.run("-c", MEMORY).split()))
     metrics, peak = "sim_core/metrics.py", "sim_core/costing/peak.py"
-    copy.insert(metrics, '    MemoryTerm(name="peak_memory_bytes"', f"    {term}\n")
+    copy.insert(metrics, '    MemoryTerm(name="peak_memory_bytes"', f"    {term},\n")
     assert "memory terms: found tensors, tensors" in copy.run("-c", "import sim_core", fails=True)
-    copy.replace(metrics, f"    {term}\n", "")
-    copy.insert(metrics, '    MemoryTerm(name="allocator_bytes"', f"    {term}\n")
+    copy.replace(metrics, f"    {term},\n", "")
+    copy.insert(metrics, '    MemoryTerm(name="allocator_bytes"', f"    {term},\n")
     copy.insert(metrics, "ALLOCATOR_BYTES: Final", f"{index}\n")
     assert "memory term workspace_bytes: sim_core/metrics.py has a row" in copy.run("-c", MEMORY, fails=True)
     copy.replace(peak, "    STATE_BYTES,\n", "    STATE_BYTES,\n    WORKSPACE_BYTES,\n")
