@@ -102,8 +102,7 @@ def test_the_closed_form_of_every_row(row: Schedule) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_the_order_of_every_row(row: Schedule) -> None:
-    """A stage runs each block once, the micro-batches of a chunk in order: gradients are ready with the last, and a chunk begins
-    with the first."""
+    """A stage runs each block once, the micro-batches of a chunk in order: its gradients are ready with the last."""
     schedule = SCHEDULES.index(row.name)
     for p, rounds, v in itertools.product((2, 4), (2, 3), (1, 2, 3)):
         m = 2 * rounds * p
