@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from sim_core.engine.schedules import (
     IN_GROUPS,
     PLACEMENT,
     ROWS,
+    WEIGHTS_APART,
     WHOLE_BACKWARDS,
     Schedule,
 )
@@ -96,6 +98,26 @@ def test_the_closed_form_of_every_row(row: Schedule) -> None:
             assert play(row.name, p, m, v, seconds=seconds).makespan == pytest.approx(eval(row.bubble, {}, names)), (p, m, v)
             compared += 1
     assert compared >= 12
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_the_order_of_every_row(row: Schedule) -> None:
+    """A stage runs each block once, the micro-batches of a chunk in order: its gradients are ready with the last."""
+    schedule = SCHEDULES.index(row.name)
+    for p, rounds, v in itertools.product((2, 4), (2, 3), (1, 2, 3)):
+        m = 2 * rounds * p
+        if row.vpp not in (ANY_VPP, v):
+            continue
+        every = list(range(rounds_of(schedule, m)))
+        for blocks in codes_of(row.name, p, m, v):
+            taken: dict[tuple[str, str], list[int]] = {}
+            for word, chunk, micro_batch in re.findall(r"([FDIW])(\d+)\.(\d+)", " ".join(blocks)):
+                taken.setdefault(("B" if word in "DI" else word, chunk), []).append(int(micro_batch))
+            for (what, _), micro_batches in taken.items():
+                some = what == "W" and row.backwards != WEIGHTS_APART
+                assert micro_batches == (sorted(set(micro_batches)) if some else every), (p, m, v)
+            ways = "FBW" if row.backwards == WEIGHTS_APART else "FB"
+            assert taken.keys() >= set(itertools.product(ways, map(str, range(chunks_of(schedule, v)))))
 
 
 def test_a_row_must_say_how_it_sends() -> None:

@@ -179,6 +179,7 @@ def ours(workload: Workload, table: HardwareTable, **plan: float) -> dict[str, f
     row = dict(zip(METRICS, results.metrics[:, 0].tolist(), strict=True))
     assert row["step_time_s"] == pytest.approx(found["total"] * 1e-9, rel=1e-12)
     assert sum(row[name] for name in PARTS) == pytest.approx(row["step_time_s"], rel=1e-12)
+    assert not np.isnan(results.metrics).any()
     return found
 
 
