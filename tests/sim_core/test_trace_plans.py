@@ -20,6 +20,8 @@ from sim_core import (
     replay,
     simulate,
 )
+from sim_core.terms import SEND_RECEIVE
+from sim_core.workloads.workload import RecordedMessages
 from tests.trace_jobs import JobSpec, SyntheticJob, make_job
 
 SKEWED = (6.0, 1.0, 2.0, 1.0, 1.5, 0.5, 2.0, 2.0)
@@ -151,6 +153,37 @@ def test_messages_not_recorded_in_a_place_are_the_model_s(hardware: HardwareTabl
     steps = [simulate(each, hardware, plans(each, all_gpus=64)).named()["dp_total_s"][0] for each in (workload, slow)]
     assert steps[0] == steps[1]
     assert np.diff([step_s(each, hardware) for each in (workload, slow)])[0] > 0.05
+
+
+def with_seconds(workload: Workload, messages: RecordedMessages) -> Workload:
+    """The workload with other recorded messages, and no replayed step to meet."""
+    return replace(workload, recorded=messages, replayed_s=None)
+
+
+def test_what_a_send_takes_to_start_it_takes_between_nodes_too(hardware: HardwareTable, tmp_path: Path) -> None:
+    """A millisecond more for each send recorded inside a node is one more for each over the network."""
+    workload, _ = read_workload(str(make_job(JobSpec(pp=2, dp=4, tied=False)).write(tmp_path)))
+    assert workload.recorded is not None
+    recorded = workload.recorded
+    of_sends = recorded.kind == SEND_RECEIVE
+    longer = of_sends * recorded.number * 1e-3
+    waited_s = recorded.seconds[of_sends].sum() / recorded.number[of_sends].sum()
+    slower = [with_seconds(workload, recorded._replace(seconds=recorded.seconds + times * longer)) for times in (0, 1, 2)]
+    total = {}
+    for gpus in (8, 64):  # on one node, and each stage on several
+        total[gpus] = [simulate(each, hardware, plans(each, all_gpus=gpus)).named()["pp_total_s"][0] for each in slower]
+    assert np.diff(total[8]) == pytest.approx(total[8][0] / waited_s * 1e-3, rel=1e-6)
+    assert np.diff(total[64]) == pytest.approx(np.diff(total[8]), rel=1e-6)
+
+
+def test_recorded_messages_count_in_any_order(hardware: HardwareTable, tmp_path: Path) -> None:
+    workload, _ = read_workload(str(make_job(EXPERTS).write(tmp_path)))
+    assert workload.recorded is not None
+    order = np.argsort(-workload.recorded.number, kind="stable")
+    assert workload.recorded.number[order[0]] > 1 == workload.recorded.number[0]
+    sorted_ = with_seconds(workload, RecordedMessages(*(column[order] for column in workload.recorded)))
+    found = [simulate(each, hardware, plans(each)).metrics for each in (with_seconds(workload, workload.recorded), sorted_)]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
 
 
 def experts_s(workload: Workload, hardware: HardwareTable, **plan: int | float | str) -> float:
