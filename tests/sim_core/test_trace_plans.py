@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,7 +182,8 @@ def test_recorded_messages_count_in_any_order(hardware: HardwareTable, tmp_path:
     assert workload.recorded is not None
     order = np.argsort(-workload.recorded.number, kind="stable")
     assert workload.recorded.number[order[0]] > 1 == workload.recorded.number[0]
-    sorted_ = with_seconds(workload, RecordedMessages(*(column[order] for column in workload.recorded)))
+    columns: dict[str, Any] = {name: column[order] for name, column in workload.recorded._asdict().items()}
+    sorted_ = with_seconds(workload, workload.recorded._replace(**columns))
     found = [simulate(each, hardware, plans(each)).metrics for each in (with_seconds(workload, workload.recorded), sorted_)]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
 
