@@ -163,3 +163,15 @@ def test_a_stage_may_hold_embedding_or_loss_alone(gpt7b: Workload, h100: Hardwar
     assert [found.reason[0] for found in both] == [0, 0]
     assert held(gpt7b, pp=8, vpp=1, **account).tolist() == [[0, 1, 1, 1, 1, 1, 1, 0]]
     assert (both[0].metrics == both[1].metrics).all()
+
+
+def test_inner_stages_in_another_order_hold_as_much(gpt7b: Workload, h100: HardwareTable) -> None:
+    """One of them is empty: it has nothing to reduce and no optimizer, wherever it stands."""
+    plan: dict[str, Any] = {"tp": 4, "pp": 4, "all_gpus": 64, "ga": 8, "layer_split": LISTED}
+    found = [
+        simulate(gpt7b, h100, make_plans(gpt7b, **plan, virtual_layers=layers)).named()
+        for layers in ([9, 0, 9, 18], [9, 9, 0, 18], [9, 6, 3, 18])
+    ]
+    for name in ("dp_total_s", "optimizer_s"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-12)
+    assert found[2]["optimizer_s"] == pytest.approx(found[0]["optimizer_s"], rel=1e-12)

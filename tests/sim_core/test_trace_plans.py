@@ -21,7 +21,7 @@ from sim_core import (
     replay,
     simulate,
 )
-from sim_core.terms import SEND_RECEIVE
+from sim_core.terms import DP, SEND_RECEIVE
 from sim_core.workloads.workload import RecordedMessages
 from tests.trace_jobs import JobSpec, SyntheticJob, make_job
 
@@ -97,12 +97,17 @@ def test_a_sweep_starts_where_the_replay_is(spec: JobSpec, hardware: HardwareTab
         assert step_s(workload, hardware_table([read_hardware("H100-SXM")], None)) == pytest.approx(replayed_s, rel=1e-9)
 
 
-def test_end_stages_keep_their_own_gradients_and_optimizer(tmp_path: Path) -> None:
+def test_end_stages_keep_their_own_gradients_and_optimizer(hardware: HardwareTable, tmp_path: Path) -> None:
     spec = JobSpec(pp=4, dp=2, embedding=200_000_000, tied=False)
     workload, _ = read_workload(str(make_job(spec).write(tmp_path)))
     inner = 290_013_184 // 4
     assert workload.arrays.shares.ends == pytest.approx(200_000_000 / (200_000_000 + inner))
     assert workload.arrays.step.comm_bytes.max() == 4.0 * (200_000_000 + inner)
+    assert workload.recorded is not None
+    recorded_s = workload.recorded.seconds[workload.recorded.group == DP]  # of each stage
+    assert len(recorded_s) == spec.pp
+    reduced_s = simulate(workload, hardware, plans(workload)).named()["dp_total_s"][0]
+    assert reduced_s == pytest.approx(recorded_s.mean(), rel=0.01)
 
 
 def test_recorded_load_merges_at_a_lower_ep(hardware: HardwareTable, tmp_path: Path) -> None:
