@@ -12,8 +12,8 @@ the weights: each row or column of a matrix keeps 2 bytes per token. So the weig
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import sharding_of
 from sim_core.costing.memory import stage_factor, state_widths
@@ -56,9 +56,6 @@ from sim_core.workloads.moving import (
 )
 from sim_core.workloads.plausibility import implied_model
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 INPUTS: Final = 10.0
 """Bytes per token and hidden element that tensor parallelism divides only with sequence parallelism."""
