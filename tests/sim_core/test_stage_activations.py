@@ -56,6 +56,16 @@ def test_a_pipeline_that_is_full_keeps_no_more() -> None:
     assert fewer > 100
 
 
+@pytest.mark.parametrize("vpp", [[1, 2, 4], [4, 2, 1]])
+def test_plans_of_one_batch_keep_what_each_keeps_alone(h100: HardwareTable, vpp: list[int]) -> None:
+    workload = workload_of("llama3-8b", "megatron-core")
+    axes = {"tp": 1, "pp": 4, "dp": 1, "ga": 32, "overlap_pp": True}
+    together = legality(workload, h100, plans_of(workload, vpp=vpp, **axes))[1]
+    alone = np.concatenate([legality(workload, h100, plans_of(workload, vpp=each, **axes))[1] for each in vpp], axis=1)
+    np.testing.assert_array_equal(together, alone)
+    assert len(set(together[MEMORY.index("activation_bytes")])) == 3
+
+
 def test_gpipe_keeps_all() -> None:
     plans = make_plans(schedule=[GPIPE], pp=[2], vpp=[1], ga=[64], microbatch_group_size=[0])
     assert micro_batches_to_fill(plans, np.zeros(1, np.int64)).tolist() == [64]
