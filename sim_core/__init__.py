@@ -14,6 +14,7 @@ from sim_core.bounding import bounds as bounds
 from sim_core.bounding import coarse_bounds as coarse_bounds
 from sim_core.bounding import coarse_bounds_over as coarse_bounds_over
 from sim_core.bounding import ignored_columns as ignored_columns
+from sim_core.compiling import compile_orders as compile_orders
 from sim_core.compiling import compile_steps as compile_steps
 from sim_core.compiling import compile_tables as compile_tables
 from sim_core.costing.calibration import calibrated as calibrated

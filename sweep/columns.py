@@ -148,6 +148,8 @@ MEASURES: Final = tuple(COLUMNS)
 LONGER: Final = tuple(row.name for row in ROWS if row.with_time == "proportional")
 SHORTER: Final = tuple(row.name for row in ROWS if row.with_time == "inverse")
 """Columns in proportion to the time of a step of a plan, or to its inverse."""
+SECTIONS: Final[Mapping[str, Of]] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
+"""Sections of a spec, and the measures that they fill."""
 PERCENT: Final = tuple(row.name for row in ROWS if row.unit == "%")
 REPORTED: Final = {row.name: row.label for row in ROWS if row.label}
 """Measures of a report, with their labels."""

@@ -73,6 +73,11 @@ class Space:
         """Plan numbers at `positions`."""
         return positions if self.sample is None else permuted(positions, self.size, self.sample[1])
 
+    def codes(self, name: str) -> Ints:
+        """The codes that a field has in the space."""
+        held = [[self.held[name]]] if name in self.held else []
+        return np.unique(np.concatenate([*held, *(axis.codes[name] for axis in self.axes if name in axis.codes)]))
+
     def decode(self, numbers: Ints) -> dict[str, Ints]:
         """The codes of every field, one int64 column per field."""
         columns = {name: np.full(len(numbers), code, np.int64) for name, code in self.held.items()}

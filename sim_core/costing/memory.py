@@ -1,4 +1,4 @@
-"""The model's state on a rank: the parameters that a stage holds, what is in proportion to them, and their bytes.
+"""Model state on a rank: bytes of weights, gradients and optimizer, from the parameters that a stage holds.
 
 The bytes are a lower bound on the memory that a plan needs. Mixed-precision Adam as Megatron-LM keeps it: bf16 weights 2 +
 fp32 gradients 4 + fp32 master weights and two moments 12 bytes per parameter; what is sharded is divided by the ranks that

@@ -167,6 +167,10 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     memory[COMMUNICATION_BYTES] += whole
     memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
     memory[RESERVED_BYTES, rows] = stack.reserved
+    if without := [
+        name for name, of_rows in zip(MEMORY[:PEAK_BYTES], memory[:, rows], strict=False) if np.isnan(of_rows).all()
+    ]:
+        raise ValueError(f"memory term {without[0]}: sim_core/metrics.py has a row for it, but peak_memory does not fill it")
     memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
     return memory
 

@@ -193,9 +193,9 @@ def _with_weights(workload: Workload, device: Hardware) -> Arrays:
 
     It is part of the recorded compute of the piece before, and is not longer than that.
     """
-    arrays, forward_bytes = workload.arrays, workload.expert_weights[0]
+    arrays = workload.arrays
     rows = np.flatnonzero(arrays.compute_rule == EXPERT_WEIGHTS)
-    if not len(rows) or not forward_bytes:
+    if not len(rows):
         return arrays
     bandwidth = device.value("memory_bandwidth")  # streamed by matrix products
     row, before = int(rows[0]), int(rows[0]) - 1

@@ -25,9 +25,9 @@ from sim_core.engine.codes import (
     row_of,
     virtual_of,
 )
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT, SPLITS
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import Addresses, inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
@@ -102,11 +102,10 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     offset = np.cumsum(pp) - pp
     in_flight = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
     order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
-    scratch = np.empty(most_scratch(schedule, pp, ga), np.int64)
+    scratch, writers = np.empty(most_scratch(schedule, pp, ga), np.int64), order_writers(schedule)
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    _fill(
-        arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, order, scratch, counts, in_flight
-    )
+    of_order = writers, order, scratch
+    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, of_order, counts, in_flight)
     return in_flight
 
 
@@ -146,12 +145,12 @@ def _fill(
     enough: Ints,
     shape: Ints,
     kept: Floats,
-    order: Ints,
-    scratch: Ints,
+    of_order: tuple[Addresses, Ints, Ints],
     counts: Ints,
     most: InFlight,
 ) -> None:
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
+    writers, order, scratch = of_order
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     of = np.empty((counts.shape[2], 4))
     plans, split = reference(plans), reference(split)
@@ -160,7 +159,7 @@ def _fill(
         same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
         if not same or plan.microbatch_group_size != group:
             schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, enough[k], plan.microbatch_group_size
-            fill_order(schedule, pp, vpp, ga, group, order, scratch)
+            fill_order(writers, schedule, pp, vpp, ga, group, order, scratch)
             if schedule != ONE_F_ONE_B or vpp == 1:
                 moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
         placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)

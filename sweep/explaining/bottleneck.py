@@ -121,7 +121,9 @@ def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around:
     if part == "pp_exposed_s":
         hidden = row["pp_total_s"] / row["step_time_s"]
         return f"{head} (of {hidden:.0%} with what compute hides); overlap_pp {'on' if row['overlap_pp'] else 'off'}"
-    return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"
+    if part == "optimizer_s":
+        return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"
+    return head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,14 +19,6 @@ from sweep.uncertainty.evidence import LEVEL
 
 BAR: Final = 40
 MOST_STAGES: Final = 4
-_NAME: Final = {
-    "compute_forward_s": "forward",
-    "compute_backward_s": "backward",
-    "compute_recompute_s": "recompute",
-    "launch_s": "launch",
-    "bubble_s": "bubble",
-    "optimizer_s": "optimizer",
-}
 
 
 def print_explanation(told: Explanation, console: Console) -> None:
@@ -101,7 +93,8 @@ def _bubble(of: Waiting, row: Mapping[str, Any]) -> str:
 
 
 def _part(name: str) -> str:
-    return _NAME.get(name) or f"{name[:2].upper()} exposed"
+    plain = name.removesuffix("_s").removeprefix("compute_")
+    return f"{plain.removesuffix('_exposed').upper()} exposed" if plain.endswith("_exposed") else plain
 
 
 def _print_memory(told: Explanation, console: Console) -> None:
