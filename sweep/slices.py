@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from sweep.evaluation import evaluate
 from sweep.folder import Location, StoreUnavailable, folder_at
 from sweep.preparation import Sweep
 from sweep.slice_file import Slice, encoded
+from sweep.sources import WORKER, Code, row_code
 from sweep.warming import warm_up
 
 FIRST_ROWS: Final = 4096
@@ -58,11 +59,17 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceTask:
-    """Simulate a slice and store it. Picklable, so that any process can run it."""
+    """Simulate a slice and store it. Picklable, so that any process that has the same `code` can run it."""
 
+    entry: ClassVar[str] = WORKER
     sweep: Sweep
     directory: Location
     provenance: bytes
+
+    @property
+    def code(self) -> Code:
+        """What its rows are made by."""
+        return row_code(self.entry)
 
     def __call__(self, part: Slice) -> Receipt:
         """Raises OSError if the store cannot be written."""

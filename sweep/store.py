@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from sim_core import SpecError
 from sweep.folder import Folder, Location, folder_at
 from sweep.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
+from sweep.sources import differences
 
 MANIFEST: Final = "_sweep.parquet"
 """The provenance beside no rows: whatever reads all Parquet files of the folder reads it, too, and finds nothing more."""
@@ -303,8 +304,8 @@ def _locked(folder: Folder) -> Iterator[None]:
 
 def _difference(stored: dict[str, Any], new: dict[str, Any]) -> str:
     """What differs between the sweep in a folder and the one to be run, in words."""
-    if stored.get("model") != new["model"]:
-        return "holds results of another version of the simulator"
+    if differing := differences(new["code"], stored.get("code", {})):
+        return "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
     if stored.get("workload") != new["workload"]:
         return "holds results of another workload"
     return f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"

@@ -25,9 +25,10 @@ import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
-from sweep.executors import ClusterLost
+from sweep.executors import ClusterLost, OtherCode, check_code
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.sources import Code, loaded
 
 RETRIES, SUSPECT_RETRIES = 3, 1
 """Ray's retries of a slice whose worker or node dies; fewer for a suspect slice, one that was lost before."""
@@ -75,10 +76,10 @@ class RayExecutor:
         quiet = 0
         try:
             self.head.check()
-            shared = ray.put(pickle.dumps(task))
+            submit = partial(self._submit, task.code, ray.put(pickle.dumps(task)))
             while True:
                 while len(submitted) < self._in_flight() and (taken := queue.take()) is not None:
-                    submitted[self._submit(shared, taken)] = taken
+                    submitted[submit(taken)] = taken
                 if not submitted:
                     return
                 done = self._finished(list(submitted))
@@ -105,10 +106,10 @@ class RayExecutor:
             self.workers = max(_cpus(), 1)
         return max(IN_FLIGHT_PER_CPU * self.workers, MIN_IN_FLIGHT)
 
-    def _submit(self, shared: Any, taken: tuple[Slice, int]) -> Any:
+    def _submit(self, code: Code, shared: Any, taken: tuple[Slice, int]) -> Any:
         part, losses = taken
         options = {"max_retries": SUSPECT_RETRIES if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
-        return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
+        return _slice.options(**options).remote(code, shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
         """Wait for a slice, then return all that are done; none if no slice came back for longer than one may take.
@@ -160,7 +161,10 @@ def _answer(task: SliceTask, reference: Any) -> object:
     except OutOfMemoryError:
         return Loss(reason="out_of_memory")
     except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
-        return ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}")
+        if isinstance(error.cause, OtherCode):
+            return error.cause
+        why = str(error.cause or error).strip().splitlines()[-1]
+        return ClusterError(f"a worker on node {error.ip} cannot run slices, as with another version of the simulator: {why}")
     except RayError:
         return Loss(reason="worker_lost")
     return attempt(partial(task.kept, *answer)) if isinstance(answer, tuple) else answer
@@ -174,8 +178,12 @@ def unpacked(packed: bytes) -> SliceTask:
 
 
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
-def _slice(packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> object:
-    """Run one slice on a worker; every outcome but the worker's death is a value."""
+def _slice(code: Code, packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> object:
+    """Run one slice on a worker; every outcome but the worker's death is a value.
+
+    Raises OtherCode before it unpacks the task, whose types may be others here.
+    """
+    check_code(code, loaded(), f"a worker on node {ray.util.get_node_ip_address()} ({socket.gethostname()})")
     task = unpacked(packed)
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the previous slice hangs in this process, which is about to end

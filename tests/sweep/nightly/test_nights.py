@@ -21,6 +21,7 @@ from sweep.executors import InlineExecutor
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
 from sweep.preparation import prepare
+from sweep.sources import row_code
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.conftest import rows
@@ -69,6 +70,20 @@ def test_three_nights_in_a_row(anywhere: Sandbox) -> None:
     a, b = anywhere.record(fourth).sweeps
     assert (a.baseline, b.baseline) == (third.night, second.night), "each with the last night in which it was done"
     assert (a.computed, b.computed) == (0, 0)
+
+
+def test_a_night_after_a_change_of_the_code_is_a_new_one_and_says_what_changed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.write(sweeps=["a.yaml"])
+    first = sandbox.night()
+    assert sandbox.night().did_nothing
+    monkeypatch.setattr("sweep.preparation.row_code", lambda: {**row_code(), "sweep/failures.py": "changed"})
+    second = sandbox.night()
+    assert (second.code, second.did_nothing) == (0, False)
+    assert "changed: code sweep/failures.py: " in second.summary
+    (a,) = sandbox.record(second).sweeps
+    assert (a.computed, a.baseline) == (a.rows, first.night)
 
 
 def test_a_broken_sweep_is_tried_again(sandbox: Sandbox) -> None:
