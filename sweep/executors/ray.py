@@ -9,6 +9,7 @@ write.
 import atexit
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -48,6 +49,8 @@ _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
 _BUSY: Final = "busy"
 _WRITERS: Final = 8
+_NODE: Final = re.compile(r"\bip=([^,)\s]+)")
+"""In the text of an error of a task; the error itself forgets it."""
 
 Result = TypeVar("Result")
 
@@ -163,8 +166,9 @@ def _answer(task: SliceTask, reference: Any) -> object:
     except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
         if isinstance(error.cause, OtherCode):
             return error.cause
-        why = str(error.cause or error).strip().splitlines()[-1]
-        return ClusterError(f"a worker on node {error.ip} cannot run slices, as with another version of the simulator: {why}")
+        node, why = _NODE.search(str(error)), str(error.cause or error).strip().splitlines()[-1]
+        where = f" on node {node[1]}" if node else ""
+        return ClusterError(f"a worker{where} cannot run slices, as with another version of the simulator: {why}")
     except RayError:
         return Loss(reason="worker_lost")
     return attempt(partial(task.kept, *answer)) if isinstance(answer, tuple) else answer
