@@ -29,6 +29,9 @@ NAMED = {
     f"sweep/{name}.py" for name in ("evaluation", "budget", "failures", "stragglers", "conditions", "space", "columns", "spec")
 }
 """Of modules that make columns, those that a person would name."""
+CHANGE = "CHANGED = 1"
+Load = Callable[[Path], None]
+Plant = Callable[[str, str], None]
 
 
 def modules_by_syntax(entry: str) -> set[str]:
@@ -86,7 +89,7 @@ def forget() -> None:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Let this process count as one that has loaded the package in a folder."""
 
     def as_loaded(root: Path) -> None:
@@ -107,11 +110,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def plant(copy: Path) -> Iterator[Callable[[str, str], None]]:
+def plant(copy: Path) -> Iterator[Plant]:
     """Add a line to files of that installation until the end of the test."""
     before: dict[Path, str] = {}
 
-    def planted(file: str, line: str = "CHANGED = 1") -> None:
+    def planted(file: str, line: str) -> None:
         path = copy / file
         before.setdefault(path, path.read_text(encoding="utf-8"))
         path.write_text(f"{before[path]}\n{line}\n", encoding="utf-8")
@@ -121,9 +124,6 @@ def plant(copy: Path) -> Iterator[Callable[[str, str], None]]:
         path.write_text(text, encoding="utf-8")
 
 
-Load, Plant = Callable[[Path], None], Callable[[str], None]
-
-
 @pytest.mark.parametrize("file", sources_of(WORKER))
 def test_a_change_of_each_source_changes_the_identity(
     write_spec: SpecWriter, prepared: Prepared, copy: Path, load: Load, plant: Plant, file: str
@@ -131,17 +131,15 @@ def test_a_change_of_each_source_changes_the_identity(
     path = write_spec()
     load(copy / "sweep")
     assert prepare(load_spec(path), path.parent).sweep.identity == prepared.sweep.identity, "the same code elsewhere"
-    plant(file)
+    plant(file, CHANGE)
     load(copy / "sweep")
     assert prepare(load_spec(path), path.parent).sweep.identity != prepared.sweep.identity
 
 
-def test_a_comment_changes_it_and_what_only_presents_does_not(
-    copy: Path, load: Load, plant: Callable[[str, str], None]
-) -> None:
+def test_a_comment_changes_it_and_what_only_presents_does_not(copy: Path, load: Load, plant: Plant) -> None:
     before = row_code()
     for file in ("sweep/show/tables.py", "sweep/ranking.py", "sweep/commands/run_command.py"):
-        plant(file, "CHANGED = 1")
+        plant(file, CHANGE)
     load(copy / "sweep")
     assert row_code() == before
     plant("sweep/budget.py", "# the text counts, whatever it says")
@@ -155,7 +153,7 @@ def test_a_change_of_a_source_of_the_search_changes_its_identity(
 ) -> None:
     objective = Objective(column="step_time_s", descending=False, per=(), best=1, within=0.0)
     before = as_search(prepared, objective)
-    plant(file)
+    plant(file, CHANGE)
     load(copy / "sweep")
     assert as_search(prepared, objective).sweep.identity != before.sweep.identity
 
@@ -195,7 +193,7 @@ def test_a_result_of_other_code_is_neither_resumed_nor_called_complete(
     here(*run)
     assert "Nothing to do" in here(*run)
     files = {part: part.read_bytes() for part in out.glob("*.parquet")}
-    plant("sweep/budget.py")
+    plant("sweep/budget.py", CHANGE)
     load(copy / "sweep")
     last = here(*run, expect=1).splitlines()[-1]
     assert last.startswith(f"error: {out}: holds results of another version of the simulator (sweep/budget.py: found ")
@@ -231,7 +229,7 @@ if __name__ == "__main__":
 
 
 def test_a_source_that_is_edited_before_a_worker_starts_ends_the_run(
-    write_spec: SpecWriter, tmp_path: Path, copy: Path, plant: Callable[[str, str], None]
+    write_spec: SpecWriter, tmp_path: Path, copy: Path, plant: Plant
 ) -> None:
     plant("sweep/budget.py", "")
     script, out = tmp_path / "script.py", tmp_path / "out"
