@@ -58,8 +58,11 @@ def _function_hashes() -> dict[str, str]:
     """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
     file = _version_dir() / "functions.json"
     if not file.exists():
+        hashes = function_hashes()
+        if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
+            return {}
         part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(function_hashes()), encoding="utf-8")
+        part.write_text(json.dumps(hashes), encoding="utf-8")
         part.replace(file)
     found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
     return found

@@ -187,7 +187,8 @@ def _slice(code: Code, packed: bytes, part: Slice, at_driver: bool, limit_s: flo
 
     Raises OtherCode before it unpacks the task, whose types may be others here.
     """
-    check_code(code, loaded(), f"a worker on node {_address()} ({socket.gethostname()})")
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    check_code(code, loaded(), f"a worker on node {address} ({socket.gethostname()})")
     task = unpacked(packed)
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the previous slice hangs in this process, which is about to end
