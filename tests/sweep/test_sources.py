@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sim_core import cache_dir
@@ -20,7 +21,7 @@ from sweep.search.search import SearchTask, as_search
 from sweep.slices import SliceTask
 from sweep.sources import PACKAGES, ROOT, WORKER, differences, hashes_of, loaded, row_code, sources_of
 from sweep.spec import load_spec
-from tests.sweep.conftest import SpecWriter
+from tests.sweep.conftest import MODEL, SpecWriter
 from tests.sweep.test_execution import here
 
 PROJECT = ROOT.parent
@@ -242,3 +243,37 @@ def test_a_source_that_is_edited_before_a_worker_starts_ends_the_run(
     assert ") has another version of the simulator than this run (sweep/budget.py: found " in done.stdout
     assert "Traceback" not in done.stderr
     assert not list(out.iterdir())
+
+
+ROWS_OF_A_MODEL = """
+import sys
+from pathlib import Path
+import numpy as np
+import pyarrow as pa
+from sweep.evaluation import evaluate
+from sweep.preparation import prepare
+from sweep.spec import load_spec
+
+path = Path(sys.argv[1])
+sweep = prepare(load_spec(path), path.parent).sweep
+batch = evaluate(sweep, np.arange(sweep.space.count))
+with pa.OSFile(sys.argv[2], "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+    writer.write(batch)
+"""
+
+
+@pytest.mark.long
+def test_processors_differ_in_the_last_digits_at_most(write_spec: SpecWriter, tmp_path: Path) -> None:
+    """NumPy takes another path without AVX-512; where there is none, both are the same."""
+    path = write_spec(**MODEL)
+    found = []
+    for name, without in (("all", ""), ("few", "X86_V4 AVX512_ICL AVX512_SPR AVX512F AVX512CD AVX512_SKX")):
+        line = [sys.executable, "-W", "ignore", "-c", ROWS_OF_A_MODEL, str(path), str(tmp_path / name)]
+        environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": without}
+        subprocess.run(line, cwd=PROJECT, env=environment, check=True)
+        found.append(pa.ipc.open_file(tmp_path / name).read_all())
+    for a, b in zip(*(table.columns for table in found), strict=True):
+        if pa.types.is_floating(a.type):
+            np.testing.assert_allclose(a.to_numpy(), b.to_numpy(), rtol=1e-12)
+        else:
+            assert a.equals(b)
