@@ -23,7 +23,7 @@ _MOST_NAMED: Final = 3
 
 def hashes_of(root: Path = ROOT) -> dict[str, str]:
     """A hash of the text of each source of the package in `root`, comments too, by its path: `sweep/columns.py`."""
-    paths = sorted(root.rglob("*.py"))
+    paths = sorted(root.rglob("[!.]*.py"))  # without what editors put beside them
     return {path.relative_to(root.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
 
