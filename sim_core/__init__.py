@@ -84,6 +84,7 @@ from sim_core.models.stack import stack_names as stack_names
 from sim_core.models.weights import Parameters as Parameters
 from sim_core.models.weights import model_flops_per_token as model_flops_per_token
 from sim_core.models.weights import parameters as parameters
+from sim_core.places import lock_file as lock_file
 from sim_core.planning.building import plans as plans
 from sim_core.planning.building import sends_in_background as sends_in_background
 from sim_core.planning.columns import CHECKPOINTING as CHECKPOINTING

@@ -273,7 +273,7 @@ def _temporary(name: str) -> str:
 def _write_local(folder: Path, name: str, data: bytes | pa.Buffer) -> None:
     temporary = folder / _temporary(name)
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -60,9 +60,9 @@ def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Pa
     (places / "home2").write_text("")  # a home that is no folder
     monkeypatch.setenv("HOME", str(places / "home2"))
     assert chosen() == places / "temporary" / f"training-plan-sweep-{os.getuid()}"
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert chosen().name.startswith("training-plan-sweep-")
-    assert chosen() != chosen()
+    (places / "temporary").chmod(0o777)  # anyone could put another folder in its place (test_places.py)
+    monkeypatch.setattr("tempfile.tempdir", str(places))
+    assert chosen().parent == places
     assert chosen().is_dir()
 
 

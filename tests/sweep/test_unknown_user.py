@@ -1,0 +1,50 @@
+"""A user whom the machine does not know, without a home, as containers with arbitrary user ids have: every command works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from sim_core import cache_dir
+from tests.conftest import GPT7B, ROOT
+from tests.other_users import USER, needs_root, run_as
+from tests.sweep.conftest import SpecWriter
+
+pytestmark = needs_root
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_spec: SpecWriter) -> Path:
+    """A folder that everybody may write to, with a small spec."""
+    write_spec(axes={"tp": [4, 8]}, where=None)
+    tmp_path.chmod(0o1777)
+    return tmp_path
+
+
+@pytest.mark.parametrize("variables", [{}, {"NUMBA_CACHE_DIR": "kernels"}])
+def test_commands_need_no_home(folder: Path, variables: dict[str, str]) -> None:
+    known = {name: folder / value for name, value in variables.items()} | {"TMPDIR": folder, "PYTHONPATH": ROOT}
+    sweep = [sys.executable, "-m", "sweep"]
+    told = run_as(USER, [*sweep, "--version"], folder=folder, **known)
+    assert (told.returncode, told.stdout[:13], told.stderr) == (0, "0.1.0, model ", "")
+    told = run_as(USER, [*sweep, "simulate", GPT7B], folder=folder, **known)
+    assert (told.returncode, told.stderr) == (0, ""), told.stderr
+    taken = folder / variables.get("NUMBA_CACHE_DIR", f"training-plan-sweep-{USER}")
+    assert taken.lstat().st_uid == USER
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_needs_no_home(folder: Path, workers: int) -> None:
+    kernels = folder / "kernels"
+    shutil.copytree(cache_dir(), kernels, ignore=shutil.ignore_patterns(".lock"))  # compiled by the tests: it takes a minute
+    for path in (kernels, *kernels.rglob("*")):
+        os.chown(path, USER, USER)
+    command = [sys.executable, "-m", "sweep", "run", "small.yaml", "--workers", workers, "--out", folder / "out"]
+    told = run_as(USER, command, folder=folder, NUMBA_CACHE_DIR=kernels, TMPDIR=folder, PYTHONPATH=ROOT)
+    assert (told.returncode, told.stderr) == (0, ""), told.stderr
+    assert "2 plans" in told.stdout
+    assert (folder / "out" / ".lock").lstat().st_uid == USER
