@@ -66,6 +66,8 @@ from sim_core.jit import is_compiled as is_compiled
 from sim_core.jit import use_kernels as use_kernels
 from sim_core.limits import LARGEST as LARGEST
 from sim_core.limits import whole_number as whole_number
+from sim_core.masking import masked as masked
+from sim_core.masking import without_secrets as without_secrets
 from sim_core.metrics import MEMORY as MEMORY
 from sim_core.metrics import MEMORY_ROWS as MEMORY_ROWS
 from sim_core.metrics import METRIC_ROWS as METRIC_ROWS
