@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import unquote
 
 _START: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")  # one slash: a path made of an address has lost the other
-_HOST: Final = re.compile(r"[^/?#]*")
+_AFTER_HOST: Final = re.compile(r"[/?#]|\Z")
 _OPTION: Final = re.compile(r"(?<=[?&#])(?=\S)[^&]+")
 _NAME: Final = re.compile(r"[A-Za-z_.-]{2,40}")
 _HARMLESS: Final = re.compile(
@@ -43,9 +43,11 @@ def _users(text: str) -> Iterator[tuple[int, int]]:
     if it could be part of an option."""
     last, done = text.rfind("@"), 0
     for start in _START.finditer(text):
-        at, stop = start.end(), _HOST.match(text, start.end()).end()  # type: ignore[union-attr] (it takes anything)
-        has_password = ":" in text[at:stop] or "%3a" in text[at:stop].lower()
-        end = last if has_password else text.rfind("@", at, stop)
+        at = start.end()
+        after = _AFTER_HOST.search(text, at)
+        host = text[at : after.start() if after else None]
+        has_password = ":" in host or "%3a" in host.lower()
+        end = last if has_password else at + host.rfind("@") if "@" in host else -1
         if done <= at <= end:
             done = end + 1
             if any(mark in text[at:end] for mark in "?&#"):

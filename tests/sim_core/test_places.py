@@ -45,7 +45,8 @@ def refused(place: Path) -> bool:
     if taken == place:
         return False
     assert stat.S_IMODE(taken.lstat().st_mode) == 0o700
-    assert os.environ["NUMBA_CACHE_DIR"] == str(taken) and list(taken.iterdir()) == []
+    assert os.environ["NUMBA_CACHE_DIR"] == str(taken)
+    assert list(taken.iterdir()) == []
     assert folder_for_code() == taken
     os.environ["NUMBA_CACHE_DIR"] = ""
     return True

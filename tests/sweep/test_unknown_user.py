@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from sim_core import cache_dir
 from tests.conftest import GPT7B, ROOT
-from tests.other_users import USER, needs_root, run_as
+from tests.other_users import USER, as_user, needs_root, run_as
 from tests.sweep.conftest import SpecWriter
 
 pytestmark = needs_root
@@ -35,6 +36,19 @@ def test_commands_need_no_home(folder: Path, variables: dict[str, str]) -> None:
     assert (told.returncode, told.stderr) == (0, ""), told.stderr
     taken = folder / variables.get("NUMBA_CACHE_DIR", f"training-plan-sweep-{USER}")
     assert taken.lstat().st_uid == USER
+
+
+def test_nothing_but_the_temporary_folder_need_be_writable(folder: Path) -> None:
+    """The root of a container may be read-only: here every file system but a fresh one at $TMPDIR."""
+    place = folder / "t"
+    place.mkdir()
+    closed = f"mount -t tmpfs -o mode=1777 none {place} && mount -o remount,ro,bind / && ! touch {folder}/x && exec $0 $@"
+    inside = ["env", "-u", "HOME", "-u", "NUMBA_CACHE_DIR", "-u", "XDG_CACHE_HOME", f"TMPDIR={place}", f"PYTHONPATH={ROOT}"]
+    for command in (["--version"], ["simulate", GPT7B], ["run", "small.yaml", "--dry-run"]):
+        line = [*as_user(), *inside, sys.executable, "-B", "-m", "sweep", *map(str, command)]
+        mounted = ["unshare", "--mount", "sh", "-c", closed, *line]
+        told = subprocess.run(mounted, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
+        assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.parametrize("workers", [0, 1])
