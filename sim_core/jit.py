@@ -8,7 +8,6 @@ of all that it names, so that machine code of old sources is never used.
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from sim_core.arrays import Ints
+from sim_core.places import folder_for_code, lock_file
 from sim_core.sources import ROOT, function_hashes, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -33,22 +33,8 @@ PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 @cache
 def cache_dir() -> Path:
-    """The folder of compiled kernels, in the first of these places that is writable.
-
-    `$NUMBA_CACHE_DIR`; `$XDG_CACHE_HOME` or `~/.cache`; the folder for temporary files; a new temporary folder.
-    """
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "training-plan-sweep"
-    places = [Path(given)] if given else []
-    places += [home, Path(tempfile.gettempdir()) / f"training-plan-sweep-{os.getuid()}"]
-    for place in places:
-        try:
-            (place / source_hash()).mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(place / source_hash(), os.W_OK | os.X_OK) and os.access(place, os.W_OK | os.X_OK):
-            return place
-    return Path(tempfile.mkdtemp(prefix="training-plan-sweep-"))
+    """The folder of compiled kernels."""
+    return folder_for_code()
 
 
 def _version_dir() -> Path:
@@ -291,7 +277,7 @@ def compiling_alone(what: str = STEP) -> Iterator[None]:
     if is_compiled(what):
         yield
         return
-    with (_version_dir() / ".lock").open("w") as lock:
+    with lock_file(_version_dir() / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     _marker(what).touch()

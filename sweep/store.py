@@ -5,6 +5,7 @@ which sweep it belongs to, and any number of runs and workers, with any slice si
 """
 
 import fcntl
+import os
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim_core import SpecError
+from sim_core import SpecError, lock_file
 from sweep.folder import Folder, Location, folder_at
 from sweep.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
 from sweep.sources import differences
@@ -147,7 +148,7 @@ class Store:
         local = self.folder.local
         if local is None or not (local / _LOCK).is_file():
             return False
-        with open(local / _LOCK, "rb") as lock:  # noqa: PTH123 (flock wants the descriptor)
+        with lock_file(local / _LOCK, os.O_RDONLY) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -294,7 +295,7 @@ def _locked(folder: Folder) -> Iterator[None]:
     if folder.local is None:
         yield
         return
-    with open(folder.local / _LOCK, "w") as lock:  # noqa: PTH123 (flock wants the descriptor)
+    with lock_file(folder.local / _LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sim_core import SimError
+from sim_core import SimError, masked
 from sweep.commands.shared import interruptible
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
@@ -39,7 +39,9 @@ def command(
             check_persistent(spec.root, "root")
             outcome = run_night(spec, file.parent, runtime)
     except (SimError, OSError) as error:
-        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        where = (
+            f"{masked(error.filename)}: {error.strerror}" if isinstance(error, OSError) and error.filename else masked(error)
+        )
         sys.stderr.write(f"error: {' '.join(where.split())}\n")
         raise typer.Exit(EXIT_FAILURES) from None
     if not outcome.did_nothing:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sim_core import PARTS
+from sim_core import PARTS, masked
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, listed, paired
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
@@ -34,8 +34,8 @@ def compare(
         counts = [_counts(pairs, side) for side in ("old", "new")]
         return Comparison(
             name=str(after.get("name")),
-            old=str(old),
-            new=str(new),
+            old=masked(old),
+            new=masked(new),
             by=order[0][0],
             descending=order[0][1],
             per=groups,
@@ -46,7 +46,7 @@ def compare(
             old_failed=counts[0][2],
             new_failed=counts[1][2],
             incomplete=tuple(
-                f"{path}: {count[0]:,} of {provenance['rows']:,} plans are computed"
+                f"{masked(path)}: {count[0]:,} of {provenance['rows']:,} plans are computed"
                 for path, count, provenance in zip((old, new), counts, pairs.provenances, strict=True)
                 if count[0] < int(provenance.get("rows", 0))
             ),

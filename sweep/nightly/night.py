@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sim_core import SimError, SpecError
+from sim_core import SimError, SpecError, masked
 from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
@@ -133,7 +133,7 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
     try:
         prepared = prepare(load_spec(path, entry.set), path.parent)
     except (SimError, OSError) as error:
-        record.error = _one_line(error) if str(path) in str(error) else f"{path}: {_one_line(error)}"
+        record.error = _one_line(error) if str(path) in str(error) else f"{masked(path)}: {_one_line(error)}"
         return _NightlySweep(entry=entry, specs=path.parent, prepared=None, record=record)
     record.identity = prepared.sweep.identity
     record.results = f"{entry.label}-{record.identity[:8]}"
@@ -142,7 +142,7 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return masked(" ".join(str(error).split())) or type(error).__name__
 
 
 def _inputs(spec: NightlySpec, sweeps: Sequence[_NightlySweep]) -> str:
