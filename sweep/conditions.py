@@ -23,6 +23,8 @@ from sim_core import SpecError, nearest
 from sweep.columns import MEASURES, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
+MOST_CONDITIONS: Final = 500
+MOST_IN_ALL: Final = 100_000  # characters of all conditions of a spec
 FUNCTIONS: Final = (
     "abs", "cbrt", "ceil", "ceiling", "coalesce", "concat", "contains", "ends_with", "exp", "floor", "greatest",
     "ifnull", "isfinite", "isinf", "isnan", "least", "left", "len", "length", "ln", "log", "log10", "log2", "lower", "ltrim",
@@ -206,6 +208,10 @@ def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -
     The value of a constraint must not depend on the slice in which it is evaluated.
     """
     names = list(described)
+    if len(where) > MOST_CONDITIONS:
+        raise SpecError(f"where: found {len(where):,} conditions, expected at most {MOST_CONDITIONS}")
+    if (characters := sum(map(len, where))) > MOST_IN_ALL:
+        raise SpecError(f"where: found {characters:,} characters, expected at most {MOST_IN_ALL:,} in all conditions")
     with locked_down() as connection:
         connection.register("plans", _named(described))
         for expression in where:
