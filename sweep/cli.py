@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
+from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, in_words
 
 COMMANDS: Final = {
     "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
@@ -120,8 +120,7 @@ def run() -> None:
     except OSError as error:
         from sim_core import one_line
 
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(one_line(f"error: {where}{error.strerror or ' '.join(str(error).split())}") + "\n")
+        sys.stderr.write(one_line(f"error: {in_words(error)}") + "\n")
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it

@@ -112,6 +112,11 @@ def conjuncts(expression: str) -> list[str]:
         return [_text(connection, node) for node in parts] if len(parts) > 1 else [expression]
 
 
+def in_short(error: duckdb.Error) -> str:
+    """An error of the database in one line, without what it advises to programs."""
+    return str(error).splitlines()[0].partition(". Use TRY(")[0].removeprefix("Invalid Input Error: ")
+
+
 def names_in(expression: str) -> set[str]:
     """The columns that a condition names, as it names them. Raises SpecError."""
     with locked_down() as connection:
@@ -197,7 +202,7 @@ def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.ND
         try:
             table = connection.sql(f"SELECT coalesce({condition}, false) AS satisfied {_FROM}").to_arrow_table()
         except duckdb.Error as error:
-            raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {str(error).splitlines()[0]}") from None
+            raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {in_short(error)}") from None
     rows: npt.NDArray[np.bool_] = table.column("satisfied").to_numpy().astype(np.bool_)
     return rows
 
@@ -222,7 +227,7 @@ def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -
             except SpecError as error:
                 raise SpecError(f"where: {expression!r}: {error}") from None
             except duckdb.Error as error:
-                raise SpecError(f"where: {expression!r}: {str(error).splitlines()[0]}") from None
+                raise SpecError(f"where: {expression!r}: {in_short(error)}") from None
             if len(values) != 1 or not pa.types.is_boolean(values.field(0).type):
                 raise SpecError(f"where: {expression!r}: found a value of type {values.field(0).type}, expected true or false")
 

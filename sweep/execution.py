@@ -105,11 +105,15 @@ def run_sweep(
             raise OSError(f"{store.folder}: the store did not take {left:,} plans ({why}); run the same command to add them")
         lost = sum(part.rows for part in store.missing(count))
         if lost:
-            raise SpecError(
-                f"{store.folder}: {lost:,} finished plans are not in this folder: do all nodes share it? "
-                "If not, use --set store.writer=driver"
-            )
+            raise SpecError(f"{store.folder}: {lost:,} finished plans {_why_lost(store)}")
     return progress
+
+
+def _why_lost(store: Store) -> str:
+    """What may have become of plans that were stored and are not there, and what to do."""
+    if store.folder.is_object_store:
+        return "are not in the store, which took them without an error; run the same command to add them"
+    return "are not in this folder: do all nodes share it? If not, use --set store.writer=driver"
 
 
 def cpu_seconds(sweep: Sweep, plans: int) -> float:

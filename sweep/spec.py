@@ -202,7 +202,8 @@ def _ladder(key: object, values: object) -> list[Any]:
         if kind == "range" and whole and len(bounds) in (2, 3):
             first, last, step = (*bounds, 1)[:3]
             if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
-                raise ValueError(f"axes.{key}: range {bounds}: expected first <= last, step >= 1, at most {MAX_AXIS_VALUES:,} values")
+                expected = f"first <= last, step >= 1, at most {MAX_AXIS_VALUES:,} values"
+                raise ValueError(f"axes.{key}: range {bounds}: expected {expected}")
             return list(range(first, last + 1, step))
         if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
             return [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]] or _empty(key, bounds)

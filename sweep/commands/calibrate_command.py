@@ -15,6 +15,7 @@ from sweep.calibration.links import AT_BOUND, Fit, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.calibration.runs import Fitted, RunsFit, fit_runs
 from sweep.commands.shared import rows_of_set
+from sweep.folder import write_file
 from sweep.validation.devices import preset_of
 from sweep.validation.table import NotSimulated, read_table
 
@@ -136,7 +137,7 @@ def _write(hardware: Hardware, output: Path | None, report: Callable[[TextIO], N
         sys.stdout.write(text)
         report(sys.stderr)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_file(output, text)
         report(sys.stdout)
         sys.stdout.write(f"{output}: a hardware file; use it as `hardware: {output}`\n")
 

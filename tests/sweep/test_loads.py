@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
