@@ -5,6 +5,9 @@ This module is the public interface of the package, which does not know sweeps, 
 
 from typing import Final
 
+from sim_core.arrays import Bools as Bools
+from sim_core.arrays import Floats as Floats
+from sim_core.arrays import Ints as Ints
 from sim_core.bounding import FASTER as FASTER
 from sim_core.bounding import Bounds as Bounds
 from sim_core.bounding import bounds as bounds
@@ -26,6 +29,7 @@ from sim_core.documents import located as located
 from sim_core.documents import parse_json as parse_json
 from sim_core.documents import parse_yaml as parse_yaml
 from sim_core.documents import read_document as read_document
+from sim_core.engine.schedules import ROWS
 from sim_core.engine.schedules import SCHEDULES as SCHEDULES
 from sim_core.engine.schedules import schedules_to_try as schedules_to_try
 from sim_core.errors import FormatError as FormatError
@@ -92,6 +96,7 @@ from sim_core.planning.columns import Plans as Plans
 from sim_core.planning.columns import slice_plans as slice_plans
 from sim_core.planning.fields import ALTERNATIVES as ALTERNATIVES
 from sim_core.planning.fields import DEFAULTS, FIELDS, Field
+from sim_core.planning.fields import FOLLOWING as FOLLOWING
 from sim_core.planning.labels import checkpointing_codes as checkpointing_codes
 from sim_core.planning.legality import EXPLANATIONS as EXPLANATIONS
 from sim_core.planning.legality import FIRST_FAILURE as FIRST_FAILURE
@@ -155,4 +160,5 @@ HARDWARE_KEYS: Final = KEYS
 PLAN_DEFAULTS: Final = DEFAULTS
 PLAN_FIELDS: Final = FIELDS
 PlanField = Field
+SCHEDULE_ROWS: Final = ROWS
 SPAN_KINDS: Final = KINDS

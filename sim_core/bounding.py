@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import Tables, batches, scratch_for, tables_of
 from sim_core.costing.case import Case, case_at
 from sim_core.costing.stage_activations import micro_batches_to_fill
@@ -25,9 +25,6 @@ from sim_core.step.once import slowest_after_s
 from sim_core.step.whole import Scratch, begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 ROUNDING: Final = 1 - 1e-9
 """The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
@@ -72,8 +69,8 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     step_s = _bounds(replace(workload, arrays=arrays), hardware, with_loads(workload, plans), reason)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
-        found = simulate(workload, hardware, slice_plans(plans, by_simai))
-        reason[by_simai], step_s[by_simai] = found.reason, found.metrics[STEP_TIME]
+        simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
+        reason[by_simai], step_s[by_simai] = simulated.reason, simulated.metrics[STEP_TIME]
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
 
 
@@ -127,7 +124,7 @@ def coarse_bounds_over(
     return reason[:, back], step_s[:, back]
 
 
-def _first_middle_last(chosen: npt.NDArray[np.bool_]) -> Ints:
+def _first_middle_last(chosen: Bools) -> Ints:
     """The first, middle and last column that is chosen in each row, [3, n]; at least one is."""
     columns, count = chosen.shape[1], np.cumsum(chosen, axis=1)
     middle = np.argmax(count >= (count[:, -1:] + 1) // 2, axis=1)
@@ -248,9 +245,9 @@ def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: 
     np.put_along_axis(used, alike, values=True, axis=1)
     row, stands = np.nonzero(used[kind])  # of each plan the numbers to be checked
     checked = slice_plans(plans, row)._replace(ga=ga[stands])
-    found = np.zeros((len(kind), len(ga)), np.int64)
-    found[row, stands], _ = legality(workload, hardware, checked)
-    return np.take_along_axis(found, alike[kind], axis=1)
+    reasons = np.zeros((len(kind), len(ga)), np.int64)
+    reasons[row, stands], _ = legality(workload, hardware, checked)
+    return np.take_along_axis(reasons, alike[kind], axis=1)
 
 
 def _alike_in_pipeline(plans: Plans, ga: Ints) -> Ints:

@@ -6,19 +6,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field
 
-from sim_core import Hardware, SpecError, count, short
+from sim_core import Floats, Hardware, SpecError, count, short
 from sweep.workloads import Section
-
-Floats = npt.NDArray[np.float64]
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0
 WATT_SECONDS_PER_MWH: Final = 1e6 * HOUR_S
 
 
-def _tokens(given: object) -> float:
+def _tokens(value: object) -> float:
     try:
-        return count(given)
+        return count(value)
     except SpecError as error:
         raise ValueError(str(error)) from None
 

@@ -5,14 +5,25 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import HARDWARE_KEYS, MEMORY_ROWS, METRIC_ROWS, METRICS, PARTS, PlanField, Plans, SpecError, nearest, quantity
+from sim_core import (
+    FOLLOWING,
+    HARDWARE_KEYS,
+    MEMORY_ROWS,
+    METRIC_ROWS,
+    METRICS,
+    PARTS,
+    Ints,
+    PlanField,
+    Plans,
+    SpecError,
+    nearest,
+    quantity,
+)
 from sweep.space import Space, has_simai, number_axes, product, to_plans
 from sweep.spec import FIELDS
 
-Ints = npt.NDArray[np.int64]
 DEVICE_MEMORY: Final = "device_memory_bytes"
 Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]
 Better = Literal["high", "low", "neither"]
@@ -149,6 +160,8 @@ SHORT_PARTS: Final = {row.heading: row.name for row in ROWS if row.of == "part"}
 """The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
 UNITS: Final = ("_s", "_bytes")
 """Endings that may be left out where a column is named."""
+NO_CHOICE: Final = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")
+"""Columns before the measures that are no choice of a plan."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     **{"number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64()},
@@ -169,8 +182,8 @@ def higher_is_better(name: str) -> bool:
 
 def result_column(name: str, columns: Sequence[str]) -> str:
     """The result column that `name` means; a table heading or a name without its unit is accepted. Raises SpecError."""
-    given = name.strip().removeprefix("hardware.").removesuffix("%")
-    short = SHORT_NAMES.get(given, SHORT_PARTS.get(given, given))
+    bare = name.strip().removeprefix("hardware.").removesuffix("%")
+    short = SHORT_NAMES.get(bare, SHORT_PARTS.get(bare, bare))
     for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate

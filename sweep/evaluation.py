@@ -3,7 +3,6 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import (
@@ -13,6 +12,8 @@ from sim_core import (
     REASON,
     REASONS,
     STATUSES,
+    Floats,
+    Ints,
     Plans,
     bounds,
     coarse_bounds,
@@ -28,9 +29,6 @@ from sweep.failures import with_failures
 from sweep.preparation import Sweep
 from sweep.space import permuted
 from sweep.stragglers import with_stragglers
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 WARM_UP_PLANS: Final = 64
 PROBE_PLANS: Final = 20_000
@@ -48,10 +46,10 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     memory = np.full((len(MEMORY), len(positions)), np.nan)
     measured, recomputed = np.full(len(positions), np.nan), np.full(len(positions), np.nan)
     if lost is None:
-        found = simulate(sweep.workload, sweep.hardware, legal)
-        reason[~excluded], measured[~excluded] = found.reason, found.measured_share
-        recomputed[~excluded] = found.recomputed_flops
-        metrics[:, ~excluded], memory[:, ~excluded] = found.metrics, found.memory
+        results = simulate(sweep.workload, sweep.hardware, legal)
+        reason[~excluded], measured[~excluded] = results.reason, results.measured_share
+        recomputed[~excluded] = results.recomputed_flops
+        metrics[:, ~excluded], memory[:, ~excluded] = results.metrics, results.memory
     else:
         checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
@@ -66,13 +64,13 @@ def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.Record
     it can be. Other results are null. `coarse`: see `sim_core.coarse_bounds`."""
     described, plans = describe_rows(sweep.space, positions)
     kept = satisfied(sweep.where, described)
-    found = (coarse_bounds if coarse else bounds)(
+    lower = (coarse_bounds if coarse else bounds)(
         sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept)
     )
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
-    reason[kept], values["step_time_s"][kept] = found.reason, found.step_time_s
-    for name, of_kept in zip(MEMORY, found.memory, strict=True):
+    reason[kept], values["step_time_s"][kept] = lower.reason, lower.step_time_s
+    for name, of_kept in zip(MEMORY, lower.memory, strict=True):
         values[name][kept] = of_kept
     return _batch(sweep, described, plans, reason, values, np.full(len(positions), np.nan))
 

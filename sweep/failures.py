@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo
 
-from sim_core import SpecError, Workload, implied_model, parameters, quantity, short
+from sim_core import Floats, SpecError, Workload, implied_model, parameters, quantity, short
 from sweep.workloads import STORED, Section
-
-Floats = npt.NDArray[np.float64]
 
 LLAMA_3: Final = 419 / (54 * 24 * 16384)
 """Unexpected interruptions in 54 days on 16,384 H100s, per GPU-hour (Llama 3, arXiv 2407.21783, section 3.3.4)."""
@@ -29,11 +27,11 @@ HOUR_S: Final = 3600.0
 def _in_unit(unit: str) -> Any:
     """A number that is read and stored with its unit; what a result holds may be one in SI, as earlier versions stored it."""
 
-    def convert(given: object, info: ValidationInfo) -> object:
-        if given is None or (info.context is STORED and isinstance(given, float)):
-            return given
+    def convert(value: object, info: ValidationInfo) -> object:
+        if value is None or (info.context is STORED and isinstance(value, float)):
+            return value
         try:
-            return quantity(given, unit)
+            return quantity(value, unit)
         except SpecError as error:
             raise ValueError(str(error)) from None
 
@@ -99,8 +97,7 @@ def goodput(interval_s: Floats, write_s: Floats, restart_s: Floats, between_s: F
     """Part of the time that is work which counts (Daly 2006)."""
     with np.errstate(over="ignore"):
         wall_s = between_s * np.exp(restart_s / between_s) * np.expm1((interval_s + write_s) / between_s)
-    found: Floats = interval_s / wall_s
-    return found
+    return interval_s / wall_s
 
 
 def with_failures(

@@ -38,11 +38,11 @@ class Rows:
         if indexes is None:
             self.ask(["status"])
             return dict(self.connection.execute("SELECT status, count(*) FROM results GROUP BY status").fetchall())
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for index in indexes:
             for status, _, rows in index.statuses:
-                found[status] += rows
-        return dict(found)
+                counts[status] += rows
+        return dict(counts)
 
     def ask(self, columns: Collection[str], files: Sequence[File] | None = None) -> None:
         """Have these columns of these files (default: of all), checked. Raises SpecError if one is damaged."""

@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import PARTS, SpecError
+from sim_core import PARTS, Floats, Ints, SpecError
 from sweep.columns import higher_is_better, result_column
 from sweep.uncertainty.evidence import Basis
 
-Floats = npt.NDArray[np.float64]
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
@@ -116,14 +114,14 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
         same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
         near = f"candidate.{quoted(by)} {beyond} bound"
         candidates = f"(SELECT * FROM {asked.source} WHERE {asked.condition}) candidate"
-        found = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
+        chosen = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
     else:
         asked.reach.bound(None)
-        found = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
+        chosen = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
     order = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in asked.order) + ", plan"
     over = f"PARTITION BY {', '.join(groups)} " if groups else ""
     limit = "" if asked.top is None else f"QUALIFY rank <= {asked.top}"
-    one_each = f"SELECT *, 1 AS {ALIKE}, '' AS {DIFFERING} FROM ({found})" if asked.every else _as_one(asked, schema, found)
+    one_each = f"SELECT *, 1 AS {ALIKE}, '' AS {DIFFERING} FROM ({chosen})" if asked.every else _as_one(asked, schema, chosen)
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE {CHOSEN} AS SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, plan, "
         f"{''.join(f'{name}, ' for name in groups)}{ALIKE}, {DIFFERING} FROM ({one_each}) {limit}"
@@ -135,7 +133,7 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
     return bool(connection.execute(f"SELECT count(*) FROM {BOUNDS} WHERE more AND {lacking}").fetchall()[0][0])
 
 
-def _as_one(asked: Question, schema: Sequence[str], found: str) -> str:
+def _as_one(asked: Question, schema: Sequence[str], chosen: str) -> str:
     """SQL for rows with the same numbers as one: the lowest plan, how many they are, and in which columns they differ."""
     by = list(dict.fromkeys(name for name, _ in asked.order))
     numbers = [f"CAST({quoted(name)} AS FLOAT)" for name in NUMBERS if name in schema]
@@ -148,24 +146,24 @@ def _as_one(asked: Question, schema: Sequence[str], found: str) -> str:
     )
     return (
         f"SELECT min(plan) AS plan, {firsts}, count(*) AS {ALIKE}, concat_ws(' ', {differing or 'NULL'}) AS {DIFFERING} "
-        f"FROM ({found}) GROUP BY {', '.join(keys)}"
+        f"FROM ({chosen}) GROUP BY {', '.join(keys)}"
     )
 
 
 def counted(connection: duckdb.DuckDBPyConnection, by: str, where: str, source: str) -> tuple[int, int, dict[str, int]]:
     """Numbers of all rows and of those to rank, and of rows that cannot be ranked, by reason, the most frequent first."""
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT status, reason, count(*), count({quoted(by)}), "
         f"count({quoted(by)}) FILTER (coalesce(({where}\n), false)) FROM {source} GROUP BY status, reason"
     ).fetchall()
     reasons: dict[str, int] = {}
-    for status, reason, n, known, _ in found:
+    for status, reason, n, known, _ in rows:
         without = n - known if status == "ok" else n
         if without:
             reasons["no_" + by if status == "ok" else str(reason)] = int(without)
     most_first = dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
-    kept = sum(int(row[4]) for row in found if row[0] == "ok")
-    return sum(int(row[2]) for row in found), kept, most_first
+    kept = sum(int(row[4]) for row in rows if row[0] == "ok")
+    return sum(int(row[2]) for row in rows), kept, most_first
 
 
 def spread(
@@ -217,7 +215,7 @@ def find_fronts(
     reader = connection.sql(
         f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {source} WHERE {condition} AND {known}"
     ).to_arrow_reader(_BATCH)
-    fronts: dict[tuple[object, ...], tuple[npt.NDArray[np.int64], Floats]] = {}
+    fronts: dict[tuple[object, ...], tuple[Ints, Floats]] = {}
     for batch in reader:
         for key, rows in _groups(batch, len(per)).items():
             plans = rows.column("plan").to_numpy()
@@ -248,10 +246,10 @@ def _groups(batch: pa.RecordBatch, keys: int) -> dict[tuple[object, ...], pa.Tab
     return by_group
 
 
-def best_of(points: Floats) -> npt.NDArray[np.int64]:
+def best_of(points: Floats) -> Ints:
     """Indices of the points, [n, columns], that no other beats: none is at most as high everywhere and lower somewhere."""
     left = np.lexsort(points.T[::-1])
-    front: list[npt.NDArray[np.int64]] = []
+    front: list[Ints] = []
     while len(left):
         pivot = points[left[0]]  # the first in order: nothing left beats it
         equal = (points[left] == pivot).all(axis=1)

@@ -19,6 +19,7 @@ from sim_core import (
     PLAN_DEFAULTS,
     SCHEDULES,
     Hardware,
+    Ints,
     Plans,
     SpecError,
     Workload,
@@ -28,8 +29,6 @@ from sim_core import (
     sends_in_background,
 )
 from sweep.spec import FIELDS, SweepSpec, Value
-
-Ints = npt.NDArray[np.int64]
 
 MAX_VARIANTS: Final = 100_000
 MAX_SIZE: Final = 2**62
@@ -125,14 +124,14 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
             codes[name] = _codes(name, [row[column] for row in rows], labels)
         stride //= len(rows)
         axes.append(Axis(codes=codes, size=len(rows), stride=stride))
-    held, defaults = _held(spec, workload, labels)
+    fixed, defaults = _held(spec, workload, labels)
     sample = None
     if spec.sample:
         sample = (min(spec.sample.n, size), spec.sample.seed)
     variants = _variants(spec, labels, base)
     space = Space(
         axes=tuple(axes),
-        held=held,
+        held=fixed,
         labels=labels,
         size=size,
         sample=sample,
@@ -154,8 +153,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
         order = {value: code for code, value in enumerate(dict.fromkeys(values))}
         labels[name] = tuple(order)
         return np.array([order[value] for value in values], np.int64)
-    codes: Ints = FIELDS[name].codes_of(values)
-    return codes
+    return FIELDS[name].codes_of(values)
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
@@ -192,8 +190,8 @@ def _also_in_background(spec: SweepSpec) -> str:
     named = [str(word) for word in (*(rows[0] if rows else ()), spec.fixed.get("schedule", "1f1b"))]
     codes = np.array([SCHEDULES.index(word) for word in named])
     apart = sends_in_background(codes, np.ones_like(codes)) == 1
-    found = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
-    return f" and with {', '.join(found)}" if found else ""
+    words = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
+    return f" and with {', '.join(words)}" if words else ""
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:

@@ -9,8 +9,8 @@ workload with other state sets `state_width`. Activations are not included; no i
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.models.precision import COPIES, GATHERED
@@ -19,8 +19,6 @@ from sim_core.planning.split import fullest_stages
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS, BY_LAYERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
-
-Floats = npt.NDArray[np.float64]
 
 MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
 MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000
@@ -42,9 +40,9 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     """
     if not BY_LAYERS[rule]:
         return float(scale[rule])
-    held = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
+    of_recorded = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
     shares = arrays.shares
-    with_experts = held
+    with_experts = of_recorded
     if arrays.dense_layers > 0:  # the recorded rank is of the first stage
         recorded = arrays.unit_layers.shape[1] - 1 - arrays.base.pp * arrays.dense_layers
         with_experts = arrays.base.pp * (layers - dense_layers) / recorded
@@ -52,8 +50,8 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     experts *= tp / arrays.base.tp if shares.whole_experts else 1.0
     if rule == EXPERT_PARAMETERS:
         return float(experts)
-    dense = scale[PARAMETERS] * held * (1.0 - shares.ends - shares.head - shares.whole - shares.replicated)
-    dense += held * shares.replicated
+    dense = scale[PARAMETERS] * of_recorded * (1.0 - shares.ends - shares.head - shares.whole - shares.replicated)
+    dense += of_recorded * shares.replicated
     if ends > 0:
         padding = padded(shares.vocabulary, tp) / padded(shares.vocabulary, arrays.base.tp) if shares.vocabulary > 0 else 1.0
         held_ends = shares.ends + (shares.head if ends == 2 else 0.0)
@@ -126,18 +124,18 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     def state(stage: Floats, embedding: Floats | float) -> Floats:
         layers = stage[:, 0]
         of_stage = base.pp * layers / workload.layers
-        held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + replicated * of_stage + embedding
-        total: Floats = held * widths[0]
+        parameters = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + replicated * of_stage + embedding
+        total: Floats = parameters * widths[0]
         of_tp = 1.0 if shares.whole_experts else by_tp
         of_stage = base.pp * stage[:, 1] / (workload.layers - base.pp * arrays.dense_layers)
         routed = (1.0 - shares.shared) * times / (plans.ep / base.ep)  # shared experts are on every rank
         experts = of_experts * of_stage / of_tp * (routed + shares.shared)
         return total + experts * widths[1]
 
-    found = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
+    of_stages = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
     if arrays.dense_layers:
-        found += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
-    bytes_: Floats = np.max(found, axis=0) / arrays.gradient_width
+        of_stages += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
+    bytes_: Floats = np.max(of_stages, axis=0) / arrays.gradient_width
     return bytes_
 
 
@@ -167,8 +165,8 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
             whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
         weights = whole / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
-        found: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
-        return found
+        bytes_: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
+        return bytes_
 
     return width(dense), width(experts)
 

@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
@@ -37,10 +37,6 @@ from sim_core.references import reference
 from sim_core.terms import ALL_TO_ALL, CP_A2A, CP_RING, SEND_RECEIVE
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _BESIDE_SHARED: Final = {"permute": ("shared_fc1", "shared_activation"), "unpermute": ("shared_fc2",)}
 """Which part of the shared experts Megatron-LM runs beside dispatch and combine (core/transformer/moe/shared_experts.py)."""
@@ -153,8 +149,8 @@ def _shared_s(filled: Filled, cost: UnitCost, operator: str, phase: int) -> Floa
 
 def _compute_s(filled: Filled, cost: UnitCost, names: tuple[str, ...], phase: int) -> Floats:
     """Seconds of some operators in one phase, [rows]."""
-    found = cost.operators
-    seconds = sum_of(cost.seconds, np.array([name in names for name in found.names]) & (found.phase == phase))
+    operators = cost.operators
+    seconds = sum_of(cost.seconds, np.array([name in names for name in operators.names]) & (operators.phase == phase))
     return seconds[filled.shape] * filled.speed
 
 
@@ -201,10 +197,10 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
 
 def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int) -> None:
     """Add one unit to the table; its messages run `times` times."""
-    stack, found, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
-    of_phase = [sum_of(cost.seconds, found.phase == phase)[shape] * speed for phase in range(3)]
+    stack, operators, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
+    of_phase = [sum_of(cost.seconds, operators.phase == phase)[shape] * speed for phase in range(3)]
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
-    blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, found.phase >= 0)[shape] * speed
+    blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, operators.phase >= 0)[shape] * speed
     blocks.work[:, at, FORWARD_S] += forward
     blocks.work[:, at, BACKWARD_S] += backward
     exposed = [np.zeros(len(shape)), np.zeros(len(shape))]
@@ -212,8 +208,8 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     again_compute = np.zeros(len(shape))
     for modules in np.unique(mask):
         rows = mask == modules
-        redone = cost.seconds * share_again(found, int(modules))
-        again_compute[rows] = (sum_of(redone, found.phase == FORWARD)[shape] * speed)[rows]
+        redone = cost.seconds * share_again(operators, int(modules))
+        again_compute[rows] = (sum_of(redone, operators.phase == FORWARD)[shape] * speed)[rows]
     seconds, of_nics = (of_one * times for of_one in message_s(filled, sent))
     again_messages = np.zeros(len(shape))
     for k in range(len(sent.names)):

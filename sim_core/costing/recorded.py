@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_plans, group_s
 from sim_core.costing.memory import default_bucket_bytes
@@ -46,9 +46,6 @@ from sim_core.workloads.workload import (
     RecordedMessages,
     Workload,
 )
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 HEAD_DIMS: Final = (128, 64, 32)
 """Channels of a head: the first that divides the hidden size; attention takes nearly as long with any."""
@@ -201,10 +198,10 @@ def _with_weights(workload: Workload, device: Hardware) -> Arrays:
     if not len(rows) or not forward_bytes:
         return arrays
     bandwidth = device.value("memory_bandwidth")  # streamed by matrix products
-    row, held = int(rows[0]), int(rows[0]) - 1
+    row, before = int(rows[0]), int(rows[0]) - 1
     compute_s = arrays.pieces.compute_s.copy()
     forward_s, backward_s = (size / bandwidth for size in workload.expert_weights)
     for phase, traffic_s in ((FORWARD, forward_s), (INPUT_GRADIENT, backward_s / 2), (WEIGHT_GRADIENT, backward_s / 2)):
-        compute_s[row, phase] = min(traffic_s, compute_s[held, phase])
-        compute_s[held, phase] -= compute_s[row, phase]
+        compute_s[row, phase] = min(traffic_s, compute_s[before, phase])
+        compute_s[before, phase] -= compute_s[row, phase]
     return arrays._replace(pieces=arrays.pieces._replace(compute_s=compute_s))

@@ -8,8 +8,8 @@ needs (Qi et al. 2023, arXiv 2401.10241, appendix G).
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import (
     CHUNK_MASK,
@@ -33,9 +33,6 @@ from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS
 from sim_core.planning.split import Split, count_layers
 from sim_core.references import reference
 from sim_core.workloads.workload import Arrays
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _WEIGHED: Final = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])
 """Bytes before and after the input gradient, up to a factor: the moments looked at are the peaks of these five."""
@@ -71,9 +68,9 @@ def count_in_flight(order: Ints, schedule: int, pp: int, vpp: int, ga: int, in_f
                     now[1, chunk] += 1
                     waiting += 1
             for k in range(moments):
-                held = _WEIGHED[k, 0] * whole + _WEIGHED[k, 1] * waiting
-                if held > most[k]:
-                    most[k] = held
+                weighed = _WEIGHED[k, 0] * whole + _WEIGHED[k, 1] * waiting
+                if weighed > most[k]:
+                    most[k] = weighed
                     for at_chunk in range(chunks):
                         in_flight[k, 0, stage * chunks + at_chunk] = now[0, at_chunk]
                         in_flight[k, 1, stage * chunks + at_chunk] = now[1, at_chunk]
@@ -103,23 +100,25 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     chosen, ga = rows[first], enough[first]
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
-    found = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
+    in_flight = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
     order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
     scratch = np.empty(most_scratch(schedule, pp, ga), np.int64)
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, order, scratch, counts, found)
-    return found
+    _fill(
+        arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, order, scratch, counts, in_flight
+    )
+    return in_flight
 
 
 def of_chunks(arrays: Arrays, plans: Plans, split: Split, kept: Floats) -> Floats:
     """What `of_chunk` says of each chunk of the first plan, [stages, chunks, 3]; `kept`: of its shape, [units, ...]."""
     plan = plan_at(plans, 0)
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
-    found = np.empty((plan.pp, chunks, 3))
+    activations = np.empty((plan.pp, chunks, 3))
     for stage, chunk in np.ndindex(plan.pp, chunks):
         row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
-        found[stage, chunk] = of_chunk(arrays.unit_layers, arrays.layer_unit, split, plan, kept[None], 0, row)
-    return found
+        activations[stage, chunk] = of_chunk(arrays.unit_layers, arrays.layer_unit, split, plan, kept[None], 0, row)
+    return activations
 
 
 def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
@@ -150,7 +149,7 @@ def _fill(
     order: Ints,
     scratch: Ints,
     counts: Ints,
-    found: InFlight,
+    most: InFlight,
 ) -> None:
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
@@ -165,19 +164,19 @@ def _fill(
             if schedule != ONE_F_ONE_B or vpp == 1:
                 moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
         placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
-        row, first = split.offset[split.key[rows[k]]], found.offset[k]
+        row, first = split.offset[split.key[rows[k]]], most.offset[k]
         for stage in range(pp):
             for chunk in range(chunks):
                 virtual_row = row + virtual_of(placement, stage, chunk, pp)
-                held, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
-                of[chunk, 0], of[chunk, 1], of[chunk, 2] = held, working, waiting
+                kept_bytes, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                of[chunk, 0], of[chunk, 1], of[chunk, 2] = kept_bytes, working, waiting
                 of[chunk, 3] = _logits(split, kept, shape[k], virtual_row)
             of_stage, of_logits = 0.0, 0.0
             if schedule == ONE_F_ONE_B and vpp > 1:
                 of_stage, of_logits = _fullest(order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga], of)
             else:
                 of_stage, of_logits = _fullest_moment(counts[:moments, :, stage * chunks : (stage + 1) * chunks], of)
-            found.bytes[first + stage], found.logits[first + stage] = of_stage, of_logits
+            most.bytes[first + stage], most.logits[first + stage] = of_stage, of_logits
 
 
 @inner_kernel
@@ -246,7 +245,7 @@ def of_chunk(
     have had their backward, and have left what only that needed."""
     how, begin, end = plan.checkpointing, split.begin[row], split.end[row]
     layers = end - begin
-    held, working, waiting, left = 0.0, 0.0, 0.0, 0.0
+    kept_bytes, working, waiting, left = 0.0, 0.0, 0.0, 0.0
     units = kept.shape[1]
     for unit in range(units):
         passes, of_layers = split.passes[row, unit], split.layers[row, unit]
@@ -259,10 +258,10 @@ def of_chunk(
         if how == EVERY and layers > 0:
             stored *= -(-layers // plan.checkpoint_layers) / layers
         if how == MODULES and of_layers > 0:
-            held -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
+            kept_bytes -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
             working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
-        held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
-        held += ends * kept[shape, unit, WHOLE]
+        kept_bytes += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
+        kept_bytes += ends * kept[shape, unit, WHOLE]
         waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
         if again > 0:
             span = min(plan.checkpoint_layers, layers) if how == EVERY else 1
@@ -270,4 +269,4 @@ def of_chunk(
         if how == BLOCK:
             needed = kept[shape, unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
             left += (of_layers - again) * (kept[shape, unit, WHOLE] - needed)
-    return held, max(working - left, 0.0), waiting
+    return kept_bytes, max(working - left, 0.0), waiting

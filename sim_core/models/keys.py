@@ -5,13 +5,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.models.description import Model
 from sim_core.models.precision import MULTIPLE, STORED
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
 
 MILLIONTHS: Final = 1e6
 
@@ -46,8 +42,8 @@ def make_keys(
 ) -> Keys:
     """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
     columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers, precision, load)
-    given = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
-    keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)))
+    arrays = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
+    keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*arrays)))
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
 
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.models import traffic
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, Mla, Model, Unit
-from sim_core.models.keys import Floats, Keys, Shape, shape_of
+from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.precision import CAST
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels
@@ -169,9 +170,9 @@ def _experts(rows: Rows, model: Model, shape: Shape) -> None:
         rows.both("shared_add", traffic.RESIDUAL, shape.local * h)
 
 
-def add_accumulation(rows: Rows, held: Floats, per_weight: float) -> None:
+def add_accumulation(rows: Rows, weights: Floats, per_weight: float) -> None:
     """Gradients of one micro-batch added to those of the step."""
-    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * held)
+    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights)
 
 
 def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:

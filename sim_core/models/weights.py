@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
@@ -118,9 +118,6 @@ def _experts(model: Model) -> tuple[Weights, ...]:
     return tuple(weights)
 
 
-Floats = npt.NDArray[np.float64]
-
-
 class Held(NamedTuple):
     """Parameters of one unit on a rank, [n]. Data-parallel groups: dense all_gpus / (tp cp pp), experts / (etp ep pp)."""
 
@@ -145,13 +142,6 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
         if weights.sharding == REPLICATED:
             total.replicated[:] += mine
     return total
-
-
-def tied_elements(model: Model, keys: Keys) -> Floats:
-    """Elements of the embedding's gradient that first and last stage add once a step; 0 if the head is not tied, [n]."""
-    if not model.tied:
-        return np.zeros(len(keys.tp))
-    return padded_vocabulary(model, keys.tp) * model.hidden / keys.tp
 
 
 def _share(model: Model, weights: Weights, keys: Keys) -> Floats:

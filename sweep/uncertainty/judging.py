@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from sim_core import FOLLOWING, Bools, Floats, Ints
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences, Spread, t3_cdf, t3_quantile
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-FOLLOWING: Final = ("dp", "ga", "dp_shard", "plan", "fidelity", "status", "reason")
+NO_CHOICE: Final = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""
 DEVICE: Final = "hardware"
 OTHER_DEVICE: Final = 12.0
@@ -38,7 +34,7 @@ def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
     """The rows as points in the plan columns given. Sizes are numbers above 0 in every row; all others are choices."""
     sizes, choices, weights = [], [], []
     for name in columns:
-        if name in FOLLOWING:
+        if name in NO_CHOICE:
             continue
         column = rows.column(name)
         kind = column.type
