@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
+from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, in_words
 
 COMMANDS: Final = {
     "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
@@ -145,8 +145,7 @@ def run() -> None:
     except OSError as error:
         from sim_core import masked, one_line
 
-        where = f"{masked(error.filename)}: " if error.filename else ""
-        sys.stderr.write(one_line(f"error: {where}{error.strerror or masked(' '.join(str(error).split()))}") + "\n")
+        sys.stderr.write(one_line(f"error: {masked(in_words(error))}") + "\n")
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it

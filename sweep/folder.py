@@ -9,6 +9,7 @@ import errno
 import os
 import random
 import re
+import resource
 import shutil
 import time
 import uuid
@@ -240,6 +241,23 @@ class Folder:
             raise kind(f"{where}: {text}") from None
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of writing it, which names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text to a file that the user named. Raises OSError, which names it."""
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
+
+
 Location = Folder | Path | str
 """The forms in which a caller may give a folder."""
 
@@ -294,10 +312,12 @@ def _write_local(folder: Path, name: str, data: bytes | pa.Buffer) -> None:
             os.fsync(file.fileno())
         temporary.replace(folder / name)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        free = shutil.disk_usage(folder).free
-        text = f"{os.strerror(error.errno)}: the file needs {short(len(data), 'B')}, {short(free, 'B')} are free"
+        limit = f"{short(shutil.disk_usage(folder).free, 'B')} are free"
+        if error.errno == errno.EFBIG:
+            limit = f"files may have {short(resource.getrlimit(resource.RLIMIT_FSIZE)[0], 'B')} (ulimit -f)"
+        text = f"{os.strerror(error.errno)}: the file needs {short(len(data), 'B')}, {limit}"
         raise OSError(error.errno, text, str(folder / name)) from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sim_core import (
     HARDWARE_KEYS,
@@ -254,12 +255,15 @@ def _without_paths(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
     """Raise SpecError if `objectives` or `per` name a column that the result will not have."""
+    schema = result_schema(sweep.space)
     for key, names in (("objectives", [objective.column for objective in spec.objectives]), ("per", spec.per)):
         for name in names:
             try:
-                column = result_column(name, result_schema(sweep.space).names)
+                column = result_column(name, schema.names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
+            if key == "objectives" and pa.types.is_dictionary(schema.field(column).type):
+                raise SpecError(f"{key}: found {column}, which holds words, expected a column of numbers, such as step_time_s")
             if lacking := _lacking(column, sweep):
                 raise SpecError(f"{key}: {column} needs {lacking}")
 

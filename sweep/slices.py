@@ -1,5 +1,6 @@
 """Slices as work: the task of simulating one, how an attempt can end, and the queue that sizes, retries and halves them."""
 
+import math
 import sys
 import time
 import traceback
@@ -162,13 +163,25 @@ class SliceQueue:
         """Rows of the next slice, by the speed of the workers and by what is left."""
         left = sum(gap.rows for gap in self.gaps)
         self.whole = max(self.whole, left)
-        rate = self.rows_per_s
-        if rate is None:
+        if self.rows_per_s is None:
             return max(MIN_ROWS, min(FIRST_ROWS, left // (2 * self.workers), MAX_ROWS * self.width))
+        least, most = self._bounds(self.rows_per_s)
+        return max(least, min(most, left // (2 * self.workers)))  # smaller towards the end
+
+    def _bounds(self, rate: float) -> tuple[int, int]:
+        """Rows of the smallest and the largest slices of workers that do `rate` plans per second."""
         target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
         rows = max(rate * target_s, min(self.whole / MOST_FILES, rate * LONGEST_S))
-        shared = max(left / (2 * self.workers), rate * SHORTEST_S)  # smaller towards the end
-        return max(MIN_ROWS, int(min(rows, shared, MAX_ROWS * self.width)))
+        most = max(MIN_ROWS, int(min(rows, MAX_ROWS * self.width)))
+        return min(max(MIN_ROWS, int(rate * SHORTEST_S)), most), most
+
+    def expected(self, rate: float) -> int:
+        """About how many slices will be cut of the gaps, in closed form: there may be billions."""
+        left = self.whole = sum(gap.rows for gap in self.gaps)
+        least, most = self._bounds(rate)
+        shrinking, smallest = min(left, 2 * self.workers * most), min(left, 2 * self.workers * least)
+        by_factor = 2 * self.workers * math.log(shrinking / smallest) if left else 0.0
+        return math.ceil((left - shrinking) / most + by_factor + smallest / least)
 
     def finished(self, receipt: Receipt) -> None:
         """Update the speed of a worker, smoothed over slices."""

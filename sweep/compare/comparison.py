@@ -9,7 +9,7 @@ from sweep.compare.pairs import Pairs, known_column, listed, paired
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
 from sweep.folder import Location
 from sweep.query import columns_of
-from sweep.selection import ordering
+from sweep.selection import check_ordered, ordering
 
 SAME: Final = 1e-9
 """Step times count as the same if their relative difference is smaller than this."""
@@ -29,6 +29,7 @@ def compare(
         before, after = pairs.provenances
         schema = columns_of(pairs.connection, "new_rows")
         order = [(known_column(name, pairs, "by"), more) for name, more in ordering(by, None, after, schema)]
+        check_ordered([name for name, _ in order], "objectives" if by is None else "--by", schema)
         groups_by = after["spec"].get("per", []) if per is None else per
         groups = tuple(known_column(name, pairs, "per") for name in groups_by)
         counts = [_counts(pairs, side) for side in ("old", "new")]

@@ -17,6 +17,7 @@ from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor, InlineExecutor
+from sweep.exits import in_words
 from sweep.folder import Folder, folder_at
 from sweep.nightly.judging import baseline_of, make_whole, regressions
 from sweep.nightly.lock import locked
@@ -142,7 +143,8 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
 
 
 def _one_line(error: BaseException) -> str:
-    return masked(" ".join(str(error).split())) or type(error).__name__
+    text = in_words(error) if isinstance(error, OSError) else str(error)
+    return masked(" ".join(text.split())) or type(error).__name__
 
 
 def _inputs(spec: NightlySpec, sweeps: Sequence[_NightlySweep]) -> str:
