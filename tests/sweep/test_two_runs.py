@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -75,7 +76,7 @@ def test_two_runs_that_end_at_once(bucket: str, s3_server: str, prepared: Prepar
             deleting[own].set()
 
         for own, proxy in enumerate(proxies):
-            proxy.before = lambda method, path, own=own: meet(own, method, path)
+            proxy.before = partial(meet, own)
         threads = [threading.Thread(target=work, args=(own,)) for own in range(len(CUTS))]
         for thread in threads:
             thread.start()
