@@ -16,6 +16,7 @@ import pytest
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.store import Store
 from tests.sweep.conftest import rows, spec_in
+from tests.sweep.tasks import run_with
 from tests.sweep.test_cluster import Nodes, nodes, started  # noqa: F401 (a fixture)
 from tests.sweep.test_execution import BIG_AXES, call, command, there
 from tests.sweep.test_executors import check_failed, legal_after
@@ -23,20 +24,8 @@ from tests.sweep.test_reliability import AXES
 from tests.waiting import PATIENCE_S, until
 
 LEAVES = int(os.environ.get("SPOT_LEAVES", "6"))
-"""How often the spot node leaves: as soon as it has worked, whatever that takes. One hour of every 30 s: 120."""
+"""How often the spot node leaves: as soon as it has worked, whatever that takes. An hour of one every 30 s: 120."""
 POSITION = 5000
-
-RUN = """
-import sys
-from functools import partial
-from sweep import execution
-from sweep.cli import main
-from tests.sweep.tasks import {task}
-execution.SliceTask = partial({task}, position={position})
-sys.argv = ["sweep", *sys.argv[1:]]
-main()
-"""
-"""A run, one plan of which misbehaves."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +63,7 @@ def test_plans_that_hang_or_raise_on_a_cluster(spec: Path, undisturbed: pa.Table
         for task, reason, writer in (("Raising", "simulation_raised", "driver"), ("Hanging", "timed_out", "worker")):
             out = tmp_path / task
             line = on(cluster, spec, out, "--slice-limit", "5", "--set", f"store.writer={writer}")
-            line[1:3] = ["-c", RUN.format(task=task, position=guilty)]
+            line[1:3] = ["-c", run_with(task, position=guilty)]
             done = run(line, environment_of(cluster))
             assert done.returncode == 3, done.stderr
             assert "1 plan failed" in done.stdout + done.stderr
