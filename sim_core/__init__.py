@@ -5,6 +5,9 @@ This module is the public interface of the package, which does not know sweeps, 
 
 from typing import Final
 
+from sim_core.arrays import Bools as Bools
+from sim_core.arrays import Floats as Floats
+from sim_core.arrays import Ints as Ints
 from sim_core.bounding import FASTER as FASTER
 from sim_core.bounding import Bounds as Bounds
 from sim_core.bounding import bounds as bounds

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import Tables, batches, scratch_for, tables_of
 from sim_core.costing.case import Case, case_at
 from sim_core.costing.stage_activations import micro_batches_to_fill
@@ -25,9 +25,6 @@ from sim_core.step.once import slowest_after_s
 from sim_core.step.whole import Scratch, begin_step
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 ROUNDING: Final = 1 - 1e-9
 """The bound adds the same seconds as the engine in another order; this is more than all rounding of a step."""
@@ -127,7 +124,7 @@ def coarse_bounds_over(
     return reason[:, back], step_s[:, back]
 
 
-def _first_middle_last(chosen: npt.NDArray[np.bool_]) -> Ints:
+def _first_middle_last(chosen: Bools) -> Ints:
     """The first, middle and last column that is chosen in each row, [3, n]; at least one is."""
     columns, count = chosen.shape[1], np.cumsum(chosen, axis=1)
     middle = np.argmax(count >= (count[:, -1:] + 1) // 2, axis=1)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.costing.groups import group_plans
 from sim_core.costing.peak import stage_memory
 from sim_core.engine.codes import chunks_of, virtual_of
@@ -38,7 +38,7 @@ class Shape:
 
     groups: tuple[Group, ...]
     layers: tuple[tuple[int, ...], ...]
-    memory: npt.NDArray[np.float64]
+    memory: Floats
 
 
 def shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shape:

@@ -3,11 +3,9 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.jit import kernel
-
-Ints = npt.NDArray[np.int64]
 
 _MASK: Final = 2**31 - 1
 

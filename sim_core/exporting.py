@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.memory import first_stage_dense, stage_factor
 from sim_core.errors import FormatError, SpecError
 from sim_core.hardware.table import HardwareTable
@@ -33,7 +34,7 @@ from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_sections import layer_starts, sections_of
 from sim_core.workloads.readers.simai_text import Header, Record, SimaiText, read_simai_text
 from sim_core.workloads.simai_repair.records import choices_of, with_records
-from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Floats, Ints, Workload
+from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
 
 
 def write_simai_text(header: Header, records: list[Record]) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+
+from sim_core.arrays import Ints
 
 MOST_RANKS: Final = 2**16
 MOST_LAYERS: Final = 2**20
@@ -29,7 +30,7 @@ LARGEST: Final[Mapping[str, int]] = {
 their rows (planning/fields.py)."""
 
 
-def gpus_of(dp: npt.NDArray[np.int64], model_parallel: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def gpus_of(dp: Ints, model_parallel: Ints) -> Ints:
     """dp x (tp x cp x pp), cut at 2^62 if it would leave 64 bits; such plans are infeasible (numbers_too_large)."""
     return np.where(dp.astype(np.float64) * model_parallel < 2.0**62, dp * model_parallel, 2**62)
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.batch import Tables, allocate_together, batches, run_rows, tables_of
 from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.operators import measured_share
@@ -30,9 +31,6 @@ from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.whole import Scratch
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _NOT_FINITE = REASON["result_not_finite"]
 

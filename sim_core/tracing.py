@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.peak import activations_of_chunks, stage_memory
 from sim_core.engine.codes import INPUT, WEIGHTS, most_blocks
 from sim_core.hardware.table import HardwareTable
@@ -17,9 +17,6 @@ from sim_core.timelines.messages import gradient_spans, layer_spans, parameter_s
 from sim_core.timelines.spans import Spans, joined
 from sim_core.timelines.waits import after_spans, arrows_between, wait_spans
 from sim_core.workloads.workload import Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Events(NamedTuple):

@@ -6,10 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field
 
-from sim_core import Hardware, SpecError, count, short
+from sim_core import Floats, Hardware, SpecError, count, short
 from sweep.workloads import Section
-
-Floats = npt.NDArray[np.float64]
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0

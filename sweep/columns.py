@@ -5,14 +5,24 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import HARDWARE_KEYS, MEMORY_ROWS, METRIC_ROWS, METRICS, PARTS, PlanField, Plans, SpecError, nearest, quantity
+from sim_core import (
+    HARDWARE_KEYS,
+    MEMORY_ROWS,
+    METRIC_ROWS,
+    METRICS,
+    PARTS,
+    Ints,
+    PlanField,
+    Plans,
+    SpecError,
+    nearest,
+    quantity,
+)
 from sweep.space import Space, has_simai, number_axes, product, to_plans
 from sweep.spec import FIELDS
 
-Ints = npt.NDArray[np.int64]
 DEVICE_MEMORY: Final = "device_memory_bytes"
 Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]
 Better = Literal["high", "low", "neither"]

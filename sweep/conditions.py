@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import SpecError, nearest
+from sim_core import Bools, SpecError, nearest
 from sweep.columns import MEASURES, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
@@ -185,7 +184,7 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
             raise SpecError(f"found the type {target}, expected one of {', '.join(_TYPES)}")
 
 
-def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
+def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> Bools:
     """Which rows satisfy all constraints; NULL counts as false. Raises SpecError if one cannot be evaluated."""
     if not where:
         return np.ones(len(described["plan"]), np.bool_)
@@ -196,7 +195,7 @@ def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> npt.ND
             table = connection.sql(f"SELECT coalesce({condition}, false) AS satisfied {_FROM}").to_arrow_table()
         except duckdb.Error as error:
             raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {str(error).splitlines()[0]}") from None
-    rows: npt.NDArray[np.bool_] = table.column("satisfied").to_numpy().astype(np.bool_)
+    rows: Bools = table.column("satisfied").to_numpy().astype(np.bool_)
     return rows
 
 

@@ -9,18 +9,14 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import SpecError
+from sim_core import Floats, Ints, SpecError
 from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
 from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis, t3_quantile
 from sweep.uncertainty.judging import DEVICE, FOLLOWING, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.measuring import advise
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
 """Columns that a ranking adds: an interval that holds the measured step of nine of ten plans; cannot be told from the best."""

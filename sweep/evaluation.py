@@ -3,7 +3,6 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sim_core import (
@@ -13,6 +12,8 @@ from sim_core import (
     REASON,
     REASONS,
     STATUSES,
+    Floats,
+    Ints,
     Plans,
     bounds,
     coarse_bounds,
@@ -28,9 +29,6 @@ from sweep.failures import with_failures
 from sweep.preparation import Sweep
 from sweep.space import permuted
 from sweep.stragglers import with_stragglers
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 WARM_UP_PLANS: Final = 64
 PROBE_PLANS: Final = 20_000

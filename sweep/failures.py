@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo
 
-from sim_core import SpecError, Workload, implied_model, parameters, quantity, short
+from sim_core import Floats, SpecError, Workload, implied_model, parameters, quantity, short
 from sweep.workloads import STORED, Section
-
-Floats = npt.NDArray[np.float64]
 
 LLAMA_3: Final = 419 / (54 * 24 * 16384)
 """Unexpected interruptions in 54 days on 16,384 H100s, per GPU-hour (Llama 3, arXiv 2407.21783, section 3.3.4)."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import HardwareTable, SpecError, hardware_table
+from sim_core import Bools, HardwareTable, Ints, SpecError, hardware_table
 from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
 from sweep.conditions import check_condition, conjuncts, locked_down, satisfied
 from sweep.evaluation import evaluate
@@ -20,8 +19,6 @@ from sweep.search.ahead import Frontier
 from sweep.search.candidates import search_among
 from sweep.search.objective import Objective
 from sweep.selection import quoted
-
-Ints = npt.NDArray[np.int64]
 
 MEMORY: Final = "device memory"
 WHERE, ASKED, DEVICE = "where", "--where", "memory"
@@ -172,7 +169,7 @@ def _of_plan(where: str, opened: Reopened) -> bool:
     return True
 
 
-def _meets(sweep: Sweep, plans: Ints, conditions: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _meets(sweep: Sweep, plans: Ints, conditions: Sequence[str]) -> Bools:
     """Which plans meet all of these conditions of the spec, [n]."""
     parts = [plans[begin : begin + _CHUNK] for begin in range(0, len(plans), _CHUNK)]
     met = [satisfied(conditions, describe_rows(sweep.space, part)[0]) for part in parts]

@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import PARTS, SpecError
+from sim_core import PARTS, Floats, Ints, SpecError
 from sweep.columns import higher_is_better, result_column
 from sweep.uncertainty.evidence import Basis
 
-Floats = npt.NDArray[np.float64]
 CHOSEN: Final = "chosen"
 """Table of the selected plans: rank, plan, ALIKE and DIFFERING."""
 ALIKE: Final = "alike"
@@ -210,7 +208,7 @@ def find_fronts(
     reader = connection.sql(
         f"SELECT plan, {values}{', ' + groups if groups else ''} FROM {source} WHERE {condition} AND {known}"
     ).to_arrow_reader(_BATCH)
-    fronts: dict[tuple[object, ...], tuple[npt.NDArray[np.int64], Floats]] = {}
+    fronts: dict[tuple[object, ...], tuple[Ints, Floats]] = {}
     for batch in reader:
         for key, rows in _groups(batch, len(per)).items():
             plans = rows.column("plan").to_numpy()
@@ -241,10 +239,10 @@ def _groups(batch: pa.RecordBatch, keys: int) -> dict[tuple[object, ...], pa.Tab
     return by_group
 
 
-def best_of(points: Floats) -> npt.NDArray[np.int64]:
+def best_of(points: Floats) -> Ints:
     """Indices of the points, [n, columns], that no other beats: none is at most as high everywhere and lower somewhere."""
     left = np.lexsort(points.T[::-1])
-    front: list[npt.NDArray[np.int64]] = []
+    front: list[Ints] = []
     while len(left):
         pivot = points[left[0]]  # the first in order: nothing left beats it
         equal = (points[left] == pivot).all(axis=1)

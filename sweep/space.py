@@ -19,6 +19,7 @@ from sim_core import (
     PLAN_DEFAULTS,
     SCHEDULES,
     Hardware,
+    Ints,
     Plans,
     SpecError,
     Workload,
@@ -28,8 +29,6 @@ from sim_core import (
     sends_in_background,
 )
 from sweep.spec import FIELDS, SweepSpec, Value
-
-Ints = npt.NDArray[np.int64]
 
 MAX_VARIANTS: Final = 100_000
 MAX_SIZE: Final = 2**62

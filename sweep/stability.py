@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import Hardware, HardwareTable, Plans, SpecError, Workload, hardware_table, nearest, simulate
+from sim_core import Floats, Hardware, HardwareTable, Ints, Plans, SpecError, Workload, hardware_table, nearest, simulate
 from sweep.columns import LONGER, SHORTER, describe_rows
 from sweep.ranking import rank
 from sweep.reopening import Reopened
 from sweep.uncertainty.evidence import basis_of
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SIGMAS: Final = {"compute": 0.065, "nvlink": 0.13, "nic": 0.23, "jitter": 0.5}
 """Standard deviations of ln(time): of compute, what sets of published runs of dense models differ by; of messages inside nodes

@@ -14,12 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from sim_core import METRICS, HardwareTable, Plans, Workload, simulate, slice_plans
+from sim_core import METRICS, Bools, Floats, HardwareTable, Ints, Plans, Workload, simulate, slice_plans
 from sweep.workloads import Section
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 TAIL: Final = {"step_time_p50_s": 0.5, "step_time_p95_s": 0.95}
 """Columns of a result that `stragglers` fills -> part of the steps that take no longer."""

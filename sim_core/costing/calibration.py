@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.costing.operators import devices_of, sum_of, unit_cost
 from sim_core.distinct import distinct_rows
@@ -43,9 +43,6 @@ from sim_core.workloads.workload import (
     Modelled,
     Workload,
 )
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LEAST_S = 1e-9
 """What the model takes for a unit that it does not have: its ratio is 1."""

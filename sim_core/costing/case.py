@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_nic_s, group_s
 from sim_core.hardware.table import Device, HardwareColumns, device_at
 from sim_core.jit import inlined_kernel, inner_kernel
@@ -14,9 +14,6 @@ from sim_core.planning.split import Split
 from sim_core.terms import AS_STACK
 from sim_core.workloads.moving import N_RULES
 from sim_core.workloads.workload import Arrays
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 WEIGHT_GRADIENTS, WEIGHT_COMPUTE, EXPERTS_FORWARD, EXPERTS_BACKWARD = range(4)
 LAUNCH_FORWARD, LAUNCH_BACKWARD, WAIT_FORWARD, WAIT_BACKWARD, WAIT_APART = range(4, 9)

@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.costing.collectives import collective_s, dispatch_s, two_stage_s
 from sim_core.costing.fabric import Routing, dispatch_nic_s, nic_s
 from sim_core.distinct import distinct_rows
@@ -15,8 +15,6 @@ from sim_core.planning.keys import a2a_ranks
 from sim_core.planning.placement import Placement, placements
 from sim_core.terms import CP_A2A, CP_RING
 from sim_core.workloads.workload import DP, DP_EP, EP, GROUP_NAMES, TP
-
-Ints = npt.NDArray[np.int64]
 
 N_GROUPS: Final = len(GROUP_NAMES)
 SHARD, REPLICA, EXPERT_SHARD, EXPERT_REPLICA = range(N_GROUPS, N_GROUPS + 4)

@@ -9,8 +9,8 @@ workload with other state sets `state_width`. Activations are not included; no i
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.models.precision import COPIES, GATHERED
@@ -19,8 +19,6 @@ from sim_core.planning.split import fullest_stages
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS, BY_LAYERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
 from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
-
-Floats = npt.NDArray[np.float64]
 
 MEGATRON_BUCKET_PARAMETERS: Final = 40_000_000
 MEGATRON_BUCKET_PARAMETERS_PER_DP: Final = 1_000_000

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.collectives import collective_s
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import KERNEL_DIR, Hardware, read_hardware
@@ -15,9 +16,6 @@ from sim_core.jit import kernel
 from sim_core.planning.placement import Placement
 from sim_core.references import reference
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, kinds_by
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 OPERATIONS: Final = kinds_by("operation")
 

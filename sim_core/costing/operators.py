@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.hardware.kernels.attention import (
     attention_backward_s,
@@ -23,9 +23,6 @@ from sim_core.models.precision import PRECISIONS
 from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, Modelled
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 UNFUSED: Final = frozenset(
     ("scores", "softmax", "attention_dropout", "context", "context_values", "context_scores", "scores_queries", "scores_keys")
 )
@@ -37,7 +34,7 @@ class UnitCost(NamedTuple):
 
     operators: Operators
     seconds: Floats
-    measured: npt.NDArray[np.bool_]
+    measured: Bools
 
 
 def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
@@ -68,9 +65,7 @@ def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels]
     return UnitCost(found, seconds, measured)
 
 
-def _on_device(
-    modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, linear: str
-) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, linear: str) -> tuple[Floats, Bools]:
     """Seconds of the operators in some shapes on one device, and which of them rest on its own measured kernels.
 
     `linear`: precision of the GEMMs of linear layers.
@@ -128,7 +123,7 @@ def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels,
     return cost(kernels, modelled.dtype, one, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
 
 
-def sum_of(seconds: Floats, which: npt.NDArray[np.bool_]) -> Floats:
+def sum_of(seconds: Floats, which: Bools) -> Floats:
     """Sum over some operators, one after another: numpy's own order of adding depends on the number of rows."""
     total = np.zeros(len(seconds))
     for op in np.flatnonzero(which):

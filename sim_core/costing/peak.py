@@ -12,8 +12,8 @@ the weights: each row or column of a matrix keeps 2 bytes per token. So the weig
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import sharding_of
 from sim_core.costing.memory import stage_factor, state_widths
@@ -56,9 +56,6 @@ from sim_core.workloads.moving import (
 )
 from sim_core.workloads.plausibility import implied_model
 from sim_core.workloads.workload import REDUCE_GRADIENTS, Arrays, Modelled, Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 INPUTS: Final = 10.0
 """Bytes per token and hidden element that tensor parallelism divides only with sequence parallelism."""
@@ -232,11 +229,10 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
 def _state(workload: Workload, plans: Plans) -> _State:
     step, width = workload.arrays.step, workload.arrays.gradient_width
     reduced = step.role == REDUCE_GRADIENTS
-    dense, experts, mixed = (
-        float(step.comm_bytes[reduced & (step.comm_rule == rule)].sum()) / width
-        for rule in (PARAMETERS, EXPERT_PARAMETERS, ALL_PARAMETERS)
+    dense, experts = (  # ALL_PARAMETERS are those of a file without experts: with some, its activations are unknown
+        float(step.comm_bytes[reduced & np.isin(step.comm_rule, rules)].sum()) / width
+        for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
     )
-    dense += mixed * (1 - workload.arrays.shares.experts)  # its experts have messages of their own
     return _State(dense, experts, *state_widths(workload, plans))
 
 

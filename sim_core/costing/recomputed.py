@@ -5,8 +5,8 @@ Hardware FLOPs count every forward that runs again, model FLOPs none (PaLM, arXi
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.jit import inner_kernel
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.recompute import RECOMPUTE_MODULES, module_flops
@@ -15,9 +15,6 @@ from sim_core.planning.columns import EVERY, FILE, FULL, MODULES, NONE, SELECTIV
 from sim_core.workloads.lacking import unit_shares
 from sim_core.workloads.plausibility import layer_flops
 from sim_core.workloads.workload import Workload
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 WHOLE, CORE, RECORDED, OF_MODULES = 0, 1, 2, 3
 """Columns of the FLOPs of a unit: all of its forward, core attention, what the file runs again, each of RECOMPUTE_MODULES."""

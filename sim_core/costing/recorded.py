@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import N_GROUPS, Groups, between_nodes, group_plans, group_s
 from sim_core.costing.memory import default_bucket_bytes
@@ -46,9 +46,6 @@ from sim_core.workloads.workload import (
     RecordedMessages,
     Workload,
 )
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 HEAD_DIMS: Final = (128, 64, 32)
 """Channels of a head: the first that divides the hidden size; attention takes nearly as long with any."""

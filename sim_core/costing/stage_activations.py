@@ -8,8 +8,8 @@ needs (Qi et al. 2023, arXiv 2401.10241, appendix G).
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import (
     CHUNK_MASK,
@@ -33,9 +33,6 @@ from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS
 from sim_core.planning.split import Split, count_layers
 from sim_core.references import reference
 from sim_core.workloads.workload import Arrays
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 _WEIGHED: Final = np.array([[1, 1], [1, 0], [2, 1], [1, 2], [0, 1]])
 """Bytes before and after the input gradient, up to a factor: the moments looked at are the peaks of these five."""

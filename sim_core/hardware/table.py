@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.hardware.description import KEYS, Hardware
 from sim_core.jit import outer_kernel
 from sim_core.units import SWITCH
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class HardwareColumns(NamedTuple):

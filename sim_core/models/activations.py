@@ -4,8 +4,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
-from sim_core.models.keys import Floats, Keys, Shape, shape_of
+from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.weights import sequence_of
 

@@ -5,13 +5,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.models.description import Model
 from sim_core.models.precision import MULTIPLE, STORED
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
 
 MILLIONTHS: Final = 1e6
 

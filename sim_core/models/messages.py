@@ -3,11 +3,11 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
 from sim_core.models.description import HEAD, LAYER, Model, Unit
-from sim_core.models.keys import Floats, Ints, Keys, Shape, shape_of
+from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.stack import Kernels
 from sim_core.models.weights import sequence_of
 from sim_core.terms import (
@@ -78,9 +78,9 @@ class _Rows:
 class _Region(NamedTuple):
     """What a tensor-parallel region needs to know; bytes are 0 where a key does not send."""
 
-    plain: npt.NDArray[np.float64]  # 1 where tp > 1 without sequence parallelism
-    scattered: npt.NDArray[np.float64]  # 1 where tp > 1 with it
-    narrow: npt.NDArray[np.float64]  # bytes of what a linear layer gathers over those of 16 bits: it is cast before
+    plain: Floats  # 1 where tp > 1 without sequence parallelism
+    scattered: Floats  # 1 where tp > 1 with it
+    narrow: Floats  # bytes of what a linear layer gathers over those of 16 bits: it is cast before
 
 
 def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages:

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.models import traffic
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, Mla, Model, Unit
-from sim_core.models.keys import Floats, Keys, Shape, shape_of
+from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.precision import CAST
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels

@@ -3,16 +3,13 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import LAYER, Model, Unit
 from sim_core.models.rows import Operators
 from sim_core.models.weights import core_flops
 from sim_core.terms import FORWARD
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 _SHARED: Final = ("shared_fc1", "shared_activation", "shared_fc2")
 _ROUTED: Final = ("router", "routing", "permute", "experts_fc1", "experts_activation", "experts_fc2", "unpermute", "shared_add")

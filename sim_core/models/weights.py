@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
@@ -116,9 +116,6 @@ def _experts(model: Model) -> tuple[Weights, ...]:
     if experts.shared_ffn:
         weights += _mlp(model, "shared_experts", experts.shared_ffn)
     return tuple(weights)
-
-
-Floats = npt.NDArray[np.float64]
 
 
 class Held(NamedTuple):

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.engine.schedules import SENDS
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.limits import gpus_of
 from sim_core.planning.columns import Plans
 from sim_core.planning.fields import ALTERNATIVES, DEFAULTS, FIELDS, Field, Value
 from sim_core.workloads.workload import Workload
-
-Ints = npt.NDArray[np.int64]
 
 
 def check_plans(plans: Plans, variants: int) -> None:

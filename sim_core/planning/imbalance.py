@@ -10,13 +10,10 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Ints
 from sim_core.planning.columns import Plans
 from sim_core.workloads.workload import Workload
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 DRAWS: Final = 2000
 """Orders of experts drawn for the mean load of the fullest rank: its error is about 1 %."""
@@ -54,7 +51,7 @@ def with_loads(workload: Workload, plans: Plans) -> Plans:
     return plans._replace(expert_imbalance=found)
 
 
-def _experts(workload: Workload, plans: Plans) -> npt.NDArray[np.int64]:
+def _experts(workload: Workload, plans: Plans) -> Ints:
     """Experts of a layer, 0 where unknown, [n]."""
     return np.where(plans.experts > 0, plans.experts, workload.experts or 0)
 

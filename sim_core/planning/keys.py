@@ -3,15 +3,13 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.engine.schedules import APART
 from sim_core.models.keys import MILLIONTHS, Keys
 from sim_core.planning.columns import A2A, A2A_P2P, ALL_GATHER, FILE, MODULES, NONE, SELECTIVE, Plans
 from sim_core.planning.fields import FIELDS
 from sim_core.workloads.workload import Modelled
-
-Ints = npt.NDArray[np.int64]
 
 COLUMNS: Final = ("tp", "ep", "micro_batch", "cp", "a2a", "gathers", "precision", "load")
 """Of a key table; they are the arguments of `Modelled.keys`."""

@@ -6,12 +6,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.recompute import RECOMPUTE_MODULES, modules_mask
 from sim_core.planning.columns import CHECKPOINTING, LISTED, MODULES, SPLITS
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Label(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Ints
 from sim_core.engine.schedules import (
     ANY_VPP,
     BACKGROUND,
@@ -50,9 +50,6 @@ from sim_core.planning.keys import key_table, keys_of
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
 from sim_core.workloads.workload import Workload
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 STATUSES: Final = ("ok", "infeasible", "failed")
 

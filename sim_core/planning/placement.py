@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Ints
 from sim_core.jit import kernel
-
-Ints = npt.NDArray[np.int64]
 
 
 class Placement(NamedTuple):
@@ -48,7 +46,7 @@ def _span(ranks: int, stride: int, offset: int, gpus_per_node: int) -> tuple[int
 
 
 @kernel
-def _offsets(stride: int, starts: int, block: int, blocks: int, gpus_per_node: int) -> tuple[npt.NDArray[np.bool_], int]:
+def _offsets(stride: int, starts: int, block: int, blocks: int, gpus_per_node: int) -> tuple[Bools, int]:
     """Offsets into a node at which groups start, in units of the second value; offsets within a unit are equivalent."""
     common = _common_divisor(stride, gpus_per_node)
     reached = np.zeros(gpus_per_node // common, np.bool_)

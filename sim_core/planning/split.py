@@ -12,18 +12,14 @@ A virtual stage may hold no layer, as in Megatron-Core: `get_num_layers_to_build
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import virtual_of
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT, V
 from sim_core.jit import inner_kernel, kernel, outer_kernel
 from sim_core.planning.columns import EMBEDDING_AS_LAYER, ENDS_AS_LAYERS, LISTED, LOSS_AS_LAYER, SPLIT_COLUMNS, Plans
 from sim_core.workloads.workload import Arrays
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
 
 MOST_VIRTUAL: Final = 2**23
 """Virtual stages of a step that is not too large: two blocks each, of MAX_BLOCKS."""

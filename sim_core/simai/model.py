@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.case import compute_factor, once_s, rerun_s, rerun_share
 from sim_core.costing.memory import first_stage_dense, first_stage_layers, stage_factor
 from sim_core.hardware.table import HardwareColumns, device_at
@@ -54,9 +54,6 @@ from sim_core.workloads.workload import (
     WEIGHT_GRADIENT,
     Arrays,
 )
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 TABLE_FILE: Final = Path(__file__).parent / "bus_bandwidth.yaml"
 GIB: Final = 2.0**30

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import tables_of
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.costing.case import WAIT_APART, WEIGHT_COMPUTE, WEIGHT_GRADIENTS
@@ -68,9 +68,6 @@ from sim_core.timelines.spans import (
 from sim_core.timelines.spans import WEIGHT_GRADIENT as WEIGHT_BLOCK
 from sim_core.workloads.workload import Arrays
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 _EXPOSED = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART}
 _IDLE = _EXPOSED | {LAUNCH_S: LAUNCH_PART}
 """What a device waits for in a block."""
@@ -86,7 +83,7 @@ class Timed(NamedTuple):
     micro_batch: Ints
     backward: Ints
     part: Ints
-    second: npt.NDArray[np.bool_]  # whether it is the second of a pair
+    second: Bools  # whether it is the second of a pair
     start_s: Floats
     end_s: Floats
     longer_s: Floats  # of the block, beside parameters or gradients of its stage

@@ -1,8 +1,8 @@
 """Gradients and parameters of data-parallel ranks, bucket by bucket or layer by layer, behind the blocks."""
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.case import Blocks, case_at
 from sim_core.costing.groups import Groups
 from sim_core.engine.codes import WEIGHTS, chunks_of, virtual_of
@@ -21,9 +21,6 @@ from sim_core.step.sharding import Layers, run_layers
 from sim_core.timelines.blocks import Timed
 from sim_core.timelines.spans import GATHER, GRADIENTS, PARAMETERS, REDUCE, Columns, Spans, spans
 from sim_core.workloads.workload import Arrays
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @outer_kernel

@@ -1,8 +1,8 @@
 """What stages do and wait for between their blocks and after them: messages, other stages, parameters, gradients, optimizer."""
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.costing.blocks import EXPOSED, TOTAL_OF
 from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.lanes import END_S, MESSAGE_S, STAGE
@@ -40,9 +40,6 @@ from sim_core.timelines.spans import (
     spans,
 )
 from sim_core.workloads.workload import AFTER_GRADIENTS, ONCE_ON_FIRST_STAGE
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _PART = {TP_EXPOSED: TP_PART, EP_EXPOSED: EP_PART, CP_EXPOSED: CP_PART, DP_EXPOSED: DP_PART}
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
 from sim_core.models.description import LAYER, Unit
 from sim_core.models.keys import shape_of
@@ -36,7 +37,6 @@ from sim_core.workloads.workload import (
     WEIGHT_GRADIENT,
     Arrays,
     BasePlan,
-    Floats,
     Modelled,
     Optimizer,
     Pieces,

@@ -9,8 +9,8 @@ number of micro-batches) follows from the plan, not from a rule.
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.jit import kernel
 
 
@@ -104,8 +104,8 @@ def rule_scales(
     ep: float,
     sequence: float,
     experts: float,
-    exponents: npt.NDArray[np.int64],
-    out: npt.NDArray[np.float64],
+    exponents: Ints,
+    out: Floats,
 ) -> None:
     """Fill `out[rule]` with the factors for ratios plan/base; ratios of 1 give exactly 1."""
     for rule in range(exponents.shape[0]):

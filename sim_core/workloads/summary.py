@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from sim_core.arrays import Floats
 from sim_core.terms import COLLECTIVES
-from sim_core.workloads.workload import DP, DP_EP, FORWARD, GROUP_NAMES, NO_COMM, REDUCE_GRADIENTS, Floats, Workload
+from sim_core.workloads.workload import DP, DP_EP, FORWARD, GROUP_NAMES, NO_COMM, REDUCE_GRADIENTS, Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.models.description import Model
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.stack import Stack
@@ -37,10 +37,6 @@ from sim_core.terms import TP as TP
 from sim_core.terms import WEIGHT_GRADIENT as WEIGHT_GRADIENT
 from sim_core.workloads.check import Check, ImpliedModel
 from sim_core.workloads.moving import FIXED
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 GATHER_PARAMETERS: Final = 0
 REDUCE_GRADIENTS: Final = 1

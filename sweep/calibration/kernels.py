@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from sim_core import (
     AttentionSurface,
+    Floats,
     FormatError,
     GemmSurface,
     Hardware,
@@ -39,7 +39,6 @@ SIZES: Final = {"gemm": ("m", "n", "k"), "attention": ("heads", "sequence", "hea
 WORDS: Final = {"gemm": ("dtype", "phase"), "attention": ("dtype", "phase", "backend"), "memory": ("name",)}
 IGNORED: Final = ("skipped", "conditions", "reference", "end")
 LONGEST_WORD: Final = 200
-Floats = npt.NDArray[np.float64]
 Dtype = Literal["bf16", "fp16", "fp8"]
 OTHER_KERNEL: Final = 1.3
 """Attention slower than the preset by this factor is another kernel (FlashAttention-2, where the tables hold a later one)."""

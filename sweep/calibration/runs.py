@@ -5,15 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from sim_core import Hardware, SpecError
+from sim_core import Bools, Floats, Hardware, Ints, SpecError
 from sweep.validation.devices import hardware_of
 from sweep.validation.simulation import seconds_on
 from sweep.validation.table import COUNTS, SWITCHES, NotSimulated, Row
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 NAMES: Final = ("compute", "network", "fixed")
 """Factor on the seconds of GEMMs and attention, factor on the bandwidth between nodes, seconds of every step. In this order
@@ -50,7 +46,7 @@ class Steps(NamedTuple):
     measured_s: Floats  # [runs]
     group: Ints  # [runs]: runs of one plan share a number and are left out together
 
-    def of(self, rows: npt.NDArray[np.bool_]) -> "Steps":
+    def of(self, rows: Bools) -> "Steps":
         """Some of the runs."""
         return self._replace(seconds=self.seconds[rows], measured_s=self.measured_s[rows], group=self.group[rows])
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from sim_core import PARTS, HardwareTable, Plans, Shape, Workload, blocks_of, short, timeline
+from sim_core import PARTS, Floats, HardwareTable, Plans, Shape, Workload, blocks_of, short, timeline
 from sweep.explaining.neighbours import Neighbour
 
 USEFUL: Final = ("compute_forward_s", "compute_backward_s")
@@ -143,7 +142,7 @@ def waiting(row: Mapping[str, Any], workload: Workload, hardware: HardwareTable,
     )
 
 
-def apart(bubble_s: npt.NDArray[np.float64], work_s: npt.NDArray[np.float64], *, own: float | None) -> Waiting:
+def apart(bubble_s: Floats, work_s: Floats, *, own: float | None) -> Waiting:
     """The bubble of stages, [stages], with their work; `own`: that of even stages, as a part of the work of one."""
     fullest = int(np.argmin(bubble_s))
     least_s, mean_s = float(bubble_s[fullest]), float(work_s.mean())

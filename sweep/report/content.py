@@ -8,11 +8,11 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 
-from sim_core import EXPLANATIONS, PARTS
+from sim_core import EXPLANATIONS, PARTS, Floats, Ints
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.ranking import rank
-from sweep.report.table import Columns, Floats, Ints, read_columns
+from sweep.report.table import Columns, read_columns
 from sweep.selection import quoted
 from sweep.show.ranked import error_lines
 from sweep.store import Store

@@ -5,15 +5,12 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from sim_core import Bools, Floats, Ints
 from sweep.columns import REPORTED
 from sweep.query import columns_of
 from sweep.selection import ordering, quoted
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST_VALUES: Final = 40
 """Values of an axis that is drawn as such; one with more is left to the ranking."""
@@ -36,7 +33,7 @@ class Columns:
     """All rows of a result, [n]; measures of rows without a result are NaN."""
 
     plan: Ints
-    ran: npt.NDArray[np.bool_]
+    ran: Bools
     reason: Axis
     axes: tuple[Axis, ...]
     measures: dict[str, Floats]

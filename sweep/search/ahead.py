@@ -5,17 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import REASONS
+from sim_core import REASONS, Floats, Ints
 from sweep.evaluation import bounded, bounded_over
 from sweep.preparation import Sweep
 from sweep.search.blocks import Blocks
 from sweep.search.objective import Objective, group_keys
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(kw_only=True)

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from sim_core import FASTER, FIDELITIES, HARDWARE_KEYS, ignored_columns, quantity
+from sim_core import FASTER, FIDELITIES, HARDWARE_KEYS, Floats, Ints, ignored_columns, quantity
 from sweep.columns import column_name, other_names, result_schema
 from sweep.preparation import Sweep
 from sweep.search.objective import Objective
 from sweep.space import Axis, Space
-
-Ints = npt.NDArray[np.int64]
 
 GOOD: Final = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Ignored columns whose higher values tend to be faster, so that the plan that stands for a block is a good one."""
@@ -129,7 +126,7 @@ def _best_row(axis: Axis, space: Space, ignored: frozenset[str], faster: set[str
     return int(rows[np.argmax(score[rows])]) if len(rows) else None
 
 
-def _values(name: str, codes: Ints, space: Space) -> npt.NDArray[np.float64]:
+def _values(name: str, codes: Ints, space: Space) -> Floats:
     """The values of an axis as numbers."""
     if name not in space.labels:
         return codes.astype(np.float64)

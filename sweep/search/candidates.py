@@ -5,19 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sim_core import Bools, Ints
 from sweep.evaluation import bounded, evaluate
 from sweep.preparation import Sweep
 from sweep.search.ahead import Frontier, count_reasons, of_blocks, of_bounded, promise_of, refined
 from sweep.search.blocks import Blocks
 from sweep.search.objective import group_keys
 from sweep.slice_file import Slice
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 BEATEN: Final = "bound_beaten"
 """The reason of plans that were not simulated: even their bound is worse than the best."""
@@ -113,12 +110,12 @@ def _joined(sweep: Sweep, tables: list[pa.RecordBatch], counted: Counter[str], f
     return Searched(rows=rows.filter(pa.array(kept)), counted=_plain(counted), plans=plans)
 
 
-def in_answer(rows: pa.RecordBatch, frontier: Frontier) -> npt.NDArray[np.bool_]:
+def in_answer(rows: pa.RecordBatch, frontier: Frontier) -> Bools:
     """Which simulated rows can be in the answer so far, [rows]: the best, equals of the last of them, and all that failed."""
     keys, group = group_keys(rows, frontier.objective.per)
     cost = frontier.objective.cost(rows)
     status = rows.column("status").cast(pa.string()).to_numpy(zero_copy_only=False)
-    kept: npt.NDArray[np.bool_] = (cost <= frontier.limits(keys)[group]) | (status == "failed")
+    kept: Bools = (cost <= frontier.limits(keys)[group]) | (status == "failed")
     return kept
 
 

@@ -4,14 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sim_core import SpecError
+from sim_core import Floats, Ints, SpecError
 from sweep.columns import COLUMNS, LONGER, MEASURES, SHORTER, measures_of
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 RISES: Final = tuple(name for name in LONGER if COLUMNS[name].bounded)
 FALLS: Final = tuple(name for name in SHORTER if COLUMNS[name].bounded)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import REASON
+from sim_core import REASON, Ints
 from sweep.evaluation import evaluate, spread
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
@@ -25,8 +24,6 @@ from sweep.search.objective import Objective
 from sweep.slice_file import Slice, encoded
 from sweep.slices import Receipt, SliceTask
 from sweep.store import Store
-
-Ints = npt.NDArray[np.int64]
 
 SEEDS: Final = 4096
 """Families of blocks, spread over the space, that are looked at first; of fewer than eight times as many, an eighth."""

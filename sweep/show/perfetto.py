@@ -10,12 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 import numpy as np
-import numpy.typing as npt
 
-from sim_core import PARTS, SPAN_KINDS, STREAMS, Played, Replay, Spans, Timeline
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from sim_core import PARTS, SPAN_KINDS, STREAMS, Floats, Ints, Played, Replay, Spans, Timeline
 
 RECORDED, REPLAYED = 1, 2
 WAIT: Final = "wait"

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from sim_core import Floats
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
 RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"

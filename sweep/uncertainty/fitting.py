@@ -12,11 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core import Bools, Floats, Ints
 from sweep.uncertainty.evidence import DENSE, EXPERTS, FREEDOM, LEVEL, Differences, Evidence, Moved, Spread, t3_quantile
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Scale = tuple[float, float]
 """`same` and `doubling` of dense models."""
 

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from sim_core import Bools, Floats, Ints
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences, Spread, t3_cdf, t3_quantile
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 FOLLOWING: Final = ("dp", "ga", "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""

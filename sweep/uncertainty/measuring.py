@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from sim_core import Floats
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, t3_quantile
 from sweep.uncertainty.judging import Judgement, OwnRuns, covariance_of
-
-Floats = npt.NDArray[np.float64]
 
 RUNS: Final = 3
 MINUTES: Final = 5

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core import Floats
 from sweep.validation.simulation import Run
-
-Floats = npt.NDArray[np.float64]
 
 ALIKE: Final = (
     "set", "hw", "framework", "model", "layers", "hidden", "heads", "experts", "gpus", "seq", "gbs", "dtype", "interconnect",

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sim_core import (
+    Floats,
     Hardware,
     Plans,
     SpecError,
@@ -105,7 +105,7 @@ def _run(row: Row, change: Change) -> Run:
         return Run(row, reason=str(error)[:LONGEST_REASON])
 
 
-def seconds_on(row: Row, variants: Sequence[Hardware]) -> npt.NDArray[np.float64]:
+def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
     """Seconds of the row's step on each hardware, whether or not it fits. Raises NotSimulated, SpecError."""
     check_needs(row)
     workload, values = _job(row, UNCHANGED)

@@ -7,9 +7,9 @@
     python -m tests.mutants --again REPORT           the survivors of an earlier run, after a test was added
 
 Places are drawn at random from all of them, so a file has as many as it is long. The checkout is copied and never changed; two
-copies are at work at once. Each file of tests runs once without a fault, which tells the tests that reach each line; what was
-learnt is kept in results/mutants until a source changes. A mutant gets the tests that reach it, the fastest first, until one
-fails. sim_core runs as plain Python (NUMBA_DISABLE_JIT=1): compiling takes longer than all its tests. A mutant counts as killed
+copies are at work at once. Each file of tests runs once without a fault, which tells the tests that reach each line. A mutant
+gets the tests that reach it, the fastest first, until one fails. What was learnt, each verdict too, is kept in results/mutants
+until a source or those tests change: a run that was stopped goes on where it was. sim_core runs as plain Python (NUMBA_DISABLE_JIT=1): compiling takes longer than all its tests. A mutant counts as killed
 where a test fails, nothing can be imported, or the tests take three times as long. Ends with 1 where the score is below BAR.
 """
 
@@ -35,7 +35,7 @@ from typing import Any, Final
 import grimp
 
 from tests.conftest import SLOWEST_FILES
-from tests.mutants.choose import Reach, Suite, arguments, measure
+from tests.mutants.choose import Reach, Suite, Test, arguments, measure
 from tests.mutants.copies import ROOT, Copy
 from tests.mutants.mutate import Mutant, mutants, places, sample
 
@@ -81,13 +81,24 @@ def files() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
-def judge(copy: Copy, reach: Reach, mutant: Mutant, suite: Suite) -> Verdict:
-    """Run the tests of one mutant in a copy."""
+def judge(copy: Copy, reach: Reach, mutant: Mutant, suite: Suite, kept: Path) -> Verdict:
+    """Run the tests of one mutant in a copy, or take the verdict that is kept of just that."""
+    tests = reach.tests(mutant, BUDGET_S)
+    at = kept / f"{reach.key(copy.root, mutant, tests)}.json"
+    if at.is_file():
+        return Verdict(mutant=mutant, **json.loads(at.read_text(encoding="utf-8")))
+    verdict = _judged(copy, reach, mutant, tests, suite)
+    text = json.dumps({name: value for name, value in vars(verdict).items() if name != "mutant"})
+    at.with_suffix(".part").write_text(text, encoding="utf-8")
+    at.with_suffix(".part").replace(at)
+    return verdict
+
+
+def _judged(copy: Copy, reach: Reach, mutant: Mutant, tests: Sequence[Test], suite: Suite) -> Verdict:
     original = (copy.root / mutant.file).read_text(encoding="utf-8")
     source = mutant.source(original)
     lines = difflib.unified_diff(original.splitlines(), source.splitlines(), lineterm="", n=0)
     diff = "\n".join(line for line in lines if line[:3] not in ("---", "+++") and not line.startswith("@@"))
-    tests = reach.tests(mutant, BUDGET_S)
     if not tests:
         return Verdict(mutant=mutant, outcome=NOT_REACHED, tests=0, how="", diff=diff)
     own_s = sum(reach.seconds[test] for test in tests)
@@ -150,7 +161,7 @@ def _all(mine: Sequence[Mutant], made: Sequence[Copy], reach: Reach, suite: Suit
     def one(mutant: Mutant) -> Verdict:
         copy = free.get()
         try:
-            return judge(copy, reach, mutant, suite)
+            return judge(copy, reach, mutant, suite, RESULTS)
         finally:
             free.put(copy)
 

@@ -55,6 +55,8 @@ class Reach:
     nodes: dict[Test, list[str]]
     by_line: dict[str, dict[int, list[Test]]]
     executed: dict[str, set[int]] = field(default_factory=dict)
+    sources: bytes = b""
+    """Hash of all files but those of tests."""
 
     def tests(self, mutant: Mutant, budget_s: float) -> list[Test]:
         """Tests for a mutant, the fastest first, of up to `budget_s` seconds. None, where no test executes its line."""
@@ -70,6 +72,15 @@ class Reach:
                 break
             chosen.append(test)
         return chosen
+
+    def key(self, root: Path, mutant: Mutant, tests: Sequence[Test]) -> str:
+        """What decides the verdict of a mutant: the sources, the fault, and the tests that are to notice it."""
+        key = hashlib.sha256(self.sources + repr(mutant).encode())
+        for node in arguments(self, tests):
+            key.update(node.encode() + b"\0")
+        for path in sorted({module.replace(".", "/") + ".py" for module, _ in tests}):
+            key.update((root / path).read_bytes())
+        return key.hexdigest()[:24]
 
 
 def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
@@ -95,7 +106,7 @@ def measure(copies: Sequence[Copy], suite: Suite, kept: Path) -> Reach:
     kept.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(len(copies)) as pool:
         done = list(pool.map(run, suite.files(root)))
-    reach = Reach({}, {}, {})
+    reach = Reach({}, {}, {}, sources=common)
     for at in done:
         _add(reach, root, at)
     return reach

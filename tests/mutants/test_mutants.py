@@ -76,17 +76,18 @@ def reach(seconds: float, line: int) -> Reach:
     return Reach({test: seconds}, {test: ["tests/test_it.py::test_it"]}, {"sim_core/units.py": {line: [test]}})
 
 
-def test_a_fault_is_planted_in_the_copy_alone(copy: Copy) -> None:
+def test_a_fault_is_planted_in_the_copy_alone(copy: Copy, tmp_path: Path) -> None:
     (copy.root / "tests" / "test_it.py").write_text(TEST)
     source = (ROOT / "sim_core" / "units.py").read_text()
     line = next(k for k, text in enumerate(source.splitlines(), 1) if "1e-6" in text)
     of_line = [m for m in mutants("sim_core/units.py", source) if m.place[0] == line and m.operator == "NumberReplacer"]
     suite = Suite(folders=(), settings={"NUMBA_DISABLE_JIT": "1"})
     of_one, of_nano = of_line[0], of_line[2]  # prefixes: "": 1.0, "n": 1e-9
-    found = [judge(copy, reach(0.1, line), mutant, suite) for mutant in (of_one, of_nano)]
+    found = [judge(copy, reach(0.1, line), mutant, suite, tmp_path) for mutant in (of_one, of_nano)]
     assert [verdict.outcome for verdict in found] == [KILLED, SURVIVED], found
     assert "FAILED" in found[0].how
-    assert judge(copy, reach(0.1, -1), of_line[0], suite).outcome == NOT_REACHED
+    assert judge(copy, reach(0.1, -1), of_line[0], suite, tmp_path).outcome == NOT_REACHED
+    assert judge(copy, reach(0.1, line), of_one, Suite(folders=(), settings={"PATH": "/"}), tmp_path) == found[0]  # kept
     assert (ROOT / "sim_core" / "units.py").read_text() == (copy.root / "sim_core" / "units.py").read_text() == source
 
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sim_core import Workload, hardware_table, memory_basis, parse_model, plans, read_hardware, read_stack, simulate
+from sim_core import (
+    MEMORY,
+    Facts,
+    Workload,
+    hardware_table,
+    memory_basis,
+    parse_model,
+    plans,
+    read_hardware,
+    read_stack,
+    read_workload,
+    shape_of,
+    simulate,
+)
 from sim_core import workload_from_model as from_model
 from sim_core.costing.peak import Estimate, estimate_of, estimated_bytes
 from sweep.preparation import prepare
 from sweep.spec import load_spec
+from tests.aicb import write
+from tests.aicb_generator import DENSE, Plan, Text
 from tests.conftest import EXAMPLES
 
 ROOMY = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
@@ -72,3 +88,14 @@ def test_what_a_file_that_recomputes_keeps_is_unknown() -> None:
     work = prepare(load_spec(path), path.parent).sweep.workload
     found = simulate(work, ROOMY, plans(work, checkpointing=["file", "full"])).named()
     assert np.isnan(found["peak_memory_bytes"]).tolist() == [bool(work.arrays.pieces.rerun.any()), False]
+
+
+def test_a_file_without_times_holds_the_parameters_that_its_generator_counts(tmp_path: Path) -> None:
+    """Its one message of gradients is of all of them; nothing gathers parameters, so each rank has the whole optimizer."""
+    text = Text(DENSE, Plan(tp=2, dp=4), profiled=False)
+    work, _ = read_workload(write(tmp_path, str(text)), Facts(micro_batch=1, ffn=DENSE.ffn))
+    found = simulate(work, ROOMY, plans(work)).named()
+    assert found["activation_bytes"][0] > 0
+    assert found["state_bytes"][0] == pytest.approx((2 + 4 + 12) * text.dense())
+    stages = shape_of(work, ROOMY, plans(work)).memory[MEMORY.index("state_bytes")]
+    assert stages == pytest.approx(found["state_bytes"])

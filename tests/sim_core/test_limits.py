@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from sim_core import LARGEST, REASONS, HardwareTable, Plans, Workload, simulate
+from sim_core import LARGEST, REASONS, HardwareTable, Ints, Plans, Workload, simulate
 from sim_core import batch as engine
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.split import Split, split_plans
-from sim_core.workloads.workload import Arrays, Ints
+from sim_core.workloads.workload import Arrays
 from tests.conftest import make_plans
 
 MOST = {**{name: int(field.bounds[1]) for name, field in FIELDS.items()}, **LARGEST}

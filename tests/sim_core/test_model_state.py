@@ -56,17 +56,21 @@ STAGES = {
 """Weights on the fullest of four stages (Qi et al. 2024, arXiv 2405.15362, figure 2; DeepSeek-V3, arXiv 2412.19437, fig. 5)."""
 
 
-@pytest.mark.parametrize("reason", ["", "straggler_beyond_pp"])
+@pytest.mark.parametrize("reason", ["", "straggler_beyond_pp", "layer_list_unfit"])
 @pytest.mark.parametrize("schedule", STAGES)
 def test_the_fullest_stage_of_a_v_holds_both_ends(schedule: str, reason: str) -> None:
-    """Of a plan that can run, and of one that is refused for something else: its state is said, too."""
+    """Of a plan that can run, and of one that is refused: its state is said, too, with equal stages if its list does not fit."""
     vpp = 1 if schedule in ("1f1b", "dualpipe") else 2
-    straggler = {"straggler_factor": 1.5, "straggler_stage": 4} if reason else {}
+    refused = {
+        "": {},
+        "straggler_beyond_pp": {"straggler_factor": 1.5, "straggler_stage": 4},
+        "layer_list_unfit": {"layer_split": [32 // (4 * vpp)] * (4 * vpp - 1) + [16]},
+    }
     plan: dict[str, Any] = {"pp": 4, "all_gpus": 4, "ga": 16, "vpp": vpp, "schedule": schedule, "sharding": "none"}
     if schedule == "dualpipe":
         plan["sharding"] = "stack"  # its two copies share the optimizer
     width = 2 + 4 + 12 / 2 if schedule == "dualpipe" else PER_WEIGHT
-    assert state_of(work(), reason, **plan, **straggler) == pytest.approx(width * STAGES[schedule], rel=1e-3)
+    assert state_of(work(), reason, **plan, **refused[reason]) == pytest.approx(width * STAGES[schedule], rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,11 @@ def test_two_clusters(tmp_path: Path, spec: Path, undisturbed: pa.Table) -> None
 @pytest.fixture
 def guarded() -> Iterator[DemoCluster]:
     """A cluster that asks for a token; submitters have an empty home."""
-    with tempfile.TemporaryDirectory(prefix="home-") as home, demo_cluster([]) as cluster:
-        cluster.environment |= {"HOME": home, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
-        cluster.start_head(1)
-        yield cluster
+    with tempfile.TemporaryDirectory(prefix="home-") as home, pytest.MonkeyPatch.context() as patch:
+        for name, value in {"HOME": home, "RAY_AUTH_TOKEN": "a" * 64}.items():
+            patch.setenv(name, value)
+        with demo_cluster([1], auth_mode="token") as cluster:
+            yield cluster
 
 
 @pytest.mark.long

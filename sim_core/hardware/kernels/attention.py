@@ -4,9 +4,10 @@ from typing import Final, Literal
 
 import numpy as np
 
+from sim_core.arrays import Bools, Floats
 from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed
 from sim_core.hardware.kernels.gemm import ALIGNED_BYTES, UNALIGNED
-from sim_core.hardware.kernels.tables import Bools, Floats, interpolate, ratio_grid
+from sim_core.hardware.kernels.tables import interpolate, ratio_grid
 
 Phase = Literal["forward", "backward"]
 

@@ -5,9 +5,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats
 from sim_core.errors import SpecError, nearest
 from sim_core.hardware.description import Hardware
-from sim_core.hardware.kernels.tables import Bools, Floats, Tables, read_tables
+from sim_core.hardware.kernels.tables import Tables, read_tables
 from sim_core.hardware.surface import Surface
 
 Sizes = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]

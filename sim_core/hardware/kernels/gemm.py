@@ -4,8 +4,9 @@ from typing import Final, Literal
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.hardware.kernels.device import DTYPES, Dtype, Kernels, Sizes, Timed
-from sim_core.hardware.kernels.tables import Floats, Grid, interpolate, ratio_grid, wave_efficiency
+from sim_core.hardware.kernels.tables import Grid, interpolate, ratio_grid, wave_efficiency
 from sim_core.hardware.surface import GemmSurface
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]

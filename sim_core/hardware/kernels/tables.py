@@ -11,13 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.hardware.description import KERNEL_DIR
 from sim_core.hardware.surface import AttentionSurface, GemmSurface
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 
 CHUNK: Final = 8192
 """Shapes at a time, so that they stay in the cache."""

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads import moving
@@ -20,7 +21,6 @@ from sim_core.workloads.workload import (
     WEIGHT_GRADIENT,
     Arrays,
     BasePlan,
-    Floats,
     Pieces,
     Workload,
     layers_by_unit,

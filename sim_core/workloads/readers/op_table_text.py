@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.terms import kinds_by
 from sim_core.workloads.readers.lines import Warnings, text_lines
 from sim_core.workloads.readers.words import SUFFIXES
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Words = tuple[str, str, str]
 
 PHASES: Final = ("forward", "backward", "weight_grad")

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.errors import FormatError
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
@@ -32,9 +33,6 @@ from sim_core.workloads.workload import (
     WEIGHT_GRADIENT,
     Arrays,
     BasePlan,
-    Bools,
-    Floats,
-    Ints,
     Pieces,
     StepPieces,
     StepRow,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 from sim_core.terms import kinds_by
@@ -225,7 +226,7 @@ class SimaiText:
     header: Header
     records: tuple[Record, ...]
     order: npt.NDArray[np.int32]
-    line_of: npt.NDArray[np.int64]
+    line_of: Ints
     warnings: tuple[str, ...]
 
     def at(self, lines: Iterable[int]) -> list[Record]:

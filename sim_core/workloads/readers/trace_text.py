@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Floats, Ints
 from sim_core.errors import FormatError, nearest, shown
 from sim_core.workloads.readers.fields import Unclosed
 from sim_core.workloads.readers.lines import Warnings, text_lines
@@ -31,8 +31,6 @@ from sim_core.workloads.readers.trace_line import (
 
 __all__ = ["COMM_FUNCTIONS", "DTYPE_BYTES", "OPERATIONS", "STATES", "TraceText", "looks_like_trace", "read_trace_text"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Shape = tuple[int, ...]
 
 OPERATIONS: Final = (

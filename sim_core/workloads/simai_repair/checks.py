@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from sim_core.arrays import Floats
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
 from sim_core.workloads.readers.simai import workload_from_simai
@@ -18,7 +19,7 @@ from sim_core.workloads.readers.simai_sections import EMBEDDING, Sections, secti
 from sim_core.workloads.readers.simai_text import Record, SimaiText, read_simai_text
 from sim_core.workloads.simai_repair.model import Sizes, model_of, sizes_of
 from sim_core.workloads.simai_repair.records import FINAL, PHASES, PLACEHOLDER_NS, Choice, choices_of, with_records
-from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Floats, Workload
+from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Workload
 
 MEMORY_BANDWIDTH: Final = 1.555e12
 """Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""

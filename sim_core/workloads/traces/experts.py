@@ -17,13 +17,11 @@ from math import lgamma
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.units import short
 from sim_core.workloads.traces.job import BLOCKS, EXPERT_REDUCTIONS, Job, Operation
 from sim_core.workloads.traces.stages import Phases
-
-Floats = npt.NDArray[np.float64]
 
 CONCENTRATIONS: Final = np.geomspace(0.3, 100.0, 12)
 """Of an expert: from nearly all tokens to one of them, to all alike."""
@@ -144,8 +142,6 @@ def _load_of_fullest(popular: Floats, ranks: int) -> Floats:
     return fullest
 
 
-Bools = npt.NDArray[np.bool_]
-
 EVEN: Final = 0.01
 """Relative spread of the ranks' tokens below which they count as equal."""
 APART: Final = 0.1
@@ -182,9 +178,9 @@ class _Calls(NamedTuple):
     """Passes of a layer's experts, [n]: the group, the rank's place in it, which pass of the rank it is; tokens over the mean
     of ranks, seconds of the experts and of what the rank then waited for the fullest one."""
 
-    group: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
-    turn: npt.NDArray[np.int64]
+    group: Ints
+    place: Ints
+    turn: Ints
     tokens: Floats
     seconds: Floats
     wait_s: Floats

@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.errors import FormatError, SpecError
 from sim_core.units import short
 from sim_core.workloads.readers.trace_text import DTYPE_BYTES, TraceText, looks_like_trace, read_trace_text
 from sim_core.workloads.traces.layout import Layout, check_facts, job_of_name, layout_of
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 SENDS: Final = ("send_forward", "recv_forward", "send_backward", "recv_backward")
 BLOCKS: Final = ("forward_step", "backward_step")

@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from sim_core.arrays import Ints
 from sim_core.terms import kinds_by
 from sim_core.units import short
 from sim_core.workloads import moving
@@ -401,7 +401,7 @@ def _recorded(
 
 def _pieces(
     layer_s: Phases, first_s: Phases, last_s: Phases, comms: list[Comm], load: ExpertLoad | None
-) -> tuple[Pieces, npt.NDArray[np.int64], tuple[str, ...], int, int]:
+) -> tuple[Pieces, Ints, tuple[str, ...], int, int]:
     """Unit 0 is the layer; extra work of the end stages, if any, is in separate units. And the rules of compute."""
     none = (0.0, 0.0)
     loaded_s = none if load is None else (min(load.loaded_s[0], layer_s[0]), min(load.loaded_s[1], layer_s[1]))

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sim_core import preset_names, read_hardware
+from sim_core import Floats, preset_names, read_hardware
 from sim_core.hardware.kernels.device import Kernels, load_kernels
-from sim_core.hardware.kernels.tables import Floats
 
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 OWNERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim_core import read_hardware
+from sim_core import Floats, read_hardware
 from sim_core.hardware.kernels.attention import (
     attention_backward_s,
     attention_forward_s,
@@ -13,7 +13,7 @@ from sim_core.hardware.kernels.attention import (
     unfused_attention_forward_s,
 )
 from sim_core.hardware.kernels.device import load_kernels
-from sim_core.hardware.kernels.tables import Floats, Grid
+from sim_core.hardware.kernels.tables import Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
 from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim_core import SpecError, read_hardware
+from sim_core import Bools, Floats, SpecError, read_hardware
 from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels, precisions
 from sim_core.hardware.kernels.gemm import Phase, gemm_s, grouped_gemm_s
-from sim_core.hardware.kernels.tables import Bools, Floats, Grid
+from sim_core.hardware.kernels.tables import Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
 from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
 

@@ -1,0 +1,8 @@
+"""Arrays by what they hold; shapes stand beside the names that have them."""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
