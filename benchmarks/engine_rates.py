@@ -17,7 +17,7 @@ import numpy.typing as npt
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import WEIGHT, Program, Shape, allocate_program
 from sim_core.engine.schedules import DEEPSPEED, DUALPIPE, GPIPE, ONE_F_ONE_B, ZB_H1
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence, rule_of
@@ -121,7 +121,16 @@ def case_rows(name: str, shape: Shape, library: ctypes.CDLL | None) -> Rows:
     program.duration_s[:] = np.random.default_rng(0).uniform(1, 2, program.duration_s.shape)
     program.message_s[:] = 0.1
     program.duration_s[WEIGHT] /= 2  # weight gradients: of the whole backward, a part
-    fill_order(schedule, pp, vpp, ga, 0, order, np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64))
+    fill_order(
+        order_writers(np.array([schedule])),
+        schedule,
+        pp,
+        vpp,
+        ga,
+        0,
+        order,
+        np.empty(most_scratch(*map(np.array, (schedule, pp, ga))), np.int64),
+    )
     blocks = int((order >= 0).sum())
     sequence, lanes = allocate_sequence(events, events, pp, cells), allocate_lanes(events, pp, cells)
     turns = fill_sequence(shape, order, sequence)

@@ -14,6 +14,7 @@ from sim_core.bounding import bounds as bounds
 from sim_core.bounding import coarse_bounds as coarse_bounds
 from sim_core.bounding import coarse_bounds_over as coarse_bounds_over
 from sim_core.bounding import ignored_columns as ignored_columns
+from sim_core.compiling import compile_orders as compile_orders
 from sim_core.compiling import compile_steps as compile_steps
 from sim_core.compiling import compile_tables as compile_tables
 from sim_core.costing.calibration import calibrated as calibrated
@@ -29,6 +30,7 @@ from sim_core.documents import located as located
 from sim_core.documents import parse_json as parse_json
 from sim_core.documents import parse_yaml as parse_yaml
 from sim_core.documents import read_document as read_document
+from sim_core.engine.schedules import ROWS
 from sim_core.engine.schedules import SCHEDULES as SCHEDULES
 from sim_core.engine.schedules import schedules_to_try as schedules_to_try
 from sim_core.errors import FormatError as FormatError
@@ -95,6 +97,7 @@ from sim_core.planning.columns import Plans as Plans
 from sim_core.planning.columns import slice_plans as slice_plans
 from sim_core.planning.fields import ALTERNATIVES as ALTERNATIVES
 from sim_core.planning.fields import DEFAULTS, FIELDS, Field
+from sim_core.planning.fields import FOLLOWING as FOLLOWING
 from sim_core.planning.labels import checkpointing_codes as checkpointing_codes
 from sim_core.planning.legality import EXPLANATIONS as EXPLANATIONS
 from sim_core.planning.legality import FIRST_FAILURE as FIRST_FAILURE
@@ -158,4 +161,5 @@ HARDWARE_KEYS: Final = KEYS
 PLAN_DEFAULTS: Final = DEFAULTS
 PLAN_FIELDS: Final = FIELDS
 PlanField = Field
+SCHEDULE_ROWS: Final = ROWS
 SPAN_KINDS: Final = KINDS

@@ -12,11 +12,11 @@ from sim_core.costing.groups import Groups, group_plans
 from sim_core.costing.recomputed import flops_again
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
 from sim_core.engine.lanes import Lanes, allocate_lanes, put, run_lanes, take, take_beside
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 from sim_core.hardware.table import HardwareColumns, HardwareTable
-from sim_core.jit import inlined_kernel, inner_kernel, outer_kernel
+from sim_core.jit import Addresses, inlined_kernel, inner_kernel, outer_kernel
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import Plans, alike_in_order, by_order
 from sim_core.planning.legality import REASON
@@ -74,6 +74,7 @@ class Together(NamedTuple):
 
     one: Scratch  # of the first lane
     kept: Scratch  # what a plan keeps while the pipelines run has one more axis, [LANES, ...]: see scratch_of
+    writers: Addresses  # of the orders of blocks
     order: Ints  # the order of blocks, flat: row_of codes per stage
     of_order: Ints  # scratch of fill_order
     sequence: Sequence
@@ -112,6 +113,7 @@ def allocate_together(arrays: Arrays, plans: Plans, split: Split, rows: Ints) ->
     return Together(
         one=first,
         kept=kept,
+        writers=order_writers(schedule),
         order=np.empty(most_blocks(schedule, pp, vpp, ga), np.int64),
         of_order=np.empty(most_scratch(schedule, pp, ga), np.int64),
         sequence=allocate_sequence(events, max(PIECE, of_one_stage), stages, cells),
@@ -201,6 +203,7 @@ def run_rows(
     groups, split, blocks = reference(tables.groups), reference(tables.split), reference(tables.blocks)
     together = reference(together)
     order, sequence, lanes, kept = together.order, together.sequence, together.lanes, together.kept
+    writers, of_order = together.writers, together.of_order
     begin = 0
     while begin < len(rows):
         i = rows[begin]
@@ -209,7 +212,7 @@ def run_rows(
             end += 1
         shape = Shape(plans.schedule[i], plans.pp[i], plans.vpp[i], plans.ga[i], plans.overlap_pp[i] == 1)
         pp, cells = shape.pp, shape.pp * chunks_of(shape.schedule, shape.vpp)
-        fill_order(shape.schedule, pp, shape.vpp, shape.ga, plans.microbatch_group_size[i], order, together.of_order)
+        fill_order(writers, shape.schedule, pp, shape.vpp, shape.ga, plans.microbatch_group_size[i], order, of_order)
         turns = fill_sequence(shape, order, sequence)
         while begin < end:
             used = min(end - begin, LANES)

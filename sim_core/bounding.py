@@ -69,8 +69,8 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     step_s = _bounds(replace(workload, arrays=arrays), hardware, with_loads(workload, plans), reason)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
-        found = simulate(workload, hardware, slice_plans(plans, by_simai))
-        reason[by_simai], step_s[by_simai] = found.reason, found.metrics[STEP_TIME]
+        simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
+        reason[by_simai], step_s[by_simai] = simulated.reason, simulated.metrics[STEP_TIME]
     return Bounds(reason=reason, step_time_s=step_s, memory=memory)
 
 
@@ -245,9 +245,9 @@ def reasons_over(workload: Workload, hardware: HardwareTable, plans: Plans, ga: 
     np.put_along_axis(used, alike, values=True, axis=1)
     row, stands = np.nonzero(used[kind])  # of each plan the numbers to be checked
     checked = slice_plans(plans, row)._replace(ga=ga[stands])
-    found = np.zeros((len(kind), len(ga)), np.int64)
-    found[row, stands], _ = legality(workload, hardware, checked)
-    return np.take_along_axis(found, alike[kind], axis=1)
+    reasons = np.zeros((len(kind), len(ga)), np.int64)
+    reasons[row, stands], _ = legality(workload, hardware, checked)
+    return np.take_along_axis(reasons, alike[kind], axis=1)
 
 
 def _alike_in_pipeline(plans: Plans, ga: Ints) -> Ints:

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from sim_core.arrays import Ints
 from sim_core.batch import allocate_together, batches, run_rows, tables_of
 from sim_core.costing.recomputed import again_flops
+from sim_core.engine.orders import order_writers
 from sim_core.hardware.table import HardwareTable
 from sim_core.jit import in_plain_python
 from sim_core.metrics import METRICS
@@ -39,8 +41,13 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         plans = with_loads(workload, plans)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
-        scratch = allocate_together(arrays, plans, tables.split, rows)
+    scratch = allocate_together(arrays, plans, tables.split, rows)
     n = len(plans.tp)
     reason, metrics, recomputed = np.zeros(n, np.int64), np.empty((len(METRICS), n)), np.empty(n)
     run_rows(arrays, hardware.columns, plans, tables, rows, scratch, again, reason, metrics, recomputed)
     return True
+
+
+def compile_orders(schedules: Ints) -> None:
+    """Compile, or load, the kernels that write the orders of blocks of these schedules, by code."""
+    order_writers(schedules)

@@ -52,18 +52,18 @@ def _shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shap
     if reason not in ("", "memory_exceeds_device"):
         raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")
     row = np.zeros(1, np.int64)
-    found = group_plans(hardware.columns, plans, row, workload.arrays.shares.whole_experts)
+    placed = group_plans(hardware.columns, plans, row, workload.arrays.shares.whole_experts)
     groups = [
         Group(
             name=name,
-            ranks=int(found.ranks[0, kind]),
-            nodes=int(found.placed[found.first[0, kind] : found.end[0, kind], 0].max()),
+            ranks=int(placed.ranks[0, kind]),
+            nodes=int(placed.placed[placed.first[0, kind] : placed.end[0, kind], 0].max()),
         )
         for kind, name in enumerate(GROUP_NAMES)
     ]
     schedule, pp = int(plans.schedule[0]), int(plans.pp[0])
     split, placement = split_plans(workload.arrays, plans, row), int(PLACEMENT[schedule])
-    held = split.end - split.begin
+    layers_of = split.end - split.begin
     chunks = range(chunks_of(schedule, int(plans.vpp[0])))
-    layers = tuple(tuple(int(held[virtual_of(placement, stage, chunk, pp)]) for chunk in chunks) for stage in range(pp))
+    layers = tuple(tuple(int(layers_of[virtual_of(placement, stage, chunk, pp)]) for chunk in chunks) for stage in range(pp))
     return Shape(groups=tuple(groups), layers=layers, memory=stage_memory(workload.memory_of or workload, plans))

@@ -345,13 +345,13 @@ def export_simai(
     cannot hold, it gives the plan's step and state. Raises SpecError if the plan cannot run, or if no text gives its
     numbers; SimError, OSError if the file cannot be read.
     """
-    one = slice_plans(plans, slice(row, row + 1))
-    expected = _simulated(workload, hardware, one)
-    plan = Plan(**{name: getattr(one, name)[0].item() for name in Plan._fields})
+    chosen = slice_plans(plans, slice(row, row + 1))
+    expected = _simulated(workload, hardware, chosen)
+    plan = Plan(**{name: getattr(chosen, name)[0].item() for name in Plan._fields})
     parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
     text = write_simai_text(*move_text(parsed, workload, plan))
-    given = Given(workload.sequence, int(one.micro_batch[0]), ffn, workload.experts, heads)
-    written = _read_back(text, workload, hardware, one, given)
+    facts = Given(workload.sequence, int(chosen.micro_batch[0]), ffn, workload.experts, heads)
+    written = _read_back(text, workload, hardware, chosen, facts)
     pairs = {
         "step time": (expected.metrics[STEP_TIME, 0], written.metrics[STEP_TIME, 0], "s"),
         "model state": (expected.state_bytes[0], written.state_bytes[0], "B"),
@@ -365,23 +365,23 @@ def export_simai(
     return text
 
 
-def _simulated(workload: Workload, hardware: HardwareTable, one: Plans) -> Results:
-    results = simulate(workload, hardware, one)
+def _simulated(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
+    results = simulate(workload, hardware, plans)
     reason = REASONS[int(results.reason[0])]
     if reason:
         raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")
     return results
 
 
-def _read_back(text: str, workload: Workload, hardware: HardwareTable, one: Plans, given: Given) -> Results:
+def _read_back(text: str, workload: Workload, hardware: HardwareTable, written_for: Plans, facts: Given) -> Results:
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
         parsed = read_simai_text(label, text.encode())
-        read, _ = workload_from_simai(parsed, given, measured_on=workload.measured_on)
+        read, _ = workload_from_simai(parsed, facts, measured_on=workload.measured_on)
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: dict[str, Any] = {name: np.full(1, value, np.int64) for name, value in own.items()}
-        plans = one._replace(**columns)
+        plans = written_for._replace(**columns)
         return _simulated(read, hardware, plans)
     except (FormatError, SpecError) as error:
         raise SpecError(f"the text would not read back: {error}") from None

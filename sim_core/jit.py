@@ -9,16 +9,21 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, cached_property, update_wrapper
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+import numpy as np
+
+from sim_core.arrays import Ints
 from sim_core.sources import ROOT, function_hashes, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
+Addresses = Ints | Sequence[Callable[..., object]]
+"""Kernels for `references.call`."""
 STEP: Final = "step"
 BOUNDS: Final = "bounds"
 """What kernels are for: simulated steps, or also their bounds."""
@@ -107,6 +112,14 @@ def inlined_kernel(function: F) -> F:
     return _compiled(function, _nrt=False, no_cpython_wrapper=True, forceinline=True)
 
 
+def addressed_kernel(function: F) -> F:
+    """An outer kernel that others call by its address (`references.call`), of whole numbers and columns of them.
+
+    It is no part of its callers: compiled once for all of them, and only when its address is asked for.
+    """
+    return _compiled(function, _nrt=False)
+
+
 _PLAIN: Final = ContextVar("plain", default=False)
 
 
@@ -180,10 +193,30 @@ class Kernel:
         dispatcher._cache = SealedCache(self.py_func)
         return _one_per_type(dispatcher)
 
+    @cached_property
+    def address(self) -> int:
+        """Where compiled code calls it. The types of its arguments follow from their annotations."""
+        numba = _numba()
+        from sim_core.reference_code import kind_of_argument
+
+        kinds = [kind_of_argument(kind) for name, kind in self.py_func.__annotations__.items() if name != "return"]
+        options = {name: value for name, value in self._options.items() if name != "no_cfunc_wrapper"}
+        return int(numba.cfunc(numba.void(*kinds), **options)(self.py_func).address)
+
     @property
     def _numba_type_(self) -> Any:
         """What a kernel that names this one finds in its place."""
         return self.dispatcher._numba_type_
+
+
+def addresses(kernels: Sequence[Callable[..., object]], needed: Ints) -> Addresses:
+    """What `references.call` calls, by number: of the kernels numbered in `needed`, which are compiled or loaded now."""
+    if PLAIN_PYTHON or _PLAIN.get():
+        return kernels
+    at = np.zeros(len(kernels), np.int64)
+    for number in np.flatnonzero(np.bincount(needed)).tolist():
+        at[number] = cast(Kernel, kernels[number]).address
+    return at
 
 
 @cache

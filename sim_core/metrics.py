@@ -1,5 +1,6 @@
 """The ledger of what a simulation gives of a step: one row per metric and per term of memory, and their places in results."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -93,7 +94,7 @@ MEMORY_ROWS: Final = (
         of="beside",
         doc="context, communicators and their buffers (2 GiB, of `megatron-deepspeed` 2 GB more; see the [stack](models.md))",
     ),
-    MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of these six, which the device must have"),
+    MemoryTerm(name="peak_memory_bytes", of="sum", doc="the sum of all these, which the device must have"),
 )
 MEMORY: Final = tuple(row.name for row in MEMORY_ROWS)
 STATE_BYTES: Final = MEMORY.index("state_bytes")
@@ -105,3 +106,22 @@ RESERVED_BYTES: Final = MEMORY.index("reserved_bytes")
 PEAK_BYTES: Final = MEMORY.index("peak_memory_bytes")
 ALLOCATED: Final = slice(0, sum(row.of == "tensors" for row in MEMORY_ROWS))
 """Places of what tensors take: the first ones."""
+
+_SLOWED: Final = ("compute_forward_s", "compute_backward_s", "compute_recompute_s", "launch_s")
+"""The first metrics: `Lowered.extra_s` (sim_core/step/lower.py) has a place for each of these."""
+
+
+def check_order(metrics: Sequence[str], memory: Sequence[MemoryTerm]) -> None:
+    """Raise ValueError for rows out of the order that kernels rely on; `metrics` as in METRICS."""
+    for name in metrics[:N_SUMS]:
+        exposed = name.replace("_total_s", "_exposed_s")
+        if exposed != name and exposed not in metrics[metrics.index(name) + 1 :][:1]:
+            raise ValueError(f"metric {name}: expected {exposed} in the row after it")
+    if tuple(metrics[: len(_SLOWED)]) != _SLOWED:
+        raise ValueError(f"metrics: found {', '.join(metrics[: len(_SLOWED)])} first, expected {', '.join(_SLOWED)}")
+    kinds = [row.of for row in memory]
+    if kinds != sorted(kinds, key=("tensors", "beside", "sum").index) or kinds.count("sum") != 1:
+        raise ValueError(f"memory terms: found {', '.join(kinds)}, expected tensors, then those beside them, then one sum")
+
+
+check_order(METRICS, MEMORY_ROWS)

@@ -1,14 +1,15 @@
-"""What numba makes of `references.reference`; imported before the first kernel is compiled."""
+"""What numba makes of `references`; imported before the first kernel is compiled."""
 
 import hashlib
 from typing import Any
 
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_generic
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import models, register_model
 
-from sim_core.references import reference
+from sim_core.references import call, reference
 
 
 class Reference(types.Type):
@@ -66,3 +67,22 @@ def _field(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     if isinstance(field, types.BaseNamedTuple):
         return pointer
     return impl_ret_borrowed(context, builder, field, builder.load(pointer))
+
+
+def kind_of_argument(kind: Any) -> Any:
+    """The type of an argument of a kernel that is called by its address: a whole number, or a column of them."""
+    return types.int64 if isinstance(kind, types.Integer) or kind is int else types.Array(types.int64, 1, "C")
+
+
+@infer_global(call)
+class _OfCall(AbstractTemplate):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        return types.none(*map(kind_of_argument, arguments))
+
+
+@lower_builtin(call, types.VarArg(types.Any))  # type: ignore[untyped-decorator]
+def _called(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    kinds = [context.get_value_type(kind) for kind in signature.args[1:]]
+    function = ir.FunctionType(context.get_value_type(signature.return_type), kinds)
+    builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+    return context.get_dummy_value()

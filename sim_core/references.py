@@ -1,6 +1,6 @@
-"""Named tuples handed over by reference in compiled code, where numba would copy each of their fields at every call."""
+"""Named tuples and kernels by reference in compiled code, where numba would copy all of them at every call."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -12,3 +12,8 @@ def reference(fields: T) -> T:
     and far quicker to compile. A named tuple inside one by reference is by reference, too.
     """
     return fields
+
+
+def call(kernel: Any, *arguments: Any) -> None:
+    """Call a kernel of which compiled code has the address (`jit.addresses`), plain Python the function itself."""
+    kernel(*arguments)

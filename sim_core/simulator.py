@@ -122,10 +122,10 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     table, row = hardware_table([recorded_on(hardware)], None), np.zeros(1, np.int64)
 
     def step_s(tried: Arrays) -> float:
-        one = replace(workload, arrays=tried)
-        tables, metrics = tables_of(one, table, own, row), np.full((len(METRICS), 1), np.nan)
+        with_tried = replace(workload, arrays=tried)
+        tables, metrics = tables_of(with_tried, table, own, row), np.full((len(METRICS), 1), np.nan)
         scratch = allocate_together(tried, own, tables.split, row)
-        run_rows(tried, table.columns, own, tables, row, scratch, again_flops(one), row.copy(), metrics, np.empty(1))
+        run_rows(tried, table.columns, own, tables, row, scratch, again_flops(with_tried), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
     return at_replayed(arrays, workload.replayed_s, step_s)
@@ -140,13 +140,15 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     reason = check(workload, plans)
     plans = with_loads(workload, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
-    held = workload.memory_of or workload
-    memory[STATE_BYTES] = model_state_bytes(held, plans)
+    memory_of = workload.memory_of or workload
+    memory[STATE_BYTES] = model_state_bytes(memory_of, plans)
     if (plans.precision > 0).any():
-        lacking = np.array([[not has_precision(device, one.linear) for one in PRECISIONS] for device in hardware.variants])
+        lacking = np.array(
+            [[not has_precision(device, precision.linear) for precision in PRECISIONS] for device in hardware.variants]
+        )
         reason[(reason == 0) & lacking[plans.hardware, plans.precision]] = REASON["precision_not_on_device"]
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
-    peak = peak_memory(held, plans, np.flatnonzero(reason == 0))
+    peak = peak_memory(memory_of, plans, np.flatnonzero(reason == 0))
     memory = np.where(np.isnan(peak), memory, peak)
     need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
     reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
@@ -190,26 +192,28 @@ def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: in
     _check_arguments(workload, hardware, plans)
     if not 0 <= row < len(plans.tp):
         raise SpecError(f"trace: found row {row}, expected 0 to {len(plans.tp) - 1}")
-    one = slice_plans(plans, slice(row, row + 1))
-    one = one._replace(fidelity=np.full(1, EVENT, np.int64))
-    with quickest(plain_python_s(workload, one)):
-        return _run_alone(workload, hardware, one)
+    alone = slice_plans(plans, slice(row, row + 1))
+    alone = alone._replace(fidelity=np.full(1, EVENT, np.int64))
+    with quickest(plain_python_s(workload, alone)):
+        return _run_alone(workload, hardware, alone)
 
 
-def _run_alone(workload: Workload, hardware: HardwareTable, one: Plans) -> Ran:
-    reason = REASONS[int(legality(workload, hardware, one)[0][0])]
+def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran:
+    reason = REASONS[int(legality(workload, hardware, plans)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    one = with_loads(workload, one)
+    plans = with_loads(workload, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
-    tables = tables_of(workload, hardware, one, rows)
-    together = allocate_together(workload.arrays, one, tables.split, rows)
+    tables = tables_of(workload, hardware, plans, rows)
+    together = allocate_together(workload.arrays, plans, tables.split, rows)
     metrics = np.empty((len(METRICS), 1))
     again, recomputed = again_flops(workload), np.empty(1)
-    run_rows(workload.arrays, hardware.columns, one, tables, rows, together, again, np.zeros(1, np.int64), metrics, recomputed)
-    plan = plan_at(one, 0)
+    run_rows(
+        workload.arrays, hardware.columns, plans, tables, rows, together, again, np.zeros(1, np.int64), metrics, recomputed
+    )
+    plan = plan_at(plans, 0)
     shape = Shape(plan.schedule, plan.pp, plan.vpp, plan.ga, plan.overlap_pp == 1)
     events = np.empty((events_of(shape.schedule, shape.pp, shape.vpp, shape.ga), RECORDED))
     ran = record(shape, together.order, together.one.program, together.sequence, together.lanes, events)
-    return Ran(workload, one, tables, together.one, together.order, events[:ran], metrics[:, 0])
+    return Ran(workload, plans, tables, together.one, together.order, events[:ran], metrics[:, 0])

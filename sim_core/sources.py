@@ -71,15 +71,15 @@ def read_modules(root: Path = ROOT) -> dict[str, Module]:
 
 def symbols_of(modules: Mapping[str, Module], start: Symbol) -> set[Symbol]:
     """`start` and all symbols of the package that it names, directly or not."""
-    found, waiting = {start}, [start]
+    symbols, waiting = {start}, [start]
     while waiting:
         module, name = waiting.pop()
         for used in modules[module].uses[name]:
             new = _definition(modules, Symbol(module, used))
-            if new and new not in found:
-                found.add(new)
+            if new and new not in symbols:
+                symbols.add(new)
                 waiting.append(new)
-    return found
+    return symbols
 
 
 def _definition(modules: Mapping[str, Module], symbol: Symbol) -> Symbol | None:

@@ -32,11 +32,11 @@ def start_of(workload: Workload, hardware: HardwareTable) -> Start | None:
     if workload.recorded_step_s is None:
         return None
     own = hardware_table([recorded_on(hardware)], hardware.measured_on, workload.dtype)
-    found = simulate(workload, own, plans(workload))
-    step_s = float(found.named()["step_time_s"][0]) if found.reason[0] == 0 else np.nan
+    results = simulate(workload, own, plans(workload))
+    step_s = float(results.named()["step_time_s"][0]) if results.reason[0] == 0 else np.nan
     return Start(
         recorded_s=workload.recorded_step_s,
         simulated_s=step_s,
         compared_s=step_s - workload.unrecorded_s,
-        reason=REASONS[found.reason[0]],
+        reason=REASONS[results.reason[0]],
     )

@@ -81,13 +81,13 @@ def timeline(workload: Workload, hardware: HardwareTable, plans: Plans, row: int
 def _timeline(ran: Ran, hardware: HardwareTable) -> Timeline:
     blocks = timed(ran)
     waits, first_s = wait_spans(ran, blocks)
-    found = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, first_s)]
-    found += gradient_spans(ran, blocks)
-    found += layer_spans(ran, hardware, blocks)
-    found += parameter_spans(ran, hardware, blocks)
-    drawn = joined(found)
-    held, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
-    return Timeline(spans=drawn, sends=sends, held=held, metrics=ran.metrics, stages=int(ran.plans.pp[0]))
+    parts = [block_spans(ran, hardware, blocks), *waits, *after_spans(ran, first_s)]
+    parts += gradient_spans(ran, blocks)
+    parts += layer_spans(ran, hardware, blocks)
+    parts += parameter_spans(ran, hardware, blocks)
+    drawn = joined(parts)
+    memory, sends = _memory_held(ran, blocks), arrows_between(ran, drawn)
+    return Timeline(spans=drawn, sends=sends, held=memory, metrics=ran.metrics, stages=int(ran.plans.pp[0]))
 
 
 def _memory_held(ran: Ran, blocks: Timed) -> Held:
@@ -110,10 +110,10 @@ def _memory_held(ran: Ran, blocks: Timed) -> Held:
     at = np.arange(len(begun)) - 0.75 * blocks.second  # both blocks of a pair begin before one ends
     order = np.argsort(np.concatenate((at, np.arange(len(begun)) + 0.5)))
     stage = np.tile(blocks.stage, 2)[order]
-    held = np.cumsum(np.concatenate((begun, ended))[order])
+    bytes_ = np.cumsum(np.concatenate((begun, ended))[order])
     first = np.searchsorted(stage, np.arange(len(base)))
-    held -= np.concatenate(([0.0], held))[first][stage]
-    changes = Held(stage, np.concatenate((blocks.start_s, blocks.end_s))[order], base[stage] + factor[stage] * held)
+    bytes_ -= np.concatenate(([0.0], bytes_))[first][stage]
+    changes = Held(stage, np.concatenate((blocks.start_s, blocks.end_s))[order], base[stage] + factor[stage] * bytes_)
     return Held(
         *(np.insert(column, first, start) for column, start in zip(changes, (np.arange(len(base)), 0.0, base), strict=True))
     )

@@ -14,9 +14,9 @@ HOUR_S: Final = 3600.0
 WATT_SECONDS_PER_MWH: Final = 1e6 * HOUR_S
 
 
-def _tokens(given: object) -> float:
+def _tokens(value: object) -> float:
     try:
-        return count(given)
+        return count(value)
     except SpecError as error:
         raise ValueError(str(error)) from None
 

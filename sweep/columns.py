@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sim_core import (
+    FOLLOWING,
     HARDWARE_KEYS,
     MEMORY_ROWS,
     METRIC_ROWS,
@@ -147,6 +148,8 @@ MEASURES: Final = tuple(COLUMNS)
 LONGER: Final = tuple(row.name for row in ROWS if row.with_time == "proportional")
 SHORTER: Final = tuple(row.name for row in ROWS if row.with_time == "inverse")
 """Columns in proportion to the time of a step of a plan, or to its inverse."""
+SECTIONS: Final[Mapping[str, Of]] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
+"""Sections of a spec, and the measures that they fill."""
 PERCENT: Final = tuple(row.name for row in ROWS if row.unit == "%")
 REPORTED: Final = {row.name: row.label for row in ROWS if row.label}
 """Measures of a report, with their labels."""
@@ -159,6 +162,8 @@ SHORT_PARTS: Final = {row.heading: row.name for row in ROWS if row.of == "part"}
 """The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
 UNITS: Final = ("_s", "_bytes")
 """Endings that may be left out where a column is named."""
+NO_CHOICE: Final = ("rank", "plan", *FOLLOWING, "fidelity", "status", "reason")
+"""Columns before the measures that are no choice of a plan."""
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _KIND: Final = {
     **{"number": pa.int64(), "switch": pa.bool_(), "ratio": pa.float64(), "factor": pa.float64()},
@@ -179,8 +184,8 @@ def higher_is_better(name: str) -> bool:
 
 def result_column(name: str, columns: Sequence[str]) -> str:
     """The result column that `name` means; a table heading or a name without its unit is accepted. Raises SpecError."""
-    given = name.strip().removeprefix("hardware.").removesuffix("%")
-    short = SHORT_NAMES.get(given, SHORT_PARTS.get(given, given))
+    bare = name.strip().removeprefix("hardware.").removesuffix("%")
+    short = SHORT_NAMES.get(bare, SHORT_PARTS.get(bare, bare))
     for candidate in (short, *(short + unit for unit in UNITS)):
         if candidate in columns:
             return candidate

@@ -15,7 +15,7 @@ from sim_core import Floats, Ints, SpecError
 from sweep.columns import LONGER, SHORTER
 from sweep.selection import CHOSEN, quoted
 from sweep.uncertainty.evidence import CONFIDENCE, RANGE, Basis, t3_quantile
-from sweep.uncertainty.judging import DEVICE, FOLLOWING, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
+from sweep.uncertainty.judging import DEVICE, NO_CHOICE, OTHER_DEVICE, Judgement, OwnRuns, judge, widest
 from sweep.uncertainty.measuring import advise
 
 COLUMNS: Final = ("step_time_low_s", "step_time_high_s", "tie")
@@ -79,22 +79,22 @@ def error_bars(
     why, timed = basis.why, by in (*LONGER, *SHORTER)
     if not timed:
         by, why = "step_time_s", f"{why}; {by} is no time: no plans tie"
-    compared = [name for name in varying if name not in (*FOLLOWING, *per)]
+    compared = [name for name in varying if name not in (*NO_CHOICE, *per)]
     seconds = quoted(by) if by in LONGER else f"1 / {quoted(by)}"
     known = f"({condition}) AND {quoted(by)} > 0 AND isfinite({quoted(by)})"
     known += " AND fidelity = 'event'" if "fidelity" in rows.column_names else ""
     names = ", ".join(quoted(name) for name in dict.fromkeys([*per, *compared]))
     inner = f"SELECT plan, {names}{', ' if names else ''}{seconds} AS {_SECONDS} FROM {source} WHERE {known}"
     near = _near(connection, inner, per, compared, basis, own)
-    found = connection.sql(
+    candidates = connection.sql(
         f"SELECT candidate.* FROM ({inner}) candidate {near} OR candidate.plan IN (SELECT plan FROM {CHOSEN}) ORDER BY plan"
     ).to_arrow_table()
-    group = _groups(found, per)
-    values = found[_SECONDS].to_numpy()
-    judged = judge(found, compared, values, basis, own, group)
+    group = _groups(candidates, per)
+    values = candidates[_SECONDS].to_numpy()
+    judged = judge(candidates, compared, values, basis, own, group)
     return ErrorBars(
-        columns=_columns(rows, found["plan"].to_numpy(), judged, ties=timed),
-        groups=tuple(_group_bars(rows, found, compared, values, judged, basis, own, group, per)) if timed else (),
+        columns=_columns(rows, candidates["plan"].to_numpy(), judged, ties=timed),
+        groups=tuple(_group_bars(rows, candidates, compared, values, judged, basis, own, group, per)) if timed else (),
         why=why,
         own=0 if own is None else len(own.error),
     )
@@ -155,12 +155,12 @@ def _near(
 
 def _apart(name: str, kind: str) -> str:
     """SQL for the distance between a candidate and the best in a column, or more (`sweep.uncertainty.judging`)."""
-    one, other = f"candidate.{quoted(name)}", f"bests.{quoted(name)}"
+    own, best = f"candidate.{quoted(name)}", f"bests.{quoted(name)}"
     if kind in ("BIGINT", "DOUBLE"):
-        doublings = f"abs(log2(greatest({one}, 1e-300) / greatest({other}, 1e-300)))"
-        whole = f"least({one}, {other}) > 0"
-        return f"CASE WHEN {one} = {other} THEN 0 WHEN {whole} THEN greatest({doublings}, 1) ELSE 1 END"
-    return f"CASE WHEN {one} = {other} THEN 0 ELSE {OTHER_DEVICE if name == DEVICE else 1.0!r} END"
+        doublings = f"abs(log2(greatest({own}, 1e-300) / greatest({best}, 1e-300)))"
+        whole = f"least({own}, {best}) > 0"
+        return f"CASE WHEN {own} = {best} THEN 0 WHEN {whole} THEN greatest({doublings}, 1) ELSE 1 END"
+    return f"CASE WHEN {own} = {best} THEN 0 ELSE {OTHER_DEVICE if name == DEVICE else 1.0!r} END"
 
 
 def _groups(rows: pa.Table, per: Sequence[str]) -> Ints:
@@ -199,7 +199,7 @@ def _columns(rows: pa.Table, plans: Ints, judged: Judgement, *, ties: bool) -> p
 
 def _group_bars(
     rows: pa.Table,
-    found: pa.Table,
+    candidates: pa.Table,
     compared: Sequence[str],
     seconds: Floats,
     judged: Judgement,
@@ -209,7 +209,7 @@ def _group_bars(
     per: Sequence[str],
 ) -> Iterator[GroupBars]:
     """Of the groups in the order of the ranking, the first ADVISED."""
-    plans = found["plan"].to_numpy()
+    plans = candidates["plan"].to_numpy()
     ranked = np.flatnonzero(np.isin(plans, rows["plan"].to_numpy()))
     place = {int(plan): at for at, plan in enumerate(rows["plan"].to_pylist())}
     in_order = sorted(ranked.tolist(), key=lambda at: place[int(plans[at])])
@@ -220,9 +220,9 @@ def _group_bars(
         best = int(judged.best[member[0]])
         at = int(np.flatnonzero(member == best)[0]) if best in member else 0
         part = judged.chosen(member, at)
-        advice = advise(found.take(member), compared, seconds[member], part, basis, own)
+        advice = advise(candidates.take(member), compared, seconds[member], part, basis, own)
         yield GroupBars(
-            group=tuple(found[name][best].as_py() for name in per),
+            group=tuple(candidates[name][best].as_py() for name in per),
             best=int(plans[best]),
             low=float(judged.low[best]),
             high=float(judged.high[best]),

@@ -23,7 +23,7 @@ from sim_core import (
     slice_plans,
 )
 from sweep.budget import costs
-from sweep.columns import DEVICE_MEMORY, describe_rows, measures_of, result_schema, words
+from sweep.columns import DEVICE_MEMORY, MEASURES, SECTIONS, describe_rows, measures_of, result_schema, words
 from sweep.conditions import satisfied
 from sweep.failures import with_failures
 from sweep.preparation import Sweep
@@ -32,8 +32,8 @@ from sweep.stragglers import with_stragglers
 
 WARM_UP_PLANS: Final = 64
 PROBE_PLANS: Final = 20_000
-FILLED_BY_SECTIONS: Final = measures_of("cost", "goodput", "tail")
-"""Measures that are null but for a section of the spec."""
+FILLED_BY_SECTIONS: Final = tuple(measures_of(kind) for kind in SECTIONS.values())
+"""Measures that a section of the spec fills, all of them or none, which are null without it."""
 
 
 def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
@@ -46,10 +46,10 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     memory = np.full((len(MEMORY), len(positions)), np.nan)
     measured, recomputed = np.full(len(positions), np.nan), np.full(len(positions), np.nan)
     if lost is None:
-        found = simulate(sweep.workload, sweep.hardware, legal)
-        reason[~excluded], measured[~excluded] = found.reason, found.measured_share
-        recomputed[~excluded] = found.recomputed_flops
-        metrics[:, ~excluded], memory[:, ~excluded] = found.metrics, found.memory
+        results = simulate(sweep.workload, sweep.hardware, legal)
+        reason[~excluded], measured[~excluded] = results.reason, results.measured_share
+        recomputed[~excluded] = results.recomputed_flops
+        metrics[:, ~excluded], memory[:, ~excluded] = results.metrics, results.memory
     else:
         checked, memory[:, ~excluded] = legality(sweep.workload, sweep.hardware, legal)
         reason[~excluded] = np.where(checked == 0, lost, checked)
@@ -64,13 +64,13 @@ def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.Record
     it can be. Other results are null. `coarse`: see `sim_core.coarse_bounds`."""
     described, plans = describe_rows(sweep.space, positions)
     kept = satisfied(sweep.where, described)
-    found = (coarse_bounds if coarse else bounds)(
+    lower = (coarse_bounds if coarse else bounds)(
         sweep.workload, sweep.hardware, plans if kept.all() else slice_plans(plans, kept)
     )
     reason = np.full(len(positions), REASON["excluded_by_where"], np.int64)
     values = {name: np.full(len(positions), np.nan) for name in (*METRICS, *MEMORY, "measured_share")}
-    reason[kept], values["step_time_s"][kept] = found.reason, found.step_time_s
-    for name, of_kept in zip(MEMORY, found.memory, strict=True):
+    reason[kept], values["step_time_s"][kept] = lower.reason, lower.step_time_s
+    for name, of_kept in zip(MEMORY, lower.memory, strict=True):
         values[name][kept] = of_kept
     return _batch(sweep, described, plans, reason, values, np.full(len(positions), np.nan))
 
@@ -109,14 +109,18 @@ def _batch(
     values["tflops_per_gpu"] = flops / 1e12
     values["mfu"] = flops / np.array(sweep.peak_flops)[plans.hardware]
     values["hfu"] = values["mfu"] * (1 + recomputed / (sweep.flops_per_token or np.nan))
-    values = dict.fromkeys(FILLED_BY_SECTIONS, np.full(len(samples), np.nan)) | values
-    trained = values["tokens_per_s"]
+    unknown, trained = np.full(len(samples), np.nan), values["tokens_per_s"]
     if sweep.failures:
         values |= with_failures(sweep.failures, sweep.checkpoint_bytes, plans.all_gpus, trained)
-        trained = values["effective_tokens_per_s"]
+        trained = values.get("effective_tokens_per_s", unknown)
     if sweep.budget:
         watts = np.array([sweep.budget.watts(variant) for variant in sweep.hardware.variants])[plans.hardware]
         values |= costs(sweep.budget, watts, plans.all_gpus, trained)
+    for names in FILLED_BY_SECTIONS:
+        if not values.keys() & set(names):
+            values |= dict.fromkeys(names, unknown)
+    if without := [name for name in MEASURES if name not in values]:
+        raise ValueError(f"column {without[0]}: sweep/columns.py has a row for it, but nothing gives its value")
     arrays = dict(described)
     arrays["status"] = words(status, STATUSES)
     arrays["reason"] = words(reason, REASONS)

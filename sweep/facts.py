@@ -41,13 +41,15 @@ def told(indexes: Sequence[Index] | None, by: str, plan_columns: Sequence[str]) 
             elif not index.bounds(by).known:
                 reasons["no_" + by] += rows
     bounds = {name: [index.bounds(name) for index in used] for name in plan_columns}
-    ends = {name: (min(each.low for each in found), max(each.high for each in found)) for name, found in bounds.items()}
-    memory = [index.memory for index in indexes if index.memory]
+    ends = {
+        name: (min(each.low for each in of_files), max(each.high for each in of_files)) for name, of_files in bounds.items()
+    }
+    memory = list(zip(*(index.memory for index in indexes if index.memory), strict=True))  # least, most, low, high
     return Told(
         total=sum(rows for index in indexes for _, _, rows in index.statuses),
         ranked=sum(index.ok for index in used),
         reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        memory=_widened(memory) if memory else None,
+        memory=(min(memory[0]), max(memory[1]), min(memory[2]), max(memory[3])) if memory else None,
         varying=[name for name, (low, high) in ends.items() if low != high],
         held={name: low for name, (low, high) in ends.items() if low == high},
     )
@@ -63,9 +65,9 @@ def asked(
 ) -> Told:
     """The same by asking the rows: those that meet `where` and the `condition` are ranked."""
     total, ranked, reasons = counted(connection, by, where, NAMED)
-    varying, held = spread(connection, plan_columns, NAMED, condition)
+    varying, fixed = spread(connection, plan_columns, NAMED, condition)
     memory = _too_large(connection, schema) if "memory_exceeds_device" in reasons else None
-    return Told(total=total, ranked=ranked, reasons=reasons, memory=memory, varying=varying, held=held)
+    return Told(total=total, ranked=ranked, reasons=reasons, memory=memory, varying=varying, held=fixed)
 
 
 def _too_large(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> tuple[float, float, float, float] | None:
@@ -74,10 +76,5 @@ def _too_large(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str])
     if have not in schema:
         return None
     query = f"SELECT min({need}), max({need}), min({have}), max({have}) FROM results WHERE reason = 'memory_exceeds_device'"
-    found = connection.execute(query).fetchall()[0]
-    return None if found[0] is None else (found[0], found[1], found[2], found[3])
-
-
-def _widened(found: Sequence[tuple[float, float, float, float]]) -> tuple[float, float, float, float]:
-    least, most, low, high = zip(*found, strict=True)
-    return min(least), max(most), min(low), max(high)
+    memory = connection.execute(query).fetchall()[0]
+    return None if memory[0] is None else (memory[0], memory[1], memory[2], memory[3])

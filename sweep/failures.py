@@ -27,11 +27,11 @@ HOUR_S: Final = 3600.0
 def _in_unit(unit: str) -> Any:
     """A number that is read and stored with its unit; what a result holds may be one in SI, as earlier versions stored it."""
 
-    def convert(given: object, info: ValidationInfo) -> object:
-        if given is None or (info.context is STORED and isinstance(given, float)):
-            return given
+    def convert(value: object, info: ValidationInfo) -> object:
+        if value is None or (info.context is STORED and isinstance(value, float)):
+            return value
         try:
-            return quantity(given, unit)
+            return quantity(value, unit)
         except SpecError as error:
             raise ValueError(str(error)) from None
 
@@ -97,8 +97,7 @@ def goodput(interval_s: Floats, write_s: Floats, restart_s: Floats, between_s: F
     """Part of the time that is work which counts (Daly 2006)."""
     with np.errstate(over="ignore"):
         wall_s = between_s * np.exp(restart_s / between_s) * np.expm1((interval_s + write_s) / between_s)
-    found: Floats = interval_s / wall_s
-    return found
+    return interval_s / wall_s
 
 
 def with_failures(

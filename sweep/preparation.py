@@ -197,10 +197,7 @@ def _of_moves(workload: Workload, space: Space) -> Iterator[str]:
     """What is assumed of plans that differ from the recorded one, by the fields that the spec sets."""
     own = {**workload.base._asdict(), "sequence": workload.sequence, "experts": workload.experts}
     for name, text in () if workload.modelled else workload.moving_notes:
-        values = {space.held[name]} if name in space.held else set()
-        for axis in space.axes:
-            values |= set(axis.codes.get(name, np.zeros(0, np.int64)).tolist())
-        if values - {own[name], 0}:
+        if set(space.codes(name).tolist()) - {own[name], 0}:
             yield text
 
 

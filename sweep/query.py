@@ -16,6 +16,8 @@ from sweep.reading import File, Reading, reading
 from sweep.slice_file import Index
 from sweep.store import Store
 
+_FEW: Final = 8
+"""Files that are rather read whole than asked which of them has a plan."""
 NAMED: Final = "named AS hardware"
 """The rows with all names of their columns; so called, `hardware.nic_bandwidth` is the column, too."""
 
@@ -38,11 +40,11 @@ class Rows:
         if indexes is None:
             self.ask(["status"])
             return dict(self.connection.execute("SELECT status, count(*) FROM results GROUP BY status").fetchall())
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for index in indexes:
             for status, _, rows in index.statuses:
-                found[status] += rows
-        return dict(found)
+                counts[status] += rows
+        return dict(counts)
 
     def ask(self, columns: Collection[str], files: Sequence[File] | None = None) -> None:
         """Have these columns of these files (default: of all), checked. Raises SpecError if one is damaged."""
@@ -58,6 +60,15 @@ class Rows:
         if self.reading is not None:
             self.reading.check_whole(files)
             self._show(list(self.columns), files)
+
+    def holding(self, plans: Sequence[int], files: Sequence[File]) -> list[File]:
+        """Those of some files that have one of these plans."""
+        if self.reading is None or not plans or len(files) <= _FEW:
+            return list(files)
+        self.reading.check(files, ["plan"])
+        rows = self.connection.read_parquet([str(file.path) for file in files], filename=True)
+        named = rows.filter(f"plan IN ({', '.join(map(str, plans))})").project("filename").distinct().fetchall()
+        return [file for file in files if (str(file.path),) in set(named)]
 
     def _show(self, names: Sequence[str], files: Sequence[File]) -> None:
         paths = [str(file.path) for file in files or self.reading.files[:1]] if self.reading else []

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError
-from sweep.columns import MEASURES, Of, higher_is_better, measures_of, result_column
+from sweep.columns import MEASURES, SECTIONS, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
 from sweep.facts import NEEDED_MEMORY, asked, told
@@ -43,8 +43,6 @@ HFU: Final = "hfu"
 TFLOPS: Final = "tflops_per_gpu"
 MEASURED: Final = "measured_share"
 ALL: Final = "all"
-SECTIONS: Final[Mapping[str, Of]] = {"budget": "cost", "failures": "goodput", "stragglers": "tail"}
-"""Sections of a spec, and the measures that they fill."""
 IDENTITY: Final = ("plan", "fidelity", "status", "reason")
 
 

@@ -58,7 +58,7 @@ class Gathered(Reach):
     def take(self) -> None:
         """See `Reach`."""
         plans = [int(row[0]) for row in self.rows.connection.execute(f"SELECT plan FROM {CHOSEN}").fetchall()]
-        self.rows.ask_whole([file for file in self._files if _has_one(file, plans)])
+        self.rows.ask_whole(self.rows.holding(plans, [file for file in self._files if _has_one(file, plans)]))
 
     def compare(self, basis: Basis) -> None:
         """See `Reach`."""

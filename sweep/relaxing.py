@@ -1,14 +1,17 @@
 """What each constraint costs: the best plans if one condition, or the memory of the devices, were no limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from sim_core import Bools, HardwareTable, Ints, SpecError, hardware_table
-from sweep.columns import MEASURES, describe_rows, names_of_hardware, other_names
+from sweep.columns import MEASURES, NO_CHOICE, describe_rows, names_of_hardware, other_names
 from sweep.conditions import check_condition, conjuncts, locked_down, satisfied
 from sweep.evaluation import evaluate
 from sweep.preparation import Sweep
@@ -24,7 +27,6 @@ MEMORY: Final = "device memory"
 WHERE, ASKED, DEVICE = "where", "--where", "memory"
 """Origins of a constraint: the spec, the command, the hardware."""
 COLUMNS: Final = ("constraint", "origin", "excluded", "plan_now", "now", "without", "better")
-_NO_CHOICE: Final = ("rank", "plan", "dp", "ga", "fidelity", "status", "reason")
 _CHUNK: Final = 65_536
 _NO_LIMIT: Final = "1e24 B"
 
@@ -47,9 +49,9 @@ class Relaxed:
         """Plan columns in which the best without it differs from the best now."""
         if self.without is None:
             return {}
-        names = list(self.without)
-        planned = [name for name in names[: names.index("step_time_s")] if name not in _NO_CHOICE]
-        return {name: self.without[name] for name in planned if self.now is None or self.now.get(name) != self.without[name]}
+        planned = takewhile(lambda name: name != "step_time_s", self.without)
+        chosen = {name: self.without[name] for name in planned if name not in NO_CHOICE}
+        return {name: value for name, value in chosen.items() if self.now is None or self.now.get(name) != value}
 
 
 def relax(
@@ -68,12 +70,12 @@ def relax(
     """
     if "search" in opened.provenance:
         raise SpecError(f"{opened.folder}: --relax needs every plan, and a search keeps the best alone; use `sweep run`")
-    asked: dict[str, Any] = {"by": by, "per": per, "top": 1, "descending": descending, "every": True}
-    ranking = rank(opened.folder, where=where, **asked)
+    ranked = partial(rank, opened.folder, by=by, per=per, top=1, descending=descending, every=True)
+    ranking = ranked(where=where)
     now = _by_group(ranking.rows.to_pylist(), ranking.per)
     constraints: list[Relaxed] = []
     for constraint, others in _one_out(conjuncts(where) if where else []):
-        without = rank(opened.folder, where=" AND ".join(f"({each})" for each in others) or None, **asked)
+        without = ranked(where=" AND ".join(f"({each})" for each in others) or None)
         rows = _by_group(without.rows.to_pylist(), ranking.per)
         constraints += _compared(constraint, ASKED, without.ranked - ranking.ranked, now, rows, ranking)
     sweep = opened.prepared.sweep
@@ -121,24 +123,23 @@ def _compared(
 ) -> Iterator[Relaxed]:
     """The constraint in each group that has a plan with it, or without."""
     for group in dict.fromkeys([*now, *rows]):
-        held, other = now.get(group), rows.get(group)
-        if held is not None and (other is None or not _is_better(other[ranking.by], held[ranking.by], ranking.descending)):
-            other = held  # nothing is better without it
-        gains = held is not None and other is not None and other is not held and held[ranking.by]
+        best, without, better = now.get(group), rows.get(group), 0.0
+        if best is not None:
+            value = best[ranking.by]
+            if without is None or without[ranking.by] == value or (without[ranking.by] > value) != ranking.descending:
+                without = best  # nothing is better without it
+            elif value:
+                better = abs(without[ranking.by] / value - 1)
         yield Relaxed(
             constraint=constraint,
             origin=origin,
             excluded=excluded,
             group=dict(zip(ranking.per, group, strict=True)),
-            now=held,
-            without=other,
+            now=best,
+            without=without,
             by=ranking.by,
-            better=abs(other[ranking.by] / held[ranking.by] - 1) if gains and held and other else 0.0,
+            better=better,
         )
-
-
-def _is_better(one: float, other: float, descending: bool) -> bool:
-    return one > other if descending else one < other
 
 
 def _by_group(rows: Sequence[dict[str, Any]], per: Sequence[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -171,8 +172,7 @@ def _of_plan(where: str, opened: Reopened) -> bool:
 
 def _meets(sweep: Sweep, plans: Ints, conditions: Sequence[str]) -> Bools:
     """Which plans meet all of these conditions of the spec, [n]."""
-    parts = [plans[begin : begin + _CHUNK] for begin in range(0, len(plans), _CHUNK)]
-    met = [satisfied(conditions, describe_rows(sweep.space, part)[0]) for part in parts]
+    met = [satisfied(conditions, describe_rows(sweep.space, part)[0]) for part in _chunks(plans)]
     return np.concatenate(met) if met else np.zeros(0, np.bool_)
 
 
@@ -197,17 +197,16 @@ def _best(sweep: Sweep, plans: Ints, ranking: Ranking, where: str | None) -> dic
 
 def _simulated(sweep: Sweep, plans: Ints, ranking: Ranking, where: str | None) -> Iterator[pa.RecordBatch]:
     """Rows that hold the best of these plans: all of them if `where` may drop some, or the objective has no bound."""
-    frontier = None if where else _frontier(ranking)
-    for begin in range(0, len(plans), _CHUNK):
-        part = plans[begin : begin + _CHUNK]
+    frontier = None
+    if not where:
+        with suppress(SpecError):
+            frontier = Frontier(objective=Objective(column=ranking.by, descending=ranking.descending, per=ranking.per, best=1))
+    for part in _chunks(plans):
         yield evaluate(sweep, part) if frontier is None else search_among(sweep, part, frontier).rows
 
 
-def _frontier(ranking: Ranking) -> Frontier | None:
-    try:
-        return Frontier(objective=Objective(column=ranking.by, descending=ranking.descending, per=ranking.per, best=1))
-    except SpecError:
-        return None
+def _chunks(plans: Ints) -> list[Ints]:
+    return [plans[begin : begin + _CHUNK] for begin in range(0, len(plans), _CHUNK)]
 
 
 def _without_limit(hardware: HardwareTable, sweep: Sweep) -> HardwareTable:

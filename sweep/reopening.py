@@ -59,19 +59,19 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=tuple(notes))
 
 
-def plan_number(opened: Reopened, given: str) -> int:
+def plan_number(opened: Reopened, text: str) -> int:
     """The number of a plan: as `rank` prints it, or of `best`, the first of the ranking. Raises SpecError."""
     size = opened.prepared.sweep.space.size
-    if given == BEST:
+    if text == BEST:
         rows = rank(opened.folder, top=1, per=[]).rows
         if not rows.num_rows:
             raise SpecError(f"{opened.folder}: no plan of it can run; give the number of one")
         return int(rows["plan"][0].as_py())
-    if not given.isascii() or not given.isdecimal() or int(given) >= size:
+    if not text.isascii() or not text.isdecimal() or int(text) >= size:
         raise SpecError(
-            f"plan: found {given!r}, expected a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best"
+            f"plan: found {text!r}, expected a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best"
         )
-    return int(given)
+    return int(text)
 
 
 def _base(provenance: dict[str, Any], folder: Folder, spec_file: Path | None) -> Path:

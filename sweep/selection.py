@@ -107,14 +107,14 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
         same = " AND ".join(f"{BOUNDS}.{name} IS NOT DISTINCT FROM candidate.{name}" for name in groups) or "true"
         near = f"candidate.{quoted(by)} {beyond} bound"
         candidates = f"(SELECT * FROM {asked.source} WHERE {asked.condition}) candidate"
-        found = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
+        chosen = f"SELECT candidate.* FROM {candidates} JOIN {BOUNDS} ON {same} WHERE {near}"
     else:
         asked.reach.bound(None)
-        found = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
+        chosen = f"SELECT * FROM {asked.source} WHERE {asked.condition}"
     order = ", ".join(f"{quoted(name)} {'DESC' if more else 'ASC'}" for name, more in asked.order) + ", plan"
     over = f"PARTITION BY {', '.join(groups)} " if groups else ""
     limit = "" if asked.top is None else f"QUALIFY rank <= {asked.top}"
-    one_each = f"SELECT *, 1 AS {ALIKE}, '' AS {DIFFERING} FROM ({found})" if asked.every else _as_one(asked, schema, found)
+    one_each = f"SELECT *, 1 AS {ALIKE}, '' AS {DIFFERING} FROM ({chosen})" if asked.every else _as_one(asked, schema, chosen)
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE {CHOSEN} AS SELECT row_number() OVER ({over}ORDER BY {order}) AS rank, plan, "
         f"{''.join(f'{name}, ' for name in groups)}{ALIKE}, {DIFFERING} FROM ({one_each}) {limit}"
@@ -126,7 +126,7 @@ def _choose(connection: duckdb.DuckDBPyConnection, asked: Question, schema: Sequ
     return bool(connection.execute(f"SELECT count(*) FROM {BOUNDS} WHERE more AND {lacking}").fetchall()[0][0])
 
 
-def _as_one(asked: Question, schema: Sequence[str], found: str) -> str:
+def _as_one(asked: Question, schema: Sequence[str], chosen: str) -> str:
     """SQL for rows with the same numbers as one: the lowest plan, how many they are, and in which columns they differ."""
     by = list(dict.fromkeys(name for name, _ in asked.order))
     numbers = [f"CAST({quoted(name)} AS FLOAT)" for name in NUMBERS if name in schema]
@@ -139,24 +139,24 @@ def _as_one(asked: Question, schema: Sequence[str], found: str) -> str:
     )
     return (
         f"SELECT min(plan) AS plan, {firsts}, count(*) AS {ALIKE}, concat_ws(' ', {differing or 'NULL'}) AS {DIFFERING} "
-        f"FROM ({found}) GROUP BY {', '.join(keys)}"
+        f"FROM ({chosen}) GROUP BY {', '.join(keys)}"
     )
 
 
 def counted(connection: duckdb.DuckDBPyConnection, by: str, where: str, source: str) -> tuple[int, int, dict[str, int]]:
     """Numbers of all rows and of those to rank, and of rows that cannot be ranked, by reason, the most frequent first."""
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT status, reason, count(*), count({quoted(by)}), "
         f"count({quoted(by)}) FILTER (coalesce(({where}\n), false)) FROM {source} GROUP BY status, reason"
     ).fetchall()
     reasons: dict[str, int] = {}
-    for status, reason, n, known, _ in found:
+    for status, reason, n, known, _ in rows:
         without = n - known if status == "ok" else n
         if without:
             reasons["no_" + by if status == "ok" else str(reason)] = int(without)
     most_first = dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
-    kept = sum(int(row[4]) for row in found if row[0] == "ok")
-    return sum(int(row[2]) for row in found), kept, most_first
+    kept = sum(int(row[4]) for row in rows if row[0] == "ok")
+    return sum(int(row[2]) for row in rows), kept, most_first
 
 
 def spread(

@@ -1,4 +1,4 @@
-"""A slice of results as a Parquet file that carries the hash of its own bytes, and the manifest that carries one, too.
+"""A slice of results as a Parquet file sealed with the hash of its own bytes, and the manifest that is sealed, too.
 
 Parquet's page checksums cover pages only: a flipped bit in a header or the footer can still be read as another number. So
 the footer holds the SHA-256 of the whole file, computed with zeros in its own place. It also holds an index: a hash of each

@@ -73,6 +73,11 @@ class Space:
         """Plan numbers at `positions`."""
         return positions if self.sample is None else permuted(positions, self.size, self.sample[1])
 
+    def codes(self, name: str) -> Ints:
+        """The codes that a field has in the space."""
+        held = [[self.held[name]]] if name in self.held else []
+        return np.unique(np.concatenate([*held, *(axis.codes[name] for axis in self.axes if name in axis.codes)]))
+
     def decode(self, numbers: Ints) -> dict[str, Ints]:
         """The codes of every field, one int64 column per field."""
         columns = {name: np.full(len(numbers), code, np.int64) for name, code in self.held.items()}
@@ -124,14 +129,14 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
             codes[name] = _codes(name, [row[column] for row in rows], labels)
         stride //= len(rows)
         axes.append(Axis(codes=codes, size=len(rows), stride=stride))
-    held, defaults = _held(spec, workload, labels)
+    fixed, defaults = _held(spec, workload, labels)
     sample = None
     if spec.sample:
         sample = (min(spec.sample.n, size), spec.sample.seed)
     variants = _variants(spec, labels, base)
     space = Space(
         axes=tuple(axes),
-        held=held,
+        held=fixed,
         labels=labels,
         size=size,
         sample=sample,
@@ -152,8 +157,7 @@ def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -
     if is_labelled(name):
         labels[name] = tuple(dict.fromkeys(values))
         return np.array([labels[name].index(value) for value in values], np.int64)
-    codes: Ints = FIELDS[name].codes_of(values)
-    return codes
+    return FIELDS[name].codes_of(values)
 
 
 def _held(spec: SweepSpec, workload: Workload, labels: dict[str, tuple[Any, ...]]) -> tuple[dict[str, int], list[str]]:
@@ -190,8 +194,8 @@ def _also_in_background(spec: SweepSpec) -> str:
     named = [str(word) for word in (*(rows[0] if rows else ()), spec.fixed.get("schedule", "1f1b"))]
     codes = np.array([SCHEDULES.index(word) for word in named])
     apart = sends_in_background(codes, np.ones_like(codes)) == 1
-    found = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
-    return f" and with {', '.join(found)}" if found else ""
+    words = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
+    return f" and with {', '.join(words)}" if words else ""
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:

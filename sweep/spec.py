@@ -37,9 +37,9 @@ MAX_AXIS_VALUES: Final = 1_000_000
 Value = int | float | str | bool
 
 
-def _hardware(given: object) -> object:
+def _hardware(value: object) -> object:
     """A preset's name or path as a mapping; empty if an axis names the hardware."""
-    return {} if given is None else {"preset": given} if isinstance(given, str) else given
+    return {} if value is None else {"preset": value} if isinstance(value, str) else value
 
 
 class Sample(Section):
@@ -62,11 +62,11 @@ class Objective(Section):
     direction: Literal["minimize", "maximize"]
 
 
-def _objective(given: object) -> object:
-    if isinstance(given, Mapping) and len(given) == 1:
-        ((direction, column),) = given.items()
+def _objective(value: object) -> object:
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((direction, column),) = value.items()
         return {"column": column, "direction": direction}
-    return given
+    return value
 
 
 class SweepSpec(Section):
@@ -113,11 +113,11 @@ class SweepSpec(Section):
         if "fidelity" in expanded:  # may also be given at the top level
             fidelity = expanded.pop("fidelity")
             section = "axes" if isinstance(fidelity, list) else "fixed"
-            held = expanded.get(section) or {}
-            if isinstance(held, Mapping):
-                if "fidelity" in held:
+            values = expanded.get(section) or {}
+            if isinstance(values, Mapping):
+                if "fidelity" in values:
                     raise ValueError(f"fidelity: is given at the top level and under {section}; remove one")
-                expanded[section] = {**held, "fidelity": fidelity}
+                expanded[section] = {**values, "fidelity": fidelity}
         if isinstance(expanded.get("axes"), Mapping):
             expanded["axes"] = _axes(expanded["axes"])
         if isinstance(expanded.get("fixed"), Mapping):
@@ -151,9 +151,9 @@ def _field_name(key: object, section: str) -> str:
     return name
 
 
-def _fixed(given: Mapping[object, object]) -> dict[str, Value]:
+def _fixed(section: Mapping[object, object]) -> dict[str, Value]:
     fixed: dict[str, Value] = {}
-    for key, value in given.items():
+    for key, value in section.items():
         name = _field_name(key, "fixed")
         if name in fixed:
             raise ValueError(f"fixed.{key}: {name} is given twice")
@@ -161,9 +161,9 @@ def _fixed(given: Mapping[object, object]) -> dict[str, Value]:
     return fixed
 
 
-def _axes(given: Mapping[object, object]) -> dict[str, list[Any]]:
+def _axes(section: Mapping[object, object]) -> dict[str, list[Any]]:
     axes: dict[str, list[Any]] = {}
-    for key, values in given.items():
+    for key, values in section.items():
         names = [_field_name(part.strip(), "axes") for part in str(key).split(",")]
         listed = _ladder(key, values)
         if names == ["layer_split"] and all(isinstance(value, int) for value in listed):
@@ -281,9 +281,9 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     return spec
 
 
-def stored_spec(held: object) -> SweepSpec:
+def stored_spec(stored: object) -> SweepSpec:
     """The spec that a result holds, as this version stores it or an earlier one did. Raises ValidationError."""
-    return SweepSpec.model_validate(held, context=STORED)
+    return SweepSpec.model_validate(stored, context=STORED)
 
 
 def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:

@@ -55,17 +55,17 @@ class Stragglers(Section):
         return f"stragglers: {', '.join(parts)}, independently of each other"
 
 
-def slowest(given: Stragglers, gpus: npt.NDArray[Any], part: float) -> Floats:
+def slowest(stragglers: Stragglers, gpus: npt.NDArray[Any], part: float) -> Floats:
     """How many times as long the compute of the slowest of `gpus` takes, at most, in `part` of all cases, [n]."""
     ranks, of_plan = np.unique(gpus.astype(np.float64), return_inverse=True)
 
-    if given.sigma == 0:
-        return np.where(-np.expm1(math.log(part) / gpus) >= given.slow_share, 1.0, given.slowness)
+    if stragglers.sigma == 0:
+        return np.where(-np.expm1(math.log(part) / gpus) >= stragglers.slow_share, 1.0, stragglers.slowness)
 
     def enough(times: Floats) -> Bools:
-        return _none_beyond(given, ranks, times) >= math.log(part)
+        return _none_beyond(stragglers, ranks, times) >= math.log(part)
 
-    most = np.full(len(ranks), given.slowness * (1 + WIDE * given.sigma))
+    most = np.full(len(ranks), stragglers.slowness * (1 + WIDE * stragglers.sigma))
     return np.asarray(_least(enough, np.zeros(len(ranks)), most)[of_plan], np.float64)
 
 
@@ -73,19 +73,19 @@ def _least(enough: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floa
     """The least numbers from `low` to `high` that are enough, if the highest are, [n]."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        found = enough(middle)
-        low, high = np.where(found, low, middle), np.where(found, middle, high)
+        is_enough = enough(middle)
+        low, high = np.where(is_enough, low, middle), np.where(is_enough, middle, high)
     return high
 
 
-def _none_beyond(given: Stragglers, gpus: Floats, times: Floats) -> Floats:
+def _none_beyond(stragglers: Stragglers, gpus: Floats, times: Floats) -> Floats:
     """The logarithm of the probability that no compute of `gpus` takes more than `times` as long, [n]."""
-    plain, slow = times - 1, times / given.slowness - 1
-    if given.sigma > 0:
-        plain, slow = (_erfc(more / (given.sigma * math.sqrt(2))) / 2 for more in (plain, slow))
+    plain, slow = times - 1, times / stragglers.slowness - 1
+    if stragglers.sigma > 0:
+        plain, slow = (_erfc(more / (stragglers.sigma * math.sqrt(2))) / 2 for more in (plain, slow))
     else:
         plain, slow = ((more < -ROUNDING).astype(np.float64) for more in (plain, slow))
-    beyond = (1 - given.slow_share) * plain + given.slow_share * slow
+    beyond = (1 - stragglers.slow_share) * plain + stragglers.slow_share * slow
     with np.errstate(divide="ignore"):
         of_one = np.log1p(-np.minimum(beyond, 1.0))
     return np.multiply(
@@ -103,25 +103,25 @@ class _Stage(NamedTuple):
     def slower_at(self, seconds: Floats) -> Floats:
         """How much slower it may be for steps of at most `seconds`, [n]; linear between the points, and after them."""
         (x0, x1, x2), (t0, t1, t2) = self.slower, self.seconds
-        found = np.where(seconds >= t0, x0, 0.0)
+        slower = np.where(seconds >= t0, x0, 0.0)
         for a, b, ta, tb in ((x0, x1, t0, t1), (x1, x2, t1, t2)):
             inside = a + (b - a) * np.clip((seconds - ta) / np.maximum(tb - ta, 1e-300), 0.0, 1.0)
-            found = np.where(seconds >= ta, np.where(tb > ta, inside, b), found)
+            slower = np.where(seconds >= ta, np.where(tb > ta, inside, b), slower)
         slope = np.maximum(t2 - t0, 1e-300) / np.maximum(x2 - x0, 1e-300)
-        return np.asarray(np.where(seconds > t2, x2 + (seconds - t2) / slope, found), np.float64)
+        return np.asarray(np.where(seconds > t2, x2 + (seconds - t2) / slope, slower), np.float64)
 
 
 def with_stragglers(
-    given: Stragglers, workload: Workload, hardware: HardwareTable, plans: Plans, step_s: Floats
+    stragglers: Stragglers, workload: Workload, hardware: HardwareTable, plans: Plans, step_s: Floats
 ) -> dict[str, Floats]:
     """TAIL of some plans, [n]; `step_s`: of a step without stragglers, NaN where there is none."""
-    found = {name: np.full(len(step_s), np.nan) for name in TAIL}
+    tail = {name: np.full(len(step_s), np.nan) for name in TAIL}
     rows = ~np.isnan(step_s)
     if not rows.any():
-        return found
+        return tail
     some, plain_s = slice_plans(plans, rows), step_s[rows]
     gpus, pp = some.all_gpus.astype(np.float64), some.pp
-    usual = np.maximum(slowest(given, np.maximum(some.tp * some.cp, some.ep), 0.5), LEAST)
+    usual = np.maximum(slowest(stragglers, np.maximum(some.tp * some.cp, some.ep), 0.5), LEAST)
 
     def slowed_s(stage: Ints, factor: Floats) -> Floats:
         if (usual == 1).all() and (factor == 1).all():
@@ -130,7 +130,9 @@ def with_stragglers(
         seconds: Floats = simulate(workload, hardware, slowed).metrics[METRICS.index("step_time_s")]
         return seconds
 
-    slower = np.stack([np.ones(len(gpus)), *(np.maximum(slowest(given, gpus, part) / usual, 1.0) for part in TAIL.values())])
+    slower = np.stack(
+        [np.ones(len(gpus)), *(np.maximum(slowest(stragglers, gpus, part) / usual, 1.0) for part in TAIL.values())]
+    )
     usual_s = slowed_s(np.zeros_like(pp), slower[0])
     stages = []
     # the last stage, which often takes longest, and one of the others for all of them
@@ -143,9 +145,9 @@ def with_stragglers(
     for name, part in TAIL.items():
 
         def enough(seconds: Floats, part: float = part) -> Bools:
-            within = sum(_none_beyond(given, stage.gpus, usual * stage.slower_at(seconds)) for stage in stages)
+            within = sum(_none_beyond(stragglers, stage.gpus, usual * stage.slower_at(seconds)) for stage in stages)
             return np.asarray(within >= math.log(part))
 
-        most_s = usual_s * given.slowness * (1 + WIDE * given.sigma)
-        found[name][rows] = np.maximum(_least(enough, usual_s * (1 - ROUNDING), most_s), usual_s)
-    return found
+        most_s = usual_s * stragglers.slowness * (1 + WIDE * stragglers.sigma)
+        tail[name][rows] = np.maximum(_least(enough, usual_s * (1 - ROUNDING), most_s), usual_s)
+    return tail

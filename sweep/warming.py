@@ -16,6 +16,7 @@ from sim_core import (
     HardwareTable,
     Plans,
     Workload,
+    compile_orders,
     compile_steps,
     compile_tables,
     compiling_alone,
@@ -41,6 +42,7 @@ def warm_up(sweep: Sweep, what: str = STEP) -> float:
             given = sweep.workload, sweep.hardware, some
             with _steps_compiled_meanwhile(given):
                 compile_tables(*given)
+        compile_orders(sweep.space.codes("schedule"))  # the few plans below may not have all of them
         for plans in (WARM_UP_PLANS, PROBE_PLANS):
             if what == BOUNDS:
                 bounded(sweep, spread(sweep.space.count, plans))

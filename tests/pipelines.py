@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim_core.engine.codes import chunks_of, events_of, most_scratch, row_of
 from sim_core.engine.lanes import RECORDED, Lanes, allocate_lanes, put, record, run_lanes, take, take_beside
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, STREAMS, Program, Shape, Times, allocate_program, allocate_times
 from sim_core.engine.sequence import Sequence, allocate_sequence, fill_sequence
 from sim_core.jit import outer_kernel
@@ -39,7 +39,7 @@ def pipeline(shape: Shape, group: int = 0, room: int = 2**20) -> Pipeline:
     schedule, pp, vpp, ga, _ = shape
     order = np.empty(pp * row_of(schedule, vpp, ga), np.int64)
     scratch = np.empty(most_scratch(*(np.array([value]) for value in (schedule, pp, ga))), np.int64)
-    fill_order(schedule, pp, vpp, ga, group, order, scratch)
+    fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, group, order, scratch)
     events, cells = events_of(schedule, pp, vpp, ga), cells_of(shape)
     sequence, lanes = allocate_sequence(events, room, pp, cells), allocate_lanes(events, pp, cells + 3)
     return Pipeline(shape, order, allocate_program(pp, cells), sequence, lanes, allocate_times(pp, cells))

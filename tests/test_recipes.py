@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from sim_core.metrics import MEMORY_ROWS, METRICS, check_order
 from sweep.columns import COLUMNS, Column
 from tests.conftest import GPT7B, ROOT
 
@@ -34,6 +35,8 @@ class Copy:
         self.folder = folder
         for name in ("sim_core", "sweep", "benchmarks", "docs"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "tests").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
 
     def insert(self, file: str, before: str, text: str) -> None:
         """Put text before a line that stands once in a file, indented like it."""
@@ -48,8 +51,8 @@ class Copy:
         path = self.folder / file
         path.write_text(path.read_text(encoding="utf-8").replace(new + old, new), encoding="utf-8")
 
-    def run(self, *arguments: object) -> str:
-        """What Python says with these arguments; a failure shows its errors."""
+    def run(self, *arguments: object, fails: bool = False) -> str:
+        """What Python says with these arguments; a failure shows its errors. `fails`: it has to, and what it says then."""
         environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(self.folder)}
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
@@ -59,8 +62,8 @@ class Copy:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        assert (done.returncode != 0) == fails, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout + done.stderr if fails else done.stdout
 
 
 @pytest.fixture
@@ -84,8 +87,10 @@ def test_a_rate_from_its_recipe(copy: Copy) -> None:
     copy.insert(
         "sweep/columns.py", ')  # fmt: skip\n"""All measures', textwrap.indent(row, "    ").replace("  # fmt: skip", ",\n")
     )
-    copy.insert("sweep/evaluation.py", '    flops = values["tokens_per_s_per_gpu"]', textwrap.indent(value, "    ") + "\n")
     (copy.folder / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    without = copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result", fails=True)
+    assert "column samples_per_gpu_hour: sweep/columns.py has a row for it, but nothing gives its value" in without
+    copy.insert("sweep/evaluation.py", '    flops = values["tokens_per_s_per_gpu"]', textwrap.indent(value, "    ") + "\n")
     copy.run("-m", "sweep", "run", "spec.yaml", "--out", "result")
     name = "samples_per_gpu_hour"
     rows = json.loads(copy.run("-m", "sweep", "rank", "result", "--by", name, "--format", "json", "--columns", "all"))
@@ -143,14 +148,12 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     copy.replace(schedules, "HALFWAY = range(8)", "HALFWAY, EAGER = range(9)")
     copy.insert(schedules, ')  # fmt: skip\n"""All schedules', textwrap.indent(row, "    ").replace("  # fmt: skip", ",\n"))
     copy.insert(orders, "    if vpp == 1:\n        return min(pp", textwrap.indent(order, "    ") + "\n")
-    copy.replace(orders, "kind in (ALTERNATING, FORWARDS_FIRST)", "kind in (ALTERNATING, FORWARDS_FIRST, EAGER)")
+    copy.replace(orders, "    HALFWAY: _fill_halfway,\n", "    HALFWAY: _fill_halfway,\n    EAGER: _fill_whole,\n")
     copy.replace(orders, "    BOTH_WAYS,\n    FORWARDS", "    BOTH_WAYS,\n    EAGER,\n    FORWARDS")
     shutil.copy(ROOT / "tests" / "sim_core" / "test_schedules.py", copy.folder)
-    (copy.folder / "tests").mkdir()
-    for name in ("__init__.py", "pipelines.py"):
-        shutil.copy(ROOT / "tests" / name, copy.folder / "tests")
-    closed_form = "test_schedules.py::test_the_closed_form_of_every_row[1f1b-eager]"
-    assert "1 passed" in copy.run("-m", "pytest", "-p", "no:cacheprovider", "--noconftest", closed_form)
+    shutil.copy(ROOT / "tests" / "pipelines.py", copy.folder / "tests")
+    tested = [f"test_schedules.py::test_the_{what}_of_every_row[1f1b-eager]" for what in ("closed_form", "order")]
+    assert "2 passed" in copy.run("-m", "pytest", "-p", "no:cacheprovider", "--noconftest", *tested)
     told = copy.run("-c", PIPELINE.format(path=str(GPT7B))).splitlines()
     step, bubble = map(float, told[0].split())  # over those of 1F1B
     assert step <= 1 + 1e-9  # messages hide where there are more micro-batches in flight
@@ -159,3 +162,107 @@ def test_a_schedule_from_its_recipe(copy: Copy) -> None:
     copy.run("-m", "benchmarks.docs_tables")
     table = (copy.folder / "docs" / "schedules.md").read_text(encoding="utf-8")
     assert "| `1f1b-eager` | 1 | any | always in the background |" in table
+
+
+def test_a_metric_from_its_recipe(copy: Copy) -> None:
+    """The oracle fails until it knows the metric, which then is in results and docs."""
+    row, value, in_simai, second = blocks("A metric")
+    metric, index = row.split("\n")
+    copy.insert("sim_core/metrics.py", '    Metric(name="bubble_s"', f"    {metric},\n")
+    copy.insert("sim_core/metrics.py", "OPTIMIZER: Final", f"{index}\n")
+    once, model = "sim_core/step/once.py", "sim_core/simai/model.py"
+    copy.replace(once, "DP_TOTAL, OPTIMIZER\n", "DP_TOTAL, GATHER_TOTAL, OPTIMIZER\n")
+    copy.insert(once, "        if not overlapped:\n", f"        {value}\n")
+    copy.replace(model, "    FORWARD_S,\n", "    FORWARD_S,\n    GATHER_TOTAL,\n")
+    copy.insert(model, "        metrics[LAUNCH_S, i]", f"        {in_simai}\n")
+    shutil.copytree(ROOT / "tests" / "oracle", copy.folder / "tests" / "oracle")
+    for name in ("conftest.py", "simulating.py"):
+        shutil.copy(ROOT / "tests" / name, copy.folder / "tests")
+    oracle = "tests/oracle/test_oracle.py::test_random_plans_of_random_workloads"
+    compared = ("-m", "pytest", "-p", "no:cacheprovider", *(f"{oracle}[{seed}]" for seed in (3, 7)))
+    assert "gather_total_s" in copy.run(*compared, fails=True)
+    step = "tests/oracle/step.py"
+    copy.insert(step, '            out["dp_exposed_s"] += after[-1]', f"            {second}\n")
+    copy.replace(step, 'names += ("optimizer_s",)', 'names += ("optimizer_s", "gather_total_s")')
+    assert "2 passed" in copy.run(*compared)
+    (copy.folder / "spec.yaml").write_text(SPEC.split("objectives")[0], encoding="utf-8")
+    copy.run("-m", "sweep", "run", "spec.yaml", "--set", "axes.fidelity=[event, simai]", "--out", "result")
+    rows = json.loads(copy.run("-m", "sweep", "rank", "result", "--format", "json", "--columns", "all"))
+    assert {row["fidelity"]: row["gather_total_s"] > 0 for row in rows} == {"event": True, "simai": False}
+    copy.run("-m", "benchmarks.docs_tables")
+    assert "| `gather_total_s` | s | low | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+COLLECTIVE = """
+from pathlib import Path
+from sim_core import METRICS, Facts, hardware_table, plans, read_hardware, read_workload, simulate
+from sim_core.costing.one_collective import collective_seconds
+device = read_hardware("H100-SXM")
+seconds = [collective_seconds(name, [1e9, 2e9], 8, 1, device) for name in ("broadcast", "all_gather")]
+print(*(float(taken[1] - taken[0]) for taken in seconds))
+columns = ["name", *(f"forward_{what}" for what in ("compute_time", "comm_type", "comm_size"))]
+rows = [columns, ["one", "1e-3", "BROADCAST", "1000000"], ["two", "1e-3", "None", "0"]]
+Path("table.tsv").write_text("".join("\\t".join(row) + "\\n" for row in rows))
+workload = read_workload("table.tsv", Facts(bytes_per_element=4, micro_batch=1))[0]
+metrics = simulate(workload, hardware_table([device], None), plans(workload, tp=2, all_gpus=2)).metrics
+print(*(float(metrics[METRICS.index(name), 0]) for name in ("tp_total_s", "step_time_s")))
+"""
+
+
+def test_a_collective_from_its_recipe(copy: Copy) -> None:
+    """Without seconds of its own it is an error; with them it is read, and costed by what its links carry."""
+    row, seconds, of_nics = blocks("A collective")
+    terms, collectives, fabric = "sim_core/terms.py", "sim_core/costing/collectives.py", "sim_core/costing/fabric.py"
+    copy.insert(terms, ')\n"""All kinds of messages', f"    {row},\n")
+    copy.replace(terms, "SEND_RECEIVE = range(", "SEND_RECEIVE, BROADCAST = range(")
+    assert "collective broadcast: collective_s has no seconds for it" in copy.run("-c", "import sim_core", fails=True)
+    copy.replace(collectives, "ALL_TO_ALL, SEND_RECEIVE}", "ALL_TO_ALL, SEND_RECEIVE, BROADCAST}")
+    copy.replace(collectives, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")
+    copy.insert(collectives, "    fastest = np.inf\n", textwrap.indent(seconds, "    ") + "\n")
+    copy.replace(fabric, "from sim_core.terms import ", "from sim_core.terms import BROADCAST, ")
+    copy.insert(fabric, "    passes = min(at.nodes", textwrap.indent(of_nics, "    ") + "\n")
+    alone, in_plan = (list(map(float, line.split())) for line in copy.run("-c", COLLECTIVE).splitlines())
+    assert alone[0] == pytest.approx(8 / 7 * alone[1], rel=0.01)  # large ones: by bandwidth alone
+    assert 0 < in_plan[0] < in_plan[1]
+
+
+MEMORY = """
+from sim_core import MEMORY, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
+workload = workload_from_model(read_model("llama3-8b", {"sequence": 2048}), read_stack("megatron-core"))
+found = simulate(workload, hardware_table([read_hardware("H100-SXM")], None), plans(workload, tp=[2, 4], all_gpus=8))
+print(*found.memory[MEMORY.index("peak_memory_bytes")])
+print(*(found.memory[MEMORY.index("workspace_bytes")] if "workspace_bytes" in MEMORY else ()))
+"""
+
+
+def test_a_memory_term_from_its_recipe(copy: Copy) -> None:
+    """Nobody fills it, or it is no tensor among them: an error. Filled, it is in the peak and in the docs."""
+    row, value = blocks("A memory term")
+    term, index = row.split("\n")
+    before = list(map(float, copy.run("-c", MEMORY).split()))
+    metrics, peak = "sim_core/metrics.py", "sim_core/costing/peak.py"
+    copy.insert(metrics, '    MemoryTerm(name="peak_memory_bytes"', f"    {term},\n")
+    assert "memory terms: found tensors, tensors" in copy.run("-c", "import sim_core", fails=True)
+    copy.replace(metrics, f"    {term},\n", "")
+    copy.insert(metrics, '    MemoryTerm(name="allocator_bytes"', f"    {term},\n")
+    copy.insert(metrics, "ALLOCATOR_BYTES: Final", f"{index}\n")
+    assert "memory term workspace_bytes: sim_core/metrics.py has a row" in copy.run("-c", MEMORY, fails=True)
+    copy.replace(peak, "    STATE_BYTES,\n", "    STATE_BYTES,\n    WORKSPACE_BYTES,\n")
+    copy.insert(peak, "    memory[ALLOCATOR_BYTES] = (", f"    {value}\n")
+    peaks, own = (list(map(float, line.split())) for line in copy.run("-c", MEMORY).splitlines())
+    assert own == [2.0**25] * 2
+    assert [after - least for after, least in zip(peaks, before, strict=True)] == pytest.approx([1.05 * 2**25] * 2)
+    copy.run("-m", "benchmarks.docs_tables")
+    assert "| `workspace_bytes` | bytes | low | " in (copy.folder / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (("launch_s", *METRICS[:3], *METRICS[4:]), "found launch_s, compute_forward_s"),
+        ((*METRICS[:5], *METRICS[6:], METRICS[5]), f"metric {METRICS[4]}: expected {METRICS[5]} in the row after it"),
+    ],
+)
+def test_metrics_out_of_order_are_refused(metrics: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_order(metrics, MEMORY_ROWS)

@@ -39,7 +39,6 @@ from sim_core.workloads.workload import (
     REDUCE_SCATTER,
     TP,
     Arrays,
-    BasePlan,
     Modelled,
     Workload,
 )
@@ -50,15 +49,15 @@ LEAST_S = 1e-9
 
 def seconds_at_base(arrays: Arrays, modelled: Modelled, device: Hardware) -> tuple[tuple[float, float], ...]:
     """The model's seconds of one pass of each recorded unit at the recorded plan, forward and backward (`Modelled.at_base`)."""
-    found = _unit_s(arrays, modelled, _keys_at(arrays.base, modelled), [load_kernels(device)], np.zeros(1, np.int64))
-    return tuple((float(unit[0]), float(unit[1])) for unit in found[0])
+    unit_s = _unit_s(arrays, modelled, modelled.keys_at(arrays.base), [load_kernels(device)], np.zeros(1, np.int64))
+    return tuple((float(unit[0]), float(unit[1])) for unit in unit_s[0])
 
 
 def fill_ratios(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints, blocks: Blocks) -> None:
     """Fill the factors of recorded compute in all rows of `blocks`; row k is that of plan `first[k]`."""
-    found = _of_rows(arrays, modelled, hardware, plans, first)
+    unit_s = _of_rows(arrays, modelled, hardware, plans, first)
     base = np.array(modelled.at_base)
-    blocks.compute[:] = found[:, :, :2] / base / plans.device_speed[first][:, None, None]
+    blocks.compute[:] = unit_s[:, :, :2] / base / plans.device_speed[first][:, None, None]
 
 
 def add_core(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans: Plans, first: Ints, blocks: Blocks) -> None:
@@ -66,10 +65,10 @@ def add_core(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans:
     selective = plans.checkpointing[first] == SELECTIVE
     if not selective.any():
         return
-    found = _of_rows(arrays, modelled, hardware, plans, first)
+    unit_s = _of_rows(arrays, modelled, hardware, plans, first)
     pieces = arrays.pieces
     recorded = np.bincount(pieces.unit, pieces.compute_s[:, FORWARD], len(modelled.at_base))
-    again = found[:, :, 2] * recorded / np.array(modelled.at_base)[:, 0] / plans.device_speed[first][:, None]
+    again = unit_s[:, :, 2] * recorded / np.array(modelled.at_base)[:, 0] / plans.device_speed[first][:, None]
     again *= selective[:, None]
     blocks.again[:, :, RECOMPUTE_S] += again
     blocks.again_s[:] += again
@@ -81,10 +80,6 @@ def _of_rows(arrays: Arrays, modelled: Modelled, hardware: HardwareTable, plans:
     table = np.column_stack([key_table(plans, first), of_variant[plans.hardware[first]]])
     shape, picked = distinct_rows(table)
     return _unit_s(arrays, modelled, keys_of(modelled, table[picked]), devices, table[picked, -1])[shape]
-
-
-def _keys_at(base: BasePlan, modelled: Modelled) -> Keys:
-    return modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
 
 
 def _unit_s(arrays: Arrays, modelled: Modelled, keys: Keys, devices: list[Kernels], of_shape: Ints) -> Floats:
@@ -185,7 +180,7 @@ def _record_s(
     `attention`: of a layer only those of attention, or only the others.
     """
     base = recorded.base
-    keys = modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+    keys = modelled.keys_at(base)
     seconds = np.zeros(3)
     for unit in modelled.model.units:
         part = share(unit)
@@ -237,10 +232,10 @@ def read_calibrated(
     Records that `facts` want from the model (`model` in place of a value) have its values on the device of the recording; so
     do all of a text without times.
     """
-    given = dict(flat(facts.records or {}))
-    wanted = [name for name, value in given.items() if value == MODEL]
-    given = {name: value for name, value in given.items() if value != MODEL}
-    facts = replace(facts, records=given or None)
+    records = dict(flat(facts.records or {}))
+    wanted = [name for name, value in records.items() if value == MODEL]
+    records = {name: value for name, value in records.items() if value != MODEL}
+    facts = replace(facts, records=records or None)
     recorded, warnings = read_workload(path, facts)
     if recorded.kind == SIMAI:
         told = _told(recorded, facts, model)
@@ -248,19 +243,19 @@ def read_calibrated(
             facts = told
             recorded, warnings = read_workload(path, facts)
         if not _has_times(recorded):
-            wanted = [*wanted, *untimed_records(recorded, {*wanted, *given})]
+            wanted = [*wanted, *untimed_records(recorded, {*wanted, *records})]
     notes: tuple[str, ...] = ()
     if wanted:
         values = of_model(wanted, recorded, _by_model(recorded, model, stack, sequence_parallel), measured_on)
-        recorded, warnings = read_workload(path, replace(facts, records={**given, **values}))
+        recorded, warnings = read_workload(path, replace(facts, records={**records, **values}))
         doubts = tuple(check for check in recorded.checks if not {check.record, check.record.partition(".")[0]} & {*wanted})
         recorded = replace(recorded, checks=doubts)
         notes = (f"records that are the model's on {measured_on.name}: {', '.join(wanted)}",)
     try:
-        found = calibrated(recorded, model, stack, measured_on, sequence_parallel=sequence_parallel)
+        workload = calibrated(recorded, model, stack, measured_on, sequence_parallel=sequence_parallel)
     except SpecError as error:
         raise SpecError(f"workload.model: {error}: {path}") from None
-    return replace(found, notes=(*found.notes, *notes)), warnings
+    return replace(workload, notes=(*workload.notes, *notes)), warnings
 
 
 def calibrated(

@@ -1,4 +1,4 @@
-"""Seconds of one collective or send: what each algorithm and protocol of NCCL costs, and the fastest that is enabled.
+"""Seconds of one collective, all-to-alls among them, or send, over NVLink and NICs: the fastest algorithm and protocol of NCCL.
 
 Latencies and bandwidth factors are those of NCCL's own tuning model (NVIDIA/nccl, src/graph/tuning.cc, v2.27, unless another
 version is named); the bytes that an algorithm moves over a link follow from the algorithm. docs/network.md says which is taken
@@ -13,7 +13,12 @@ from sim_core.costing.fabric import Routing, crowding, leaving_s, nic_bandwidth,
 from sim_core.hardware.table import Links
 from sim_core.jit import inner_kernel, outer_kernel
 from sim_core.planning.placement import Placement
-from sim_core.workloads.workload import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
+from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COLLECTIVES, NO_COMM, REDUCE_SCATTER, SEND_RECEIVE
+
+COSTED: Final = {ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE}
+"""Kinds of messages that `collective_s` tells apart, or takes as an all-gather because they take as long."""
+if missing := [row.name for kind, row in enumerate(COLLECTIVES) if kind not in (NO_COMM, *COSTED)]:
+    raise ValueError(f"collective {missing[0]}: collective_s has no seconds for it, and it is not in COSTED")
 
 PROTOCOLS: Final = (0, 1, 2)
 LL, LL128, SIMPLE = PROTOCOLS

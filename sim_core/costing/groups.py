@@ -106,13 +106,13 @@ def _within(kind: int, tp: int, sizes: Ints, shard: int, inside: int) -> int:
     """Ranks of a group among `inside` consecutive GPUs that are full of such groups; 0 if all are, or if `inside` is 0."""
     if inside == 0:
         return 0
-    found = _placements(kind, tp, sizes, shard, inside)[1]
-    if found[-1, 0] == 1:
+    distinct = _placements(kind, tp, sizes, shard, inside)[1]
+    if distinct[-1, 0] == 1:
         return 0
-    most = found[0, 2]
-    for k in range(found.shape[0]):
-        if found[k, 0] > 1:
-            most = min(most, found[k, 2])
+    most = distinct[0, 2]
+    for k in range(distinct.shape[0]):
+        if distinct[k, 0] > 1:
+            most = min(most, distinct[k, 2])
     return int(most)
 
 
@@ -132,15 +132,15 @@ def _fill(key: Ints, kinds: Ints, whole_experts: bool) -> Groups:
             if whole_experts and kind in (EP, DP_EP, EXPERT_SHARD, EXPERT_REPLICA):
                 # tp does not divide experts: ranks of a tensor-parallel group are different ranks of the experts' groups
                 tp, divided = 1, shard * kinds[k, 0]
-            ranks[k, kind], found = _placements(kind, tp, kinds[k], divided, kinds[k, 6])
+            ranks[k, kind], distinct = _placements(kind, tp, kinds[k], divided, kinds[k, 6])
             stride[k, kind] = min(_stride(kind, tp, kinds[k], divided), kinds[k, 6])
             for level in range(2):
                 within[k, kind, level] = _within(kind, tp, kinds[k], divided, kinds[k, 8 + level])
-            first[k, kind], end[k, kind] = used, used + found.shape[0]
-            used += found.shape[0]
+            first[k, kind], end[k, kind] = used, used + distinct.shape[0]
+            used += distinct.shape[0]
             if used > placed.shape[0]:
                 placed = _longer(placed, 2 * used)
-            _copy(found, placed, first[k, kind])
+            _copy(distinct, placed, first[k, kind])
     alike = _alike(ranks, stride, first, end, placed, within)
     places = _longer(placed[:used], used)
     return Groups(key=key, ranks=ranks, stride=stride, first=first, end=end, placed=places, within=within, alike=alike)

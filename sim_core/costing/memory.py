@@ -1,4 +1,4 @@
-"""The model's state on a rank: the parameters that a stage holds, what is in proportion to them, and their bytes.
+"""Model state on a rank: bytes of weights, gradients and optimizer, from the parameters that a stage holds.
 
 The bytes are a lower bound on the memory that a plan needs. Mixed-precision Adam as Megatron-LM keeps it: bf16 weights 2 +
 fp32 gradients 4 + fp32 master weights and two moments 12 bytes per parameter; what is sharded is divided by the ranks that
@@ -40,9 +40,9 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     """
     if not BY_LAYERS[rule]:
         return float(scale[rule])
-    held = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
+    of_recorded = arrays.base.pp * layers / (arrays.unit_layers.shape[1] - 1)
     shares = arrays.shares
-    with_experts = held
+    with_experts = of_recorded
     if arrays.dense_layers > 0:  # the recorded rank is of the first stage
         recorded = arrays.unit_layers.shape[1] - 1 - arrays.base.pp * arrays.dense_layers
         with_experts = arrays.base.pp * (layers - dense_layers) / recorded
@@ -50,8 +50,8 @@ def stage_factor(arrays: Arrays, scale: Floats, tp: int, rule: int, layers: floa
     experts *= tp / arrays.base.tp if shares.whole_experts else 1.0
     if rule == EXPERT_PARAMETERS:
         return float(experts)
-    dense = scale[PARAMETERS] * held * (1.0 - shares.ends - shares.head - shares.whole - shares.replicated)
-    dense += held * shares.replicated
+    dense = scale[PARAMETERS] * of_recorded * (1.0 - shares.ends - shares.head - shares.whole - shares.replicated)
+    dense += of_recorded * shares.replicated
     if ends > 0:
         padding = padded(shares.vocabulary, tp) / padded(shares.vocabulary, arrays.base.tp) if shares.vocabulary > 0 else 1.0
         held_ends = shares.ends + (shares.head if ends == 2 else 0.0)
@@ -124,18 +124,18 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
     def state(stage: Floats, embedding: Floats | float) -> Floats:
         layers = stage[:, 0]
         of_stage = base.pp * layers / workload.layers
-        held = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + replicated * of_stage + embedding
-        total: Floats = held * widths[0]
+        parameters = (in_layers * of_stage + _layered_bytes(workload, layers)) / by_tp + replicated * of_stage + embedding
+        total: Floats = parameters * widths[0]
         of_tp = 1.0 if shares.whole_experts else by_tp
         of_stage = base.pp * stage[:, 1] / (workload.layers - base.pp * arrays.dense_layers)
         routed = (1.0 - shares.shared) * times / (plans.ep / base.ep)  # shared experts are on every rank
         experts = of_experts * of_stage / of_tp * (routed + shares.shared)
         return total + experts * widths[1]
 
-    found = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
+    of_stages = [state(most[:, 0], 0.0), state(at_end[:, 0], at_ends)]
     if arrays.dense_layers:
-        found += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
-    bytes_: Floats = np.max(found, axis=0) / arrays.gradient_width
+        of_stages += [state(most[:, 1], 0.0), state(at_end[:, 1], at_ends)]
+    bytes_: Floats = np.max(of_stages, axis=0) / arrays.gradient_width
     return bytes_
 
 
@@ -165,8 +165,8 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
             whole = whole + np.where(divided, PARAMETER_BYTES * GATHERED[plans.precision], 0.0)
         weights = whole / np.where(sharding >= PARAMETERS_SHARDED, ranks, 1.0)
         gradients = gradient / np.where(sharding >= GRADIENTS_SHARDED, ranks, 1.0)
-        found: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
-        return found
+        bytes_: Floats = weights + gradients + optimizer / np.where(sharding >= OPTIMIZER_SHARDED, ranks, 1.0)
+        return bytes_
 
     return width(dense), width(experts)
 

@@ -149,8 +149,8 @@ def _shared_s(filled: Filled, cost: UnitCost, operator: str, phase: int) -> Floa
 
 def _compute_s(filled: Filled, cost: UnitCost, names: tuple[str, ...], phase: int) -> Floats:
     """Seconds of some operators in one phase, [rows]."""
-    found = cost.operators
-    seconds = sum_of(cost.seconds, np.array([name in names for name in found.names]) & (found.phase == phase))
+    operators = cost.operators
+    seconds = sum_of(cost.seconds, np.array([name in names for name in operators.names]) & (operators.phase == phase))
     return seconds[filled.shape] * filled.speed
 
 
@@ -197,10 +197,10 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
 
 def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int) -> None:
     """Add one unit to the table; its messages run `times` times."""
-    stack, found, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
-    of_phase = [sum_of(cost.seconds, found.phase == phase)[shape] * speed for phase in range(3)]
+    stack, operators, shape, speed = filled.modelled.stack, cost.operators, filled.shape, filled.speed
+    of_phase = [sum_of(cost.seconds, operators.phase == phase)[shape] * speed for phase in range(3)]
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
-    blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, found.phase >= 0)[shape] * speed
+    blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, operators.phase >= 0)[shape] * speed
     blocks.work[:, at, FORWARD_S] += forward
     blocks.work[:, at, BACKWARD_S] += backward
     exposed = [np.zeros(len(shape)), np.zeros(len(shape))]
@@ -208,8 +208,8 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     again_compute = np.zeros(len(shape))
     for modules in np.unique(mask):
         rows = mask == modules
-        redone = cost.seconds * share_again(found, int(modules))
-        again_compute[rows] = (sum_of(redone, found.phase == FORWARD)[shape] * speed)[rows]
+        redone = cost.seconds * share_again(operators, int(modules))
+        again_compute[rows] = (sum_of(redone, operators.phase == FORWARD)[shape] * speed)[rows]
     seconds, of_nics = (of_one * times for of_one in message_s(filled, sent))
     again_messages = np.zeros(len(shape))
     for k in range(len(sent.names)):

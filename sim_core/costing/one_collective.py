@@ -37,10 +37,10 @@ def collective_seconds(operation: str, sizes: npt.ArrayLike, ranks: int, nodes: 
 @kernel
 def _seconds(hardware: HardwareColumns, kind: int, sizes: Floats, at: Placement) -> Floats:
     links = reference(device_at(hardware, 0).links)
-    found = np.empty(sizes.shape[0])
+    seconds = np.empty(sizes.shape[0])
     for i in range(sizes.shape[0]):
-        found[i] = collective_s(kind, sizes[i], at, links)
-    return found
+        seconds[i] = collective_s(kind, sizes[i], at, links)
+    return seconds
 
 
 _KINDS: Final = {"all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER}
@@ -52,10 +52,10 @@ def one_node_factor(hardware: Hardware, kind: int, ranks: Ints, size: Floats) ->
     Between measured sizes and ranks by their logarithms; outside, that of the nearest. 1 where nothing was measured: without
     NVLink, on devices without tables, for all-to-alls. A ratio, so that other links keep what they change.
     """
-    found = _factors(hardware.kernels.tables, kind)
-    if found is None or hardware.value("gpus_per_socket"):
+    measured = _factors(hardware.kernels.tables, kind)
+    if measured is None or hardware.value("gpus_per_socket"):
         return np.ones(len(size))
-    sizes, counts, factors = found
+    sizes, counts, factors = measured
     at = np.log2(np.maximum(size, 1.0))
     of_count = np.stack([np.interp(at, sizes, row) for row in factors])
     place = np.interp(np.log2(np.maximum(ranks, 1)), np.log2(counts), np.arange(len(counts)))

@@ -39,62 +39,62 @@ class UnitCost(NamedTuple):
 
 def devices_of(hardware: HardwareTable) -> tuple[list[Kernels], Ints]:
     """The distinct devices among the variants, and the one of each."""
-    found: dict[object, int] = {}
+    index: dict[object, int] = {}
     devices: list[Kernels] = []
     of_variant: list[int] = []
     for variant in hardware.variants:
         kernels = load_kernels(variant)
         key = (variant.kernels.tables, kernels.own, tuple(kernels.numbers.items()), variant.surface)
-        if key not in found:
-            found[key] = len(devices)
+        if key not in index:
+            index[key] = len(devices)
             devices.append(kernels)
-        of_variant.append(found[key])
+        of_variant.append(index[key])
     return devices, np.array(of_variant, np.int64)
 
 
 def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels], of_shape: Ints) -> UnitCost:
     """Seconds of all operators of a unit, each shape on its device."""
-    found = operators(modelled.model, unit, keys, modelled.stack.kernels)
-    seconds, measured = np.zeros(found.m.shape), np.zeros(found.m.shape, np.bool_)
+    ops = operators(modelled.model, unit, keys, modelled.stack.kernels)
+    seconds, measured = np.zeros(ops.m.shape), np.zeros(ops.m.shape, np.bool_)
     for number, kernels in enumerate(devices):
         for precision in np.unique(keys.precision):
             rows = np.flatnonzero((of_shape == number) & (keys.precision == precision))
             if len(rows):
                 linear = PRECISIONS[precision].linear
-                seconds[rows], measured[rows] = _on_device(modelled, found, rows, kernels, linear)
-    return UnitCost(found, seconds, measured)
+                seconds[rows], measured[rows] = _on_device(modelled, ops, rows, kernels, linear)
+    return UnitCost(ops, seconds, measured)
 
 
-def _on_device(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, linear: str) -> tuple[Floats, Bools]:
+def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels, linear: str) -> tuple[Floats, Bools]:
     """Seconds of the operators in some shapes on one device, and which of them rest on its own measured kernels.
 
     `linear`: precision of the GEMMs of linear layers.
     """
-    seconds, measured = np.zeros((len(rows), len(found.names))), np.zeros((len(rows), len(found.names)), np.bool_)
-    for op, name in enumerate(found.names):
-        kind, phase = found.kind[op], found.phase[op]
-        m, n, k = found.m[rows, op], found.n[rows, op], found.k[rows, op]
+    seconds, measured = np.zeros((len(rows), len(ops.names))), np.zeros((len(rows), len(ops.names)), np.bool_)
+    for op, name in enumerate(ops.names):
+        kind, phase = ops.kind[op], ops.phase[op]
+        m, n, k = ops.m[rows, op], ops.n[rows, op], ops.k[rows, op]
         if name in UNFUSED:
             continue
         if kind == MEMORY:
-            timed = memory_s(kernels, found.bytes[rows, op], found.kernels[rows, op])
+            timed = memory_s(kernels, ops.bytes[rows, op], ops.kernels[rows, op])
         elif kind in (GEMM, GROUPED_GEMM):
             if phase == INPUT_GRADIENT:  # as the forward's sizes
                 n, k = k, n
             elif phase == WEIGHT_GRADIENT:
                 m, n, k = k, m, n
             how = PHASES[phase]
-            dtype = linear if found.linear[op] else modelled.dtype
+            dtype = linear if ops.linear[op] else modelled.dtype
             if kind == GEMM:
                 timed = gemm_s(kernels, dtype, m, n, k, phase=how)
             else:
-                timed = grouped_gemm_s(kernels, dtype, found.batch[rows, op], m, n, k, phase=how)
+                timed = grouped_gemm_s(kernels, dtype, ops.batch[rows, op], m, n, k, phase=how)
         else:
-            timed = _flash(modelled, found.attention, rows, kernels, phase)
+            timed = _flash(modelled, ops.attention, rows, kernels, phase)
         seconds[:, op], measured[:, op] = timed
-    for op, name in enumerate(found.names):
+    for op, name in enumerate(ops.names):
         if name == "scores" or name == "context_values":
-            seconds[:, op] = _unfused(modelled, found, rows, kernels, op)
+            seconds[:, op] = _unfused(modelled, ops, rows, kernels, op)
     return seconds, measured
 
 
@@ -112,15 +112,15 @@ def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels
     return Timed(timed.seconds * steps * seen * scale, timed.measured)
 
 
-def _unfused(modelled: Modelled, found: Operators, rows: Ints, kernels: Kernels, op: int) -> Floats:
+def _unfused(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels, op: int) -> Floats:
     """Scores, softmax, dropout and context, forward or backward."""
     model = modelled.model
-    cost = unfused_attention_forward_s if found.phase[op] == FORWARD else unfused_attention_backward_s
-    sequence = np.maximum(found.m[rows, op], found.k[rows, op] if found.phase[op] != FORWARD else found.n[rows, op])
-    one = np.ones(len(rows))
-    heads = found.batch[rows, op]
+    cost = unfused_attention_forward_s if ops.phase[op] == FORWARD else unfused_attention_backward_s
+    sequence = np.maximum(ops.m[rows, op], ops.k[rows, op] if ops.phase[op] != FORWARD else ops.n[rows, op])
+    ones = np.ones(len(rows))
+    heads = ops.batch[rows, op]
     dim = np.full(len(rows), float(model.head_dim))
-    return cost(kernels, modelled.dtype, one, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
+    return cost(kernels, modelled.dtype, ones, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
 
 
 def sum_of(seconds: Floats, which: Bools) -> Floats:
@@ -152,5 +152,4 @@ def measured_share(arrays: Arrays, blocks: Blocks, layers: Ints, rows: Ints) -> 
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
-    share: Floats = np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-    return share
+    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)

@@ -92,27 +92,27 @@ def estimate_of(workload: Workload) -> Estimate | str:
     )
 
 
-def estimated_bytes(workload: Workload, found: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
+def estimated_bytes(workload: Workload, estimate: Estimate, tp: Ints, micro_batch: Ints) -> tuple[Floats, Floats]:
     """Bytes that one micro-batch keeps of each unit, [n, units, 4], and those of buffers: gathered, received, [n, 2].
 
     The columns are those of `costing/peak.py`.
     """
     arrays = workload.arrays
-    tokens = micro_batch.astype(np.float64) * found.sequence
-    local = tokens / (tp if found.parallel else 1)
-    layer = INPUTS * local * found.hidden + 2.0 * tokens * found.width / tp
+    tokens = micro_batch.astype(np.float64) * estimate.sequence
+    local = tokens / (tp if estimate.parallel else 1)
+    layer = INPUTS * local * estimate.hidden + 2.0 * tokens * estimate.width / tp
     kept = np.zeros((len(tp), arrays.unit_layers.shape[0], 4))
     kept[:, :, :2] = layer[:, None, None]
-    kept[:, :, 2] = 2.0 * (local * found.hidden)[:, None]
+    kept[:, :, 2] = 2.0 * (local * estimate.hidden)[:, None]
     if arrays.first_unit >= 0:
         kept[:, arrays.first_unit] = 0.0
-        kept[:, arrays.first_unit, :3] = (local * found.hidden)[:, None]  # a dropout mask
-    rows = np.array([padded(found.vocabulary, int(ranks)) for ranks in tp])
+        kept[:, arrays.first_unit, :3] = (local * estimate.hidden)[:, None]  # a dropout mask
+    rows = np.array([padded(estimate.vocabulary, int(ranks)) for ranks in tp])
     logits = LOGIT * tokens * rows / tp
-    kept[:, arrays.last_unit, :3] = (4.0 * local * found.hidden + logits)[:, None]
+    kept[:, arrays.last_unit, :3] = (4.0 * local * estimate.hidden + logits)[:, None]
     kept[:, arrays.last_unit, 3] = logits
-    gathered = np.where((tp > 1) & found.parallel, 2.0 * tokens * found.hidden, 0.0)
-    return kept, np.stack([gathered, 2.0 * local * found.hidden], axis=1)
+    gathered = np.where((tp > 1) & estimate.parallel, 2.0 * tokens * estimate.hidden, 0.0)
+    return kept, np.stack([gathered, 2.0 * local * estimate.hidden], axis=1)
 
 
 ASSUMED_STACK: Final = "megatron-core"
@@ -167,6 +167,10 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     memory[COMMUNICATION_BYTES] += whole
     memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
     memory[RESERVED_BYTES, rows] = stack.reserved
+    if without := [
+        name for name, of_rows in zip(MEMORY[:PEAK_BYTES], memory[:, rows], strict=False) if np.isnan(of_rows).all()
+    ]:
+        raise ValueError(f"memory term {without[0]}: sim_core/metrics.py has a row for it, but peak_memory does not fill it")
     memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
     return memory
 
@@ -174,19 +178,19 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
 def memory_basis(workload: Workload) -> str:
     """What the peak memory of a workload's plans rests on, in one line."""
     workload = workload.memory_of or workload
-    found = None if workload.modelled else estimate_of(workload)
-    if isinstance(found, str):
+    estimate = None if workload.modelled else estimate_of(workload)
+    if isinstance(estimate, str):
         return (
-            f"only the model's state is checked (state_bytes); activations are unknown: the file does not tell {found} "
+            f"only the model's state is checked (state_bytes); activations are unknown: the file does not tell {estimate} "
             "(workload.model would)"
         )
     stack = workload.modelled.stack if workload.modelled else read_stack(ASSUMED_STACK)
     told = f"{stack.fragmentation - 1:.0%} for the allocator and {short(stack.reserved, 'B')} for context and communicators"
-    if found is None:
+    if estimate is None:
         return f"peak_memory_bytes holds {told}"
     return (
-        f"activations are an estimate (hidden {found.hidden}, sequence {found.sequence}, flash attention, dropout"
-        f"{', sequence parallelism' * found.parallel}); peak_memory_bytes holds {told}"
+        f"activations are an estimate (hidden {estimate.hidden}, sequence {estimate.sequence}, flash attention, dropout"
+        f"{', sequence parallelism' * estimate.parallel}); peak_memory_bytes holds {told}"
     )
 
 

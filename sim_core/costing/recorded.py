@@ -193,15 +193,15 @@ def _with_weights(workload: Workload, device: Hardware) -> Arrays:
 
     It is part of the recorded compute of the piece before, and is not longer than that.
     """
-    arrays, forward_bytes = workload.arrays, workload.expert_weights[0]
+    arrays = workload.arrays
     rows = np.flatnonzero(arrays.compute_rule == EXPERT_WEIGHTS)
-    if not len(rows) or not forward_bytes:
+    if not len(rows):
         return arrays
     bandwidth = device.value("memory_bandwidth")  # streamed by matrix products
-    row, held = int(rows[0]), int(rows[0]) - 1
+    row, before = int(rows[0]), int(rows[0]) - 1
     compute_s = arrays.pieces.compute_s.copy()
     forward_s, backward_s = (size / bandwidth for size in workload.expert_weights)
     for phase, traffic_s in ((FORWARD, forward_s), (INPUT_GRADIENT, backward_s / 2), (WEIGHT_GRADIENT, backward_s / 2)):
-        compute_s[row, phase] = min(traffic_s, compute_s[held, phase])
-        compute_s[held, phase] -= compute_s[row, phase]
+        compute_s[row, phase] = min(traffic_s, compute_s[before, phase])
+        compute_s[before, phase] -= compute_s[row, phase]
     return arrays._replace(pieces=arrays.pieces._replace(compute_s=compute_s))

@@ -25,9 +25,9 @@ from sim_core.engine.codes import (
     row_of,
     virtual_of,
 )
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import ALTERNATING, ONE_F_ONE_B, ORDER, PLACEMENT, SPLITS
-from sim_core.jit import inner_kernel, kernel
+from sim_core.jit import Addresses, inner_kernel, kernel
 from sim_core.models.recompute import CORE_ATTN
 from sim_core.planning.columns import BLOCK, EVERY, FULL, MODULES, ORDER_COLUMNS, SELECTIVE, Plan, Plans, plan_at
 from sim_core.planning.split import Split, count_layers
@@ -68,9 +68,9 @@ def count_in_flight(order: Ints, schedule: int, pp: int, vpp: int, ga: int, in_f
                     now[1, chunk] += 1
                     waiting += 1
             for k in range(moments):
-                held = _WEIGHED[k, 0] * whole + _WEIGHED[k, 1] * waiting
-                if held > most[k]:
-                    most[k] = held
+                weighed = _WEIGHED[k, 0] * whole + _WEIGHED[k, 1] * waiting
+                if weighed > most[k]:
+                    most[k] = weighed
                     for at_chunk in range(chunks):
                         in_flight[k, 0, stage * chunks + at_chunk] = now[0, at_chunk]
                         in_flight[k, 1, stage * chunks + at_chunk] = now[1, at_chunk]
@@ -100,23 +100,24 @@ def activations_in_flight(arrays: Arrays, plans: Plans, split: Split, rows: Ints
     chosen, ga = rows[first], enough[first]
     schedule, pp, vpp = plans.schedule[chosen], plans.pp[chosen], plans.vpp[chosen]
     offset = np.cumsum(pp) - pp
-    found = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
+    in_flight = InFlight(key=key, offset=offset, bytes=np.empty(int(pp.sum())), logits=np.empty(int(pp.sum())))
     order = np.empty(most_blocks(schedule, pp, vpp, ga), np.int64)
-    scratch = np.empty(most_scratch(schedule, pp, ga), np.int64)
+    scratch, writers = np.empty(most_scratch(schedule, pp, ga), np.int64), order_writers(schedule)
     counts = np.zeros((MOMENTS if SPLITS[schedule].any() else 1, 2, most_cells(schedule, pp, vpp)), np.int64)
-    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, order, scratch, counts, found)
-    return found
+    of_order = writers, order, scratch
+    _fill(arrays.unit_layers, arrays.layer_unit, plans, split, chosen, ga, shape[first], kept, of_order, counts, in_flight)
+    return in_flight
 
 
 def of_chunks(arrays: Arrays, plans: Plans, split: Split, kept: Floats) -> Floats:
     """What `of_chunk` says of each chunk of the first plan, [stages, chunks, 3]; `kept`: of its shape, [units, ...]."""
     plan = plan_at(plans, 0)
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(split.offset[split.key[0]])
-    found = np.empty((plan.pp, chunks, 3))
+    activations = np.empty((plan.pp, chunks, 3))
     for stage, chunk in np.ndindex(plan.pp, chunks):
         row = first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)
-        found[stage, chunk] = of_chunk(arrays.unit_layers, arrays.layer_unit, split, plan, kept[None], 0, row)
-    return found
+        activations[stage, chunk] = of_chunk(arrays.unit_layers, arrays.layer_unit, split, plan, kept[None], 0, row)
+    return activations
 
 
 def micro_batches_to_fill(plans: Plans, rows: Ints) -> Ints:
@@ -144,12 +145,12 @@ def _fill(
     enough: Ints,
     shape: Ints,
     kept: Floats,
-    order: Ints,
-    scratch: Ints,
+    of_order: tuple[Addresses, Ints, Ints],
     counts: Ints,
-    found: InFlight,
+    most: InFlight,
 ) -> None:
     """Consecutive rows with the same schedule share its order, and the micro-batches in flight that follow from it."""
+    writers, order, scratch = of_order
     schedule, pp, vpp, ga, group, moments = -1, -1, -1, -1, -1, 1
     of = np.empty((counts.shape[2], 4))
     plans, split = reference(plans), reference(split)
@@ -158,23 +159,23 @@ def _fill(
         same = plan.schedule == schedule and plan.pp == pp and plan.vpp == vpp and enough[k] == ga
         if not same or plan.microbatch_group_size != group:
             schedule, pp, vpp, ga, group = plan.schedule, plan.pp, plan.vpp, enough[k], plan.microbatch_group_size
-            fill_order(schedule, pp, vpp, ga, group, order, scratch)
+            fill_order(writers, schedule, pp, vpp, ga, group, order, scratch)
             if schedule != ONE_F_ONE_B or vpp == 1:
                 moments = count_in_flight(order, schedule, pp, vpp, ga, counts)
         placement, chunks = PLACEMENT[schedule], chunks_of(schedule, vpp)
-        row, first = split.offset[split.key[rows[k]]], found.offset[k]
+        row, first = split.offset[split.key[rows[k]]], most.offset[k]
         for stage in range(pp):
             for chunk in range(chunks):
                 virtual_row = row + virtual_of(placement, stage, chunk, pp)
-                held, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
-                of[chunk, 0], of[chunk, 1], of[chunk, 2] = held, working, waiting
+                kept_bytes, working, waiting = of_chunk(unit_layers, layer_unit, split, plan, kept, shape[k], virtual_row)
+                of[chunk, 0], of[chunk, 1], of[chunk, 2] = kept_bytes, working, waiting
                 of[chunk, 3] = _logits(split, kept, shape[k], virtual_row)
             of_stage, of_logits = 0.0, 0.0
             if schedule == ONE_F_ONE_B and vpp > 1:
                 of_stage, of_logits = _fullest(order[stage * 2 * vpp * ga : (stage + 1) * 2 * vpp * ga], of)
             else:
                 of_stage, of_logits = _fullest_moment(counts[:moments, :, stage * chunks : (stage + 1) * chunks], of)
-            found.bytes[first + stage], found.logits[first + stage] = of_stage, of_logits
+            most.bytes[first + stage], most.logits[first + stage] = of_stage, of_logits
 
 
 @inner_kernel
@@ -243,7 +244,7 @@ def of_chunk(
     have had their backward, and have left what only that needed."""
     how, begin, end = plan.checkpointing, split.begin[row], split.end[row]
     layers = end - begin
-    held, working, waiting, left = 0.0, 0.0, 0.0, 0.0
+    kept_bytes, working, waiting, left = 0.0, 0.0, 0.0, 0.0
     units = kept.shape[1]
     for unit in range(units):
         passes, of_layers = split.passes[row, unit], split.layers[row, unit]
@@ -256,10 +257,10 @@ def of_chunk(
         if how == EVERY and layers > 0:
             stored *= -(-layers // plan.checkpoint_layers) / layers
         if how == MODULES and of_layers > 0:
-            held -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
+            kept_bytes -= of_layers * _saved(kept[shape, unit], plan.checkpoint_layers)
             working = max(working, _saved(kept[shape, unit], plan.checkpoint_layers & ~CORE_ATTN))  # as selective
-        held += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
-        held += ends * kept[shape, unit, WHOLE]
+        kept_bytes += (of_layers - again) * kept[shape, unit, column] + stored * kept[shape, unit, INPUT_ONLY]
+        kept_bytes += ends * kept[shape, unit, WHOLE]
         waiting += of_layers * kept[shape, unit, WITHOUT_CORE]
         if again > 0:
             span = min(plan.checkpoint_layers, layers) if how == EVERY else 1
@@ -267,4 +268,4 @@ def of_chunk(
         if how == BLOCK:
             needed = kept[shape, unit, WITHOUT_CORE] if SPLITS[plan.schedule] else 0.0  # by weight gradients
             left += (of_layers - again) * (kept[shape, unit, WHOLE] - needed)
-    return held, max(working - left, 0.0), waiting
+    return kept_bytes, max(working - left, 0.0), waiting

@@ -21,6 +21,8 @@ goes backward through its first layers, and after its last forward, a block take
 peak.
 """
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,6 +32,7 @@ from sim_core.engine.schedules import (
     BOTH_WAYS,
     FORWARDS_FIRST,
     HALF_V,
+    HALFWAY,
     ORDER,
     PLACEMENT,
     THIRD_V,
@@ -37,7 +40,8 @@ from sim_core.engine.schedules import (
     WEIGHTS_LATER,
     ZERO_BUBBLE_V,
 )
-from sim_core.jit import kernel
+from sim_core.jit import Addresses, addressed_kernel, addresses, inner_kernel, outer_kernel
+from sim_core.references import call
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int64]
@@ -48,7 +52,7 @@ _F0, _F1, _B1, _B0 = 0, 1, 2, 3
 """Kinds in the order of a micro-batch in a V: down, up, and back."""
 
 
-@kernel
+@inner_kernel
 def group_of(schedule: int, pp: int, vpp: int, ga: int, group: int) -> int:
     """Micro-batches that a chunk takes in turn; `group` as in the plan, 0: the framework's own (pp)."""
     if vpp == 1 or ORDER[schedule] == FORWARDS_FIRST:
@@ -56,7 +60,7 @@ def group_of(schedule: int, pp: int, vpp: int, ga: int, group: int) -> int:
     return group if group > 0 else pp
 
 
-@kernel
+@inner_kernel
 def warmup_blocks(schedule: int, stage: int, pp: int, vpp: int, ga: int, group: int) -> int:
     """Number of forwards that a stage runs before it alternates with backwards; `group` as of group_of."""
     if ORDER[schedule] == FORWARDS_FIRST:
@@ -66,28 +70,10 @@ def warmup_blocks(schedule: int, stage: int, pp: int, vpp: int, ga: int, group: 
     return min(2 * (pp - 1 - stage) + (vpp - 1) * group, ga * vpp)
 
 
-@kernel
-def fill_order(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Codes) -> None:
-    """Write each stage's codes into `order`, flat, `row_of` per stage. The plan must be legal; `group` as in the plan.
-
-    `scratch` has `most_scratch` numbers: callers that do not count references can call nothing that allocates.
-    """
-    kind = ORDER[schedule]
-    if kind in (ALTERNATING, FORWARDS_FIRST):
-        _fill_whole(schedule, pp, vpp, ga, group_of(schedule, pp, vpp, ga, group), order)
-    elif kind in (WEIGHTS_LATE, WEIGHTS_LATER):
-        _fill_late(2 if kind == WEIGHTS_LATER else 1, pp, vpp, ga, order)
-    elif kind == ZERO_BUBBLE_V:
-        _fill_zb_v(pp, ga, order, scratch)
-    elif kind in (HALF_V, THIRD_V):
-        _fill_v(kind, pp, ga, order, scratch)
-    else:
-        _fill_halfway(PLACEMENT[schedule] == BOTH_WAYS, pp, ga, order, scratch)
-
-
-@kernel
-def _fill_whole(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes) -> None:
+@addressed_kernel
+def _fill_whole(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
     """Orders of forwards and whole backwards."""
+    group = group_of(schedule, pp, vpp, ga, group)
     total = vpp * ga
     for stage in range(pp):
         warmup = warmup_blocks(schedule, stage, pp, vpp, ga, group)
@@ -124,9 +110,10 @@ def _fill_whole(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Co
                         b_group = min(group, ga - b_first)
 
 
-@kernel
-def _fill_late(factor: int, pp: int, vpp: int, ga: int, order: Codes) -> None:
+@addressed_kernel
+def _fill_late(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
     """1F1B and interleaved 1F1B whose weight gradients begin `factor * stage` backwards late; so much longer is the warm-up."""
+    factor = 2 if ORDER[schedule] == WEIGHTS_LATER else 1
     group = ga // max(ga // pp, 1)
     total = vpp * ga
     for stage in range(pp):
@@ -148,7 +135,7 @@ def _fill_late(factor: int, pp: int, vpp: int, ga: int, order: Codes) -> None:
                 at += 1
 
 
-@kernel
+@inner_kernel
 def _entry(k: int, group: int, vpp: int, ga: int) -> tuple[int, int]:
     """(chunk, micro-batch) of the k-th forward: micro-batches in groups, the last of which may be shorter."""
     first = k // (group * vpp) * group
@@ -157,14 +144,14 @@ def _entry(k: int, group: int, vpp: int, ga: int) -> tuple[int, int]:
     return inner // size, first + inner % size
 
 
-@kernel
-def _fill_zb_v(pp: int, ga: int, order: Codes, scratch: Ints) -> None:
+@addressed_kernel
+def _fill_zb_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
     """Two chunks in a V. The order is that of at least 2 pp - 1 micro-batches, of which those beyond `ga` are left out."""
     for stage in range(pp):
         _fill_zb_v_stage(order[stage * 6 * ga : (stage + 1) * 6 * ga], pp, stage, ga, scratch[:6])
 
 
-@kernel
+@inner_kernel
 def _fill_zb_v_stage(row: Codes, pp: int, stage: int, ga: int, done: Ints) -> None:
     total = max(ga, 2 * pp - 1)
     done[:] = 0  # F0, F1, B0, B1, W0, W1
@@ -193,7 +180,7 @@ def _fill_zb_v_stage(row: Codes, pp: int, stage: int, ga: int, done: Ints) -> No
             at = _next(row, at, done, what, ga)
 
 
-@kernel
+@inner_kernel
 def _next(row: Codes, at: int, done: Ints, what: int, ga: int) -> int:
     """Append the next block of a kind and chunk; returns the next place."""
     micro_batch = done[what]
@@ -205,9 +192,10 @@ def _next(row: Codes, at: int, done: Ints, what: int, ga: int) -> int:
     return at + 1
 
 
-@kernel
-def _fill_halfway(dual: bool, pp: int, ga: int, order: Codes, scratch: Ints) -> None:
+@addressed_kernel
+def _fill_halfway(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
     """DualPipe, DualPipeV: micro-batches meet halfway, those of one direction forward while those of the other go backward."""
+    dual = PLACEMENT[schedule] == BOTH_WAYS
     half, rounds = (pp // 2, ga // 2) if dual else (pp, ga)
     order[: pp * 6 * rounds] = NO_BLOCK
     for stage in range(pp):
@@ -217,7 +205,7 @@ def _fill_halfway(dual: bool, pp: int, ga: int, order: Codes, scratch: Ints) -> 
         _fill_halfway_stage(row, half, deep, rounds, near, scratch)
 
 
-@kernel
+@inner_kernel
 def _fill_halfway_stage(row: Codes, half: int, deep: int, rounds: int, near: int, scratch: Ints) -> None:
     """One stage, the `deep`-th from its end of a half of `half` stages."""
     far = 1 - near
@@ -257,14 +245,14 @@ def _fill_halfway_stage(row: Codes, half: int, deep: int, rounds: int, near: int
         at = _weights(row, at, waiting, queue)
 
 
-@kernel
+@inner_kernel
 def _forward(row: Codes, at: int, done: Ints, chunk: int, part: int) -> int:
     row[at] = block_code(0, chunk, done[0, chunk], part)
     done[0, chunk] += 1
     return at + 1
 
 
-@kernel
+@inner_kernel
 def _backward(row: Codes, at: int, done: Ints, chunk: int, apart: bool, waiting: Ints, queue: Ints) -> int:
     micro_batch = done[1, chunk]
     row[at] = block_code(1, chunk, micro_batch, INPUT if apart else WHOLE)
@@ -275,14 +263,14 @@ def _backward(row: Codes, at: int, done: Ints, chunk: int, apart: bool, waiting:
     return at + 1
 
 
-@kernel
+@inner_kernel
 def _weights(row: Codes, at: int, waiting: Ints, queue: Ints) -> int:
     row[at] = waiting[queue[1]]
     queue[1] += 1
     return at + 1
 
 
-@kernel
+@inner_kernel
 def _pattern(kind_of_v: int, stage: int, pp: int, kind: int) -> int:
     """Slot of micro-batch 0."""
     if kind_of_v == THIRD_V:
@@ -300,9 +288,10 @@ def _pattern(kind_of_v: int, stage: int, pp: int, kind: int) -> int:
     return 3 * pp + gap - 1 + 2 * stage if kind == _B1 else 6 * pp + gap - 2 - stage
 
 
-@kernel
-def _fill_v(kind_of_v: int, pp: int, ga: int, order: Codes, scratch: Ints) -> None:
+@addressed_kernel
+def _fill_v(schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
     """Write the order of V-Half or V-Min: two chunks, pp above 1. `scratch`: see most_scratch."""
+    kind_of_v = ORDER[schedule]
     slots = PERIOD * (ga + pp) + 4
     table = pp * (slots + 1)
     taken = scratch[:table].reshape(pp, slots + 1)  # kind * ga + micro-batch
@@ -338,7 +327,7 @@ def _fill_v(kind_of_v: int, pp: int, ga: int, order: Codes, scratch: Ints) -> No
         _write(taken[stage], ga, order[stage * 6 * ga : (stage + 1) * 6 * ga], queue)
 
 
-@kernel
+@inner_kernel
 def _after(block: int, ga: int, held: int, waiting: int) -> tuple[int, int]:
     """Memory and weight gradients to do after a slot; a free one does the oldest weight gradient."""
     if block == _FREE:
@@ -346,7 +335,7 @@ def _after(block: int, ga: int, held: int, waiting: int) -> tuple[int, int]:
     return (held + 1, waiting) if block < _B1 * ga else (held, waiting + 1)
 
 
-@kernel
+@inner_kernel
 def _move(row: Codes, slot_of: Ints, held: Ints, waiting: Ints, peak: int, stage: int, slot: int) -> None:
     """Move the block in a slot to the earliest free one after what it waits for, if the peak stays."""
     block = row[slot]
@@ -365,7 +354,7 @@ def _move(row: Codes, slot_of: Ints, held: Ints, waiting: Ints, peak: int, stage
         row[slot], row[new] = block, _FREE
 
 
-@kernel
+@inner_kernel
 def _ready(slot_of: Ints, stage: int, kind: int, micro_batch: int) -> int:
     """The first slot after the block that one waits for."""
     last = slot_of.shape[0] - 1
@@ -375,7 +364,7 @@ def _ready(slot_of: Ints, stage: int, kind: int, micro_batch: int) -> int:
     return int(slot_of[stage - 1 if down else stage + 1, kind, micro_batch]) + 1
 
 
-@kernel
+@inner_kernel
 def _peak_from(row: Codes, ga: int, held: Ints, waiting: Ints, first: int, last: int, write: bool) -> int:
     """Peak of memory from slot `first` on, until all is as before again, which is after slot `last` at the earliest."""
     now, to_do = int(held[first]), int(waiting[first])
@@ -390,7 +379,7 @@ def _peak_from(row: Codes, ga: int, held: Ints, waiting: Ints, first: int, last:
     return peak
 
 
-@kernel
+@inner_kernel
 def _write(row: Codes, ga: int, codes: Codes, queue: Ints) -> None:
     """The blocks of a stage in the order of their slots, weight gradients in the free ones and at the end."""
     at, waiting, done = 0, 0, 0
@@ -413,3 +402,29 @@ def _write(row: Codes, ga: int, codes: Codes, queue: Ints) -> None:
         at += 1
     for k in range(done, waiting):
         codes[at + k - done] = queue[k]
+
+
+_WRITERS: Final = {
+    ALTERNATING: _fill_whole,
+    FORWARDS_FIRST: _fill_whole,
+    WEIGHTS_LATE: _fill_late,
+    WEIGHTS_LATER: _fill_late,
+    ZERO_BUBBLE_V: _fill_zb_v,
+    HALF_V: _fill_v,
+    THIRD_V: _fill_v,
+    HALFWAY: _fill_halfway,
+}
+
+
+def order_writers(schedules: Ints) -> Addresses:
+    """What `fill_order` calls for these schedules, by kind of order; compiles or loads what writes them, and no other."""
+    return addresses([_WRITERS[kind] for kind in range(len(_WRITERS))], ORDER[schedules])
+
+
+@outer_kernel
+def fill_order(writers: Addresses, schedule: int, pp: int, vpp: int, ga: int, group: int, order: Codes, scratch: Ints) -> None:
+    """Write each stage's codes into `order`, flat, `row_of` per stage. The plan must be legal; `group` as in the plan.
+
+    `writers`: `order_writers` of this schedule and maybe others. `scratch` has `most_scratch` numbers, since no step allocates.
+    """
+    call(writers[ORDER[schedule]], schedule, pp, vpp, ga, group, order, scratch)

@@ -32,10 +32,10 @@ class _Unit(NamedTuple):
 def _number(unit: str) -> Any:
     """A validator that takes `{value, source}` or the bare value, and converts it to SI."""
 
-    def convert(given: object) -> Sourced:
-        if isinstance(given, Sourced):
-            return given
-        mapping = given if isinstance(given, Mapping) else {"value": given, "source": "given without a source"}
+    def convert(raw: object) -> Sourced:
+        if isinstance(raw, Sourced):
+            return raw
+        mapping = raw if isinstance(raw, Mapping) else {"value": raw, "source": "given without a source"}
         if set(mapping) != {"value", "source"}:
             raise ValueError(f"found keys {', '.join(map(named, mapping))}, expected value and source")
         try:

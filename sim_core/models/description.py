@@ -121,11 +121,11 @@ class Model(Checked):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: Any) -> Any:
+    def _fill(cls, document: Any) -> Any:
         """Sizes that follow from others. Wrong types are left to the checks of the fields."""
-        if not isinstance(given, Mapping):
-            return given
-        filled = dict(given)
+        if not isinstance(document, Mapping):
+            return document
+        filled = dict(document)
         heads, hidden = filled.get("heads"), filled.get("hidden")
         mla = filled.get("mla")
         if mla is not None:

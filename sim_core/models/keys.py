@@ -42,8 +42,8 @@ def make_keys(
 ) -> Keys:
     """Keys from numbers or columns of one length. `sequence_parallel` has no effect where tp is 1, as in Megatron-LM."""
     columns = (tp, cp, ep, etp, sequence_parallel, micro_batch, a2a, gathers, precision, load)
-    given = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
-    keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*given)))
+    arrays = [np.atleast_1d(np.asarray(column, np.int64)) for column in columns]
+    keys = Keys(*(np.ascontiguousarray(column) for column in np.broadcast_arrays(*arrays)))
     return keys._replace(sequence_parallel=np.where(keys.tp > 1, keys.sequence_parallel, 0))
 
 

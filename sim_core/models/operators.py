@@ -170,9 +170,9 @@ def _experts(rows: Rows, model: Model, shape: Shape) -> None:
         rows.both("shared_add", traffic.RESIDUAL, shape.local * h)
 
 
-def add_accumulation(rows: Rows, held: Floats, per_weight: float) -> None:
+def add_accumulation(rows: Rows, weights: Floats, per_weight: float) -> None:
     """Gradients of one micro-batch added to those of the step."""
-    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * held)
+    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights)
 
 
 def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:

@@ -43,9 +43,9 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
         raise (located(error, name_or_path, lines) if of_file else error) from None
 
 
-def _read(path: Path, given: str, values: Mapping[str, object]) -> tuple[dict[str, Any], Lines]:
+def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str, Any], Lines]:
     """The numbers in a file and the lines of their keys; those in `values` may be missing."""
-    folder = Path(given) if path.is_dir() else Path(given).parent
+    folder = Path(name) if path.is_dir() else Path(name).parent
     path = path / CONFIG if path.is_dir() else path
     of_file = {"name": path.stem, "source": str(path)}
     try:

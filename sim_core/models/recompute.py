@@ -48,18 +48,18 @@ def operators_of(mask: int) -> frozenset[str]:
     return frozenset(name for k, module in enumerate(RECOMPUTE_MODULES) if mask >> k & 1 for name in _OPERATORS[module])
 
 
-def share_again(found: Operators, mask: int) -> Floats:
+def share_again(operators: Operators, mask: int) -> Floats:
     """Part of each operator that runs again, [n, operators]: 1, 0, or of the casts as many as their GEMMs have inputs."""
-    forward = found.phase == FORWARD
+    forward = operators.phase == FORWARD
     if mask == ALL:
-        return np.broadcast_to(forward.astype(np.float64), found.m.shape)
+        return np.broadcast_to(forward.astype(np.float64), operators.m.shape)
     names = operators_of(mask)
-    chosen = np.array([name in names for name in found.names]) & forward
-    chosen |= found.core & bool(mask & CORE_ATTN)
-    share = np.zeros(found.m.shape)
+    chosen = np.array([name in names for name in operators.names]) & forward
+    chosen |= operators.core & bool(mask & CORE_ATTN)
+    share = np.zeros(operators.m.shape)
     share[:, chosen] = 1.0
-    inputs = found.m * found.k * found.batch * (found.linear & forward)
-    casts = np.array([name == "casts" for name in found.names]) & forward
+    inputs = operators.m * operators.k * operators.batch * (operators.linear & forward)
+    casts = np.array([name == "casts" for name in operators.names]) & forward
     if casts.any():
         whole = inputs.sum(axis=1)
         share[:, casts] = ((inputs * chosen).sum(axis=1) / np.where(whole > 0, whole, 1.0))[:, None]

@@ -38,13 +38,15 @@ class Stack(Checked):
     activation_input_bytes: Number  # kept of an element that enters the activation of an MLP
     attention_output_bytes: Number | None = None  # of core attention's output; else 16 bits and the projection's narrower copy
     fp8: Flag  # linear layers in 8 and 4 bits (Transformer Engine), parameters gathered in 8 where the recipe can
-    accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation
+    accumulation_bytes: Number  # per weight and micro-batch, gradient accumulation; in a kernel of its own 6, of fp32 10
     gradient_bytes: Literal[2, 4]  # of an element that is reduced
     sharding: Sharding  # unless the plan says otherwise
     sharding_in_pipeline: Sharding | None = None  # the same where pp > 1, if it is another
     weight_bytes: Literal[0, 2]  # of 16-bit weights that a rank keeps beside the fp32 ones
     adam_bytes: Number  # of fp32 weights and two moments that a rank keeps per weight
-    optimizer_bytes: Number  # traffic per weight of a rank's share and step
+    # traffic per weight of a rank's share and step: fused Adam, sharded, 36 (fp32 weight, two moments, gradient in and out);
+    # FSDP's 30; not fused 54 (unscale, look for infinities, norm, clip, Adam, copy)
+    optimizer_bytes: Number
     experts_with_tp: Flag  # experts are divided by tensor parallelism, too
     hides_backward_tp: Flag  # collectives of the backward run beside GEMMs of the same operator
     contention: Number  # part of a hidden collective that its GEMM is slower by

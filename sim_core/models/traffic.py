@@ -49,15 +49,5 @@ PERMUTE: Final = 4.0
 FUSED_ACCUMULATION: Final = 3.0
 """Per weight and micro-batch: the weight gradient is added to fp32 in its GEMM (Megatron-LM's gradient accumulation fusion, on
 by default). It moves 6 bytes more than the plain GEMM; half of it taken as hidden behind the product: an estimate."""
-UNFUSED_16_BIT_ACCUMULATION: Final = 6.0
-UNFUSED_FP32_ACCUMULATION: Final = 10.0
-"""The same in a kernel of its own: reads gradient and sum, writes the sum. Count."""
-
-OPTIMIZER_UNSHARDED: Final = 54.0
-"""Per weight and step, not fused (fp16, Megatron-LM 2021): unscale, check for infinities, norm, clip, Adam, copy. Count."""
-OPTIMIZER_DISTRIBUTED: Final = 36.0
-"""Per weight of a rank's share and step: distributed fused Adam (reads and writes fp32 weight, two moments, gradient)."""
-OPTIMIZER_FSDP: Final = 30.0
-"""Per weight of a rank's shard and step: FSDP's Adam. Count."""
 GRADIENT_CLEAR: Final = 4.0
 """Per weight on a rank and step: the fp32 gradient buffer is set to zero."""

@@ -144,13 +144,6 @@ def held(model: Model, unit: Unit, keys: Keys) -> Held:
     return total
 
 
-def tied_elements(model: Model, keys: Keys) -> Floats:
-    """Elements of the embedding's gradient that first and last stage add once a step; 0 if the head is not tied, [n]."""
-    if not model.tied:
-        return np.zeros(len(keys.tp))
-    return padded_vocabulary(model, keys.tp) * model.hidden / keys.tp
-
-
 def _share(model: Model, weights: Weights, keys: Keys) -> Floats:
     tp = keys.tp.astype(np.float64)
     if weights.sharding == REPLICATED:

@@ -44,7 +44,7 @@ def _check_bounds(field: Field, column: npt.NDArray[Any], bounds: tuple[float, f
         raise SpecError(f"plans.{field.name}: found {column[row]} in row {row}, expected {expected}")
 
 
-def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]]) -> Plans:
+def plans(workload: Workload, /, **chosen: Value | Sequence[Value | Sequence[int]]) -> Plans:
     """Every combination of the given values, the first name slowest; other names keep the value of the workload's own plan.
 
     A value is a number, a word (`schedule="gpipe"`, `checkpointing="block:2"`, `layer_split="balanced"` or a list of layers
@@ -52,16 +52,16 @@ def plans(workload: Workload, /, **given: Value | Sequence[Value | Sequence[int]
     `hardware` is a row of the HardwareTable. Raises SpecError.
     """
     known = [name for name, field in FIELDS.items() if field.is_set or name in DEFAULTS]
-    for name in given:
+    for name in chosen:
         if name not in known:
             raise SpecError(f"plans: unknown name {shown(name)}, {nearest(name, known)}")
-    for one, other in ALTERNATIVES:
-        if one in given and other in given:
-            raise SpecError(f"plans: {one} and {other} are both given, but one follows from the other")
+    for first, other in ALTERNATIVES:
+        if first in chosen and other in chosen:
+            raise SpecError(f"plans: {first} and {other} are both given, but one follows from the other")
     values: dict[str, Any] = {**DEFAULTS, **workload.base._asdict(), "layers": workload.layers}
-    values |= {name: value for name, value in workload.recorded_fields.items() if name in known} | given
+    values |= {name: value for name, value in workload.recorded_fields.items() if name in known} | chosen
     axes = {name: _values(name, value) for name, value in values.items()}
-    ordered = [*(name for name in axes if name in given), *(name for name in axes if name not in given)]
+    ordered = [*(name for name in axes if name in chosen), *(name for name in axes if name not in chosen)]
     rows = list(itertools.product(*(axes[name] for name in ordered)))
     return _columns({name: [row[k] for row in rows] for k, name in enumerate(ordered)})
 

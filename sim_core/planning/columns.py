@@ -228,14 +228,12 @@ def alike_in_order(plans: Plans, i: int, k: int) -> bool:
 def by_order(plans: Plans, rows: Ints) -> Ints:
     """Some rows sorted, so that plans with the same order of blocks, sent in the same way, follow each other."""
     columns = [getattr(plans, name)[rows] for name in (*ORDER_COLUMNS, *SEND_COLUMNS)]
-    sorted_rows: Ints = rows[np.lexsort(columns[::-1])]
-    return sorted_rows
+    return rows[np.lexsort(columns[::-1])]
 
 
 def replicas(plans: Plans) -> Ints:
     """Ranks along data parallelism, dp, at least 1, [n]; gradients are reduced over dp x cp ranks."""
-    found: Ints = np.maximum(plans.all_gpus // (plans.tp * plans.cp * plans.pp), 1)
-    return found
+    return np.maximum(plans.all_gpus // (plans.tp * plans.cp * plans.pp), 1)
 
 
 def slice_plans(plans: Plans, rows: slice | npt.NDArray[np.bool_] | Ints) -> Plans:

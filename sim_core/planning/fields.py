@@ -54,6 +54,8 @@ class Field:
     """Its column is a table: several numbers a plan."""
     stands_for: str = ""
     """The column that follows from this field, which has none of its own. A user may set one of both."""
+    follows: bool = False
+    """Other fields of a plan tell it: two plans are compared without it."""
     heading: str = ""
     """Short name: heading of the ranked table, accepted wherever a column is named."""
     aliases: tuple[str, ...] = ()
@@ -130,7 +132,7 @@ _ROWS: Final = (
     ),
     Field(
         "dp", "number", "data parallelism: replicas", most=LARGEST["dp"], stands_for="all_gpus", unset="all_gpus / (tp cp pp)",
-        more="Instead of `all_gpus`.",
+        follows=True, more="Instead of `all_gpus`.",
     ),
     Field(
         "all_gpus", "number", "GPUs of the job", most=LARGEST["all_gpus"], column=(1, _LARGEST_GPUS), heading="gpus",
@@ -142,7 +144,7 @@ _ROWS: Final = (
     ),
     Field(
         "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], unset="the workload's", orders_blocks=True,
-        column=(0, LARGEST["ga"]),  # 0 where dp * micro_batch does not divide the global batch
+        follows=True, column=(0, LARGEST["ga"]),  # 0 where dp * micro_batch does not divide the global batch
     ),
     Field(
         "global_batch", "number", "sequences of a step", most=LARGEST["global_batch"], stands_for="ga", heading="batch",
@@ -307,3 +309,6 @@ ALTERNATIVES: Final = tuple(
     tuple(name for name in FIELDS if name in (row.name, row.stands_for)) for row in _ROWS if row.stands_for
 )
 """Pairs of which a user may set one."""
+
+FOLLOWING: Final = tuple(row.name for row in _ROWS if row.follows)
+"""Fields that other fields of a plan tell."""

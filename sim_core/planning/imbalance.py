@@ -37,18 +37,18 @@ def loads_unknown(workload: Workload, plans: Plans) -> Bools:
 
 def with_loads(workload: Workload, plans: Plans) -> Plans:
     """The plans with each imbalance as the factor at their ep; 0 stays as recorded. No rank has more than all tokens."""
-    given, arrays = plans.expert_imbalance, workload.arrays
-    beyond = (given == 0) & (plans.ep >= len(arrays.expert_load)) & (len(arrays.expert_load) > 0)
-    if not (given.any() or beyond.any()):
+    asked, arrays = plans.expert_imbalance, workload.arrays
+    beyond = (asked == 0) & (plans.ep >= len(arrays.expert_load)) & (len(arrays.expert_load) > 0)
+    if not (asked.any() or beyond.any()):
         return plans
-    found = np.where(given > 0, np.clip(given, 1.0, plans.ep), 0.0)
+    loads = np.where(asked > 0, np.clip(asked, 1.0, plans.ep), 0.0)
     for k in np.flatnonzero(beyond):
         most = len(arrays.expert_load) - 1
-        found[k] = spread_load(float(arrays.recorded_load * arrays.expert_load[most]), most, int(plans.ep[k]))
+        loads[k] = spread_load(float(arrays.recorded_load * arrays.expert_load[most]), most, int(plans.ep[k]))
     experts = _experts(workload, plans)
-    for k in np.flatnonzero((given < 0) & ~loads_unknown(workload, plans)):
-        found[k] = zipf_load(float(-given[k]), int(experts[k]), int(plans.ep[k]))
-    return plans._replace(expert_imbalance=found)
+    for k in np.flatnonzero((asked < 0) & ~loads_unknown(workload, plans)):
+        loads[k] = zipf_load(float(-asked[k]), int(experts[k]), int(plans.ep[k]))
+    return plans._replace(expert_imbalance=loads)
 
 
 def _experts(workload: Workload, plans: Plans) -> Ints:
@@ -73,9 +73,9 @@ def _fullest(total: float, ranks: int) -> float:
     Shares are gamma variates over their sum, which does not depend on them: so is the mean of the greatest.
     """
     number = max(GAMMAS, GAMMAS_A_RANK * ranks)
-    found = np.sort(np.random.default_rng(0).gamma(total / ranks, size=number))
+    shares = np.sort(np.random.default_rng(0).gamma(total / ranks, size=number))
     below = (np.arange(number + 1) / number) ** ranks
-    return float(found @ np.diff(below) / found.mean())
+    return float(shares @ np.diff(below) / shares.mean())
 
 
 @cache

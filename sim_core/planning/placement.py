@@ -72,33 +72,33 @@ def placements(ranks: int, stride: int, starts: int, block: int, blocks: int, gp
     A group has `ranks` GPUs, `stride` apart. There are `blocks` consecutive blocks of `block` GPUs; in each, one group starts
     at each of the first `starts` GPUs.
     """
-    found = np.ones((1, 3), np.int64)
+    distinct = np.ones((1, 3), np.int64)
     if ranks <= 1:
-        return found
+        return distinct
     if stride >= gpus_per_node:
-        found[0, 0] = ranks
-        return found
+        distinct[0, 0] = ranks
+        return distinct
     if gpus_per_node % block == 0:  # no block crosses nodes
-        found[0, 1:] = ranks
-        return found
+        distinct[0, 1:] = ranks
+        return distinct
     reached, common = _offsets(stride, starts, block, blocks, gpus_per_node)
-    found = np.empty((reached.shape[0], 3), np.int64)
+    distinct = np.empty((reached.shape[0], 3), np.int64)
     count = 0
     for at in range(reached.shape[0]):
         if not reached[at]:
             continue
         nodes, fewest, most = _span(ranks, stride, at * common, gpus_per_node)
         k = count
-        while k > 0 and (found[k - 1, 0], found[k - 1, 1], found[k - 1, 2]) > (nodes, fewest, most):
+        while k > 0 and (distinct[k - 1, 0], distinct[k - 1, 1], distinct[k - 1, 2]) > (nodes, fewest, most):
             k -= 1
-        if k > 0 and (found[k - 1, 0], found[k - 1, 1], found[k - 1, 2]) == (nodes, fewest, most):
+        if k > 0 and (distinct[k - 1, 0], distinct[k - 1, 1], distinct[k - 1, 2]) == (nodes, fewest, most):
             continue
         for later in range(count, k, -1):
             for part in range(3):
-                found[later, part] = found[later - 1, part]
-        found[k, 0], found[k, 1], found[k, 2] = nodes, fewest, most
+                distinct[later, part] = distinct[later - 1, part]
+        distinct[k, 0], distinct[k, 1], distinct[k, 2] = nodes, fewest, most
         count += 1
-    return found[:count].copy()
+    return distinct[:count].copy()
 
 
 @kernel

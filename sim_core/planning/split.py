@@ -71,9 +71,9 @@ def layers_of(kind: Ints, virtual: int) -> int:
     if rule in (EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS):
         before = 0 if rule == LOSS_AS_LAYER else 1
         after = 0 if rule == EMBEDDING_AS_LAYER else 1
-        held = (layers + before + after) // (pp * vpp)
-        held -= before if virtual == 0 else 0
-        return int(held - (after if virtual == pp * vpp - 1 else 0))
+        layers_here = (layers + before + after) // (pp * vpp)
+        layers_here -= before if virtual == 0 else 0
+        return int(layers_here - (after if virtual == pp * vpp - 1 else 0))
     stage, chunk = virtual % pp, virtual // pp
     if kind[PLACED] == V and chunk % 2 == 1:
         stage = pp - 1 - stage
@@ -112,8 +112,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
             layer += layers_of(kinds[k], v)
             end[row] = layer
             dense[row] = max(min(end[row], arrays.dense_layers) - begin[row], 0)
-            held = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
-            distinct = _find(seen, distinct, held * kinds_of_dense + dense[row], size, row)
+            size_of = 2 * (end[row] - begin[row]) + (1 if ends_differ and v in (0, virtual - 1) else 0)
+            distinct = _find(seen, distinct, size_of * kinds_of_dense + dense[row], size, row)
             for unit in range(units):
                 layers[row, unit] = count_layers(arrays.unit_layers, arrays.layer_unit, unit, begin[row], end[row])
                 at_end = (v == 0 and unit == arrays.first_unit) or (v == virtual - 1 and unit == arrays.last_unit)
@@ -126,8 +126,8 @@ def _fill(arrays: Arrays, key: Ints, kinds: Ints) -> Split:
                 virtual_row = offset[k] + virtual_of(kinds[k, PLACED], stage, chunk, pp)
                 stage_layers[row] += end[virtual_row] - begin[virtual_row]
                 stage_dense[row] += dense[virtual_row]
-            held = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 0)
-            distinct = _find(seen, distinct, held * kinds_of_dense + stage_dense[row], stage_size, row)
+            size_of = 2 * stage_layers[row] + (1 if ends_differ and ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 0)
+            distinct = _find(seen, distinct, size_of * kinds_of_dense + stage_dense[row], stage_size, row)
         sizes = max(sizes, distinct)
     return Split(
         key=key,
@@ -200,8 +200,8 @@ def _fullest(kinds: Ints, dense_layers: int) -> Floats:
         begin = np.zeros(pp * vpp + 1, np.int64)
         for virtual in range(pp * vpp):
             begin[virtual + 1] = begin[virtual] + layers_of(kinds[k], virtual)
-        held = 0
-        found = np.zeros((2, 2, 2), np.int64)
+        counted = 0
+        fullest = np.zeros((2, 2, 2), np.int64)
         for stage in range(pp):
             of_stage, with_experts = 0, 0
             for chunk in range(chunks):
@@ -210,11 +210,11 @@ def _fullest(kinds: Ints, dense_layers: int) -> Floats:
                 with_experts += max(begin[virtual + 1], dense_layers) - max(begin[virtual], dense_layers)
             for row in range(2 if ends_of_stage(kinds[k, PLACED], stage, pp) > 0 else 1):
                 for by, mine, other in ((0, of_stage, with_experts), (1, with_experts, of_stage)):
-                    largest, beside = found[row, by, by], found[row, by, 1 - by]
+                    largest, beside = fullest[row, by, by], fullest[row, by, 1 - by]
                     if mine > largest or (mine == largest and other > beside):
-                        found[row, by, 0], found[row, by, 1] = of_stage, with_experts
-            held += of_stage
-        if held == layers * chunks // vpp:
+                        fullest[row, by, 0], fullest[row, by, 1] = of_stage, with_experts
+            counted += of_stage
+        if counted == layers * chunks // vpp:
             for row, by, of in np.ndindex(2, 2, 2):
-                most[k, row, by, of] = found[row, by, of]
+                most[k, row, by, of] = fullest[row, by, of]
     return most

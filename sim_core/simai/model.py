@@ -243,14 +243,14 @@ def simai_one(
         waited_ns = forward_ns + backward_ns + again_ns
         for phase in range(3):
             size = pieces.comm_bytes[p, phase] * scale[pieces.comm_rule[p, phase]]
-            found = _add_collective(
+            waited = _add_collective(
                 pieces.comm_kind[p, phase], pieces.comm_group[p, phase], size, phase, pieces.comm_group[p, FORWARD] == EP,
                 count, tp, ep, dp, gpus, nics, nvlink, nic, arrays.least_forward, tables, plan, out,
             )  # fmt: skip
-            if found == NO_NIC:
+            if waited == NO_NIC:
                 return False
             if phase != WEIGHT_GRADIENT:
-                waited_ns += found
+                waited_ns += waited
         if unit != arrays.first_unit:
             bubble_ns += count * waited_ns
     step = arrays.step
@@ -259,17 +259,17 @@ def simai_one(
         factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1, without)
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
         size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1, without)
-        found = _add_collective(
+        waited = _add_collective(
             step.comm_kind[k], step.comm_group[k], size, step.phase[k], step.forward_on_ep[k],
             1.0, tp, ep, dp, gpus, nics, nvlink, nic, arrays.least_forward, tables, plan, out,
         )  # fmt: skip
-        if found == NO_NIC:
+        if waited == NO_NIC:
             return False
         if step.role[k] == ONCE_ON_FIRST_STAGE:
             out[_BWD] += compute_ns  # of the embedding, which the tool leaves out of the bubble
             continue
         out[_STEP] += compute_ns
-        bubble_ns += compute_ns + (found if step.phase[k] != WEIGHT_GRADIENT else 0.0)
+        bubble_ns += compute_ns + (waited if step.phase[k] != WEIGHT_GRADIENT else 0.0)
     out[_BUBBLE] = (pp - 1) / (plan.ga * plan.vpp) * bubble_ns
     hidden = plan.pp_overlap_ratio
     sent = arrays.p2p_bytes * scale[arrays.p2p_rule] if pp > 1 else 0.0

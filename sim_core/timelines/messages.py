@@ -72,7 +72,7 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     plan = plan_at(ran.plans, 0)
     if ran.workload.arrays.layered_gradients:
         return []
-    found = []
+    drawn = []
     for stage in range(plan.pp):
         stream_s = 0.0 if plan.overlap_grad == 1 else float(ran.scratch.times.free_s[stage])
         ready_s, seconds, chunk, longer_s = _buckets_of(ran, plan, blocks, stage)
@@ -83,8 +83,8 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
             start_s[k] = max(stream_s, ready_s[k])
             stream_s = start_s[k] + seconds[k]
         columns: Columns = {"stage": stage, "stream": GRADIENTS, "kind": REDUCE, "chunk": chunk}
-        found.append(spans(len(ready_s), **columns, start_s=start_s, end_s=start_s + seconds, shared_s=longer_s))
-    return found
+        drawn.append(spans(len(ready_s), **columns, start_s=start_s, end_s=start_s + seconds, shared_s=longer_s))
+    return drawn
 
 
 def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats, Floats, Ints, Floats]:
@@ -102,7 +102,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
         end_s = float(blocks.end_s[of_chunk].max())
         apart = SPLITS[plan.schedule] and bool((blocks.part[of_chunk & (blocks.end_s == end_s)] == WEIGHTS).any())
         lasts.append((end_s, float(duration_s[WEIGHT if apart else UP, stage * chunks + chunk]), chunk))
-    found: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
+    columns: list[tuple[Floats, Floats, Ints, Floats]] = [(np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))]
     for end_s, tail_s, chunk in sorted(lasts, key=lambda each: (each[0], -each[2])):
         size = int(split.size[first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp)])
         begin_s, late_s, before_s = 0.0, 0.0, 0.0
@@ -110,9 +110,9 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
             cell = stage * chunks + chunk
             begin_s, late_s = _shared_s(ran.scratch.program, ran.scratch.times, cell)
             before_s = float(ran.scratch.times.later_s[cell])
-        ready, seconds_of, chunk_of, longer_of = found[-1]
+        ready, seconds_of, chunk_of, longer_of = columns[-1]
         if len(longer_of):
-            found[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
+            columns[-1] = ready, seconds_of + before_s / len(longer_of), chunk_of, longer_of + before_s / len(longer_of)
         done, seconds = [], []
         for number, bucket_s in zip(buckets.number[size], buckets.bucket_s[size], strict=True):
             if bucket_s > 0:
@@ -125,8 +125,8 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> tuple[Floats
             ready_s = end_s - begin_s - tail_s + part * tail_s
             shifted_s = late_s * (part - part[0]) / max(1 - part[0], 1e-300)
             longer_s = np.append(np.diff(shifted_s), 0.0)
-            found.append((ready_s + shifted_s, np.concatenate(seconds)[order] + longer_s, of_chunk, longer_s))
-    ready_of, seconds_of, chunk_of, longer_of = (np.concatenate(column) for column in zip(*found, strict=True))
+            columns.append((ready_s + shifted_s, np.concatenate(seconds)[order] + longer_s, of_chunk, longer_s))
+    ready_of, seconds_of, chunk_of, longer_of = (np.concatenate(column) for column in zip(*columns, strict=True))
     return ready_of, seconds_of, chunk_of, longer_of
 
 
@@ -135,11 +135,11 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
     if plan.overlap_param == 0:
         return []
-    given = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
+    inputs = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
     early_s, step_s = scratch.once.early_s.copy(), float(ran.metrics[STEP_TIME])  # costing the buckets again changes the first
-    _gather(*given, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
+    _gather(*inputs, scratch.low, scratch.program, scratch.buckets, scratch.once, np.zeros_like(ran.metrics))
     chunks, first = chunks_of(plan.schedule, plan.vpp), int(tables.split.offset[tables.split.key[0]])
-    found = []
+    drawn = []
     for stage in range(plan.pp):
         rows = [first + virtual_of(int(PLACEMENT[plan.schedule]), stage, chunk, plan.pp) for chunk in range(chunks)]
         begins = (blocks.stage == stage) & (blocks.micro_batch == 0) & (blocks.backward == 0)
@@ -150,24 +150,24 @@ def parameter_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Sp
         more_s = np.diff(late_s, prepend=0.0)
         inside, before = np.flatnonzero(end_s > 0), np.flatnonzero(start_s < 0)
         times = {"start_s": np.maximum(start_s[inside], 0.0), "end_s": end_s[inside], "shared_s": more_s[inside]}
-        found.append(spans(len(inside), **columns, chunk=inside, **times))
+        drawn.append(spans(len(inside), **columns, chunk=inside, **times))
         # what a stage gathers before others have ended the step before, it gathers at the end of this one, for the next
         times = {"start_s": start_s[before] + step_s, "end_s": np.minimum(end_s[before], 0.0) + step_s}
-        found.append(spans(len(before), **columns, chunk=before, **times))
-    return found
+        drawn.append(spans(len(before), **columns, chunk=before, **times))
+    return drawn
 
 
 def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]:
     """Gathers of parameters and scatters of gradients of sharded layers, in every block."""
     plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
-    given = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
+    inputs = ran.workload.arrays, hardware.columns, ran.plans, tables.groups, tables.split, tables.blocks
     if PLACEMENT[plan.schedule] == BOTH_WAYS or SPLITS[plan.schedule]:
         return []
-    found = []
+    drawn = []
     for virtual in range(plan.pp * plan.vpp):
         stage, chunk = virtual % plan.pp, virtual // plan.pp
         for way in (DOWN, UP):
-            count = int(_layers(*given, scratch.layers, virtual, way))
+            count = int(_layers(*inputs, scratch.layers, virtual, way))
             if count == 0:
                 return []
             mine = (blocks.stage == stage) & (blocks.chunk == chunk) & (blocks.backward == way)
@@ -176,7 +176,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                 begin_s, micro_batch = blocks.start_s[mine][:, None], blocks.micro_batch[mine]
                 rows = len(micro_batch) * len(start_s)
                 columns: Columns = {"stage": stage, "stream": stream, "kind": kind, "chunk": chunk}
-                found.append(
+                drawn.append(
                     spans(
                         rows,
                         **columns,
@@ -186,7 +186,7 @@ def layer_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> list[Spans]
                         shared_s=np.tile(more_s, len(micro_batch)),
                     )
                 )
-    return found
+    return drawn
 
 
 def _longer(sent: list[tuple[int, int, Floats, Floats]], longer_s: float) -> list[tuple[int, int, Floats, Floats, Floats]]:
@@ -197,12 +197,12 @@ def _longer(sent: list[tuple[int, int, Floats, Floats]], longer_s: float) -> lis
         np.concatenate(each) for each in zip(*((start, stop - start) for _, _, start, stop in sent), strict=True)
     )
     part = longer_s / max(float(seconds.sum()), 1e-300)
-    found = []
+    longer = []
     for kind, stream, start_s, stop_s in sent:
         later_s = part * np.array([seconds[begin_s < at].sum() for at in start_s])
         more_s = part * (stop_s - start_s)
-        found.append((kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s))
-    return found
+        longer.append((kind, stream, start_s + later_s, stop_s + later_s + more_s, more_s))
+    return longer
 
 
 def _sent(layers: Layers, count: int, way: int, plan: Plan) -> list[tuple[int, int, Floats, Floats]]:
@@ -229,9 +229,9 @@ def _sent(layers: Layers, count: int, way: int, plan: Plan) -> list[tuple[int, i
             stream_s = begin_s + gather_s[k]
             gathers.append((begin_s, stream_s))
     scatter_up_to(count)
-    found = []
+    messages = []
     for kind, stream, times in ((GATHER, PARAMETERS, gathers), (REDUCE, GRADIENTS, scatters)):
         if times:
             start_s, stop_s = np.array(times).T
-            found.append((kind, stream, start_s, stop_s))
-    return found
+            messages.append((kind, stream, start_s, stop_s))
+    return messages

@@ -61,10 +61,14 @@ _SECONDS: Final = ("start_s", "end_s", "shared_s")
 def spans(rows: int, **columns: Ints | Floats | int) -> Spans:
     """Spans from columns and scalars; without `parts` they are behind the blocks."""
     defaults: Columns = {"chunk": -1, "micro_batch": -1, "parts": np.zeros((rows, len(PARTS))), "shared_s": np.zeros(rows)}
-    given = defaults | columns
-    stage, stream, kind, chunk, micro_batch = (np.broadcast_to(np.asarray(given[name], np.int64), rows) for name in _WHOLE)
-    start_s, end_s, shared_s = (np.broadcast_to(np.asarray(given[name], np.float64), rows) for name in _SECONDS)
-    return Spans(stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(given["parts"], np.float64), shared_s)
+    all_columns = defaults | columns
+    stage, stream, kind, chunk, micro_batch = (
+        np.broadcast_to(np.asarray(all_columns[name], np.int64), rows) for name in _WHOLE
+    )
+    start_s, end_s, shared_s = (np.broadcast_to(np.asarray(all_columns[name], np.float64), rows) for name in _SECONDS)
+    return Spans(
+        stage, stream, kind, chunk, micro_batch, start_s, end_s, np.asarray(all_columns["parts"], np.float64), shared_s
+    )
 
 
 def of_part(part: int, seconds: Floats) -> Floats:
@@ -74,9 +78,9 @@ def of_part(part: int, seconds: Floats) -> Floats:
     return parts
 
 
-def joined(found: list[Spans]) -> Spans:
+def joined(parts: list[Spans]) -> Spans:
     """All spans, by stage and start; those without length are left out."""
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     whole = Spans(*columns)
     kept = np.flatnonzero(whole.end_s > whole.start_s)
     order = kept[np.lexsort((whole.stream[kept], whole.start_s[kept], whole.stage[kept]))]

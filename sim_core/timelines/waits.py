@@ -74,7 +74,7 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
     else:
         message_s, last_message_s = np.minimum(waited_s, message_s), np.minimum(after_s, last_message_s)
     idle_end_s, each = free_s + waited_s - message_s, np.arange(plan.pp)
-    found = [
+    waits = [
         _waits(stage, STAGE_WAIT, BUBBLE_PART, free_s, idle_end_s),
         _waits(stage, MESSAGE_WAIT, PP_PART, idle_end_s, free_s + waited_s),
         _waits(stage, PARAMETER_WAIT, DP_PART, free_s + waited_s, start_s),
@@ -82,8 +82,8 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
         _waits(each, MESSAGE_WAIT, PP_PART, through_s - last_message_s, through_s),
     ]
     if plan.schedule != DEEPSPEED and (SPLITS[plan.schedule] or plan.overlap_pp == 1):
-        found.append(_background(ran, plan, blocks))
-    return found, ready_s[begins]
+        waits.append(_background(ran, plan, blocks))
+    return waits, ready_s[begins]
 
 
 def _waits(stage: Ints, kind: int, part: int, start_s: Floats, end_s: Floats) -> Spans:
@@ -122,20 +122,19 @@ def _senders(plan: Plan) -> Ints:
     return np.array([[place.get((copy, virtual + step), -1) for copy, virtual in by_cell] for step in (-1, 1)])
 
 
-def arrows_between(ran: Ran, found: Spans) -> Ints:
+def arrows_between(ran: Ran, drawn: Spans) -> Ints:
     """Rows of the blocks of which one sends to the other, on another stage, [n, 2]."""
     plan = plan_at(ran.plans, 0)
     chunks, sender_of = chunks_of(plan.schedule, plan.vpp), _senders(plan)
-    rows = np.flatnonzero(np.isin(found.kind, (FORWARD, BACKWARD, INPUT_GRADIENT)))
-    way, micro_batch = (found.kind[rows] != FORWARD).astype(np.int64), found.micro_batch[rows]
-    cell = found.stage[rows] * chunks + found.chunk[rows]
+    rows = np.flatnonzero(np.isin(drawn.kind, (FORWARD, BACKWARD, INPUT_GRADIENT)))
+    way, micro_batch = (drawn.kind[rows] != FORWARD).astype(np.int64), drawn.micro_batch[rows]
+    cell = drawn.stage[rows] * chunks + drawn.chunk[rows]
     row_of = np.full((*sender_of.shape, int(micro_batch.max()) + 1), -1)
     row_of[way, cell, micro_batch] = rows
     sender = sender_of[way, cell]
     sent_by = np.where(sender >= 0, row_of[way, sender, micro_batch], -1)
-    away = (sent_by >= 0) & (sender // chunks != found.stage[rows])
-    arrows: Ints = np.column_stack((sent_by[away], rows[away]))
-    return arrows
+    away = (sent_by >= 0) & (sender // chunks != drawn.stage[rows])
+    return np.column_stack((sent_by[away], rows[away]))
 
 
 def _background(ran: Ran, plan: Plan, blocks: Timed) -> Spans:
@@ -172,20 +171,20 @@ def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
         column[: plan.pp] for column in (scratch.times.free_s, scratch.reduced_s, scratch.low.longer.full_s)
     )
     barrier_s = reduced_s if plan.post_validation == 1 else np.full(plan.pp, reduced_s.max())
-    found = [
+    after = [
         _waits(stage, GRADIENT_WAIT, DP_PART, free_s, reduced_s)._replace(shared_s=full_s),
         _waits(stage, STAGE_WAIT, BUBBLE_PART, reduced_s, barrier_s),
     ]
     now_s = barrier_s
     for kind, part, seconds in _once(ran, plan):
-        found.append(_waits(stage, kind, part, now_s, now_s + seconds))
+        after.append(_waits(stage, kind, part, now_s, now_s + seconds))
         now_s = now_s + seconds
     gathered_s = barrier_s + scratch.once.after_s[: plan.pp]  # gathers that nothing hides, or what hidden ones cost
     kind = CONTENTION if plan.overlap_param == 1 else GATHER
-    found.append(_waits(stage, kind, DP_PART, now_s, np.maximum(gathered_s, now_s)))
+    after.append(_waits(stage, kind, DP_PART, now_s, np.maximum(gathered_s, now_s)))
     last_s = first_s + step_s if plan.post_validation == 1 else np.full(plan.pp, step_s)
-    found.append(_waits(stage, STAGE_WAIT, BUBBLE_PART, np.maximum(gathered_s, now_s), last_s))
-    return found
+    after.append(_waits(stage, STAGE_WAIT, BUBBLE_PART, np.maximum(gathered_s, now_s), last_s))
+    return after
 
 
 def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
@@ -197,7 +196,7 @@ def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
     slower = np.where(stage == plan.straggler_stage, plan.straggler_factor, 1.0)
     together = plan.pp > 1 and PLACEMENT[plan.schedule] == V
     at_end = ((stage == 0) | (stage == plan.pp - 1)) & (not together)
-    found: list[tuple[int, int, Floats]] = []
+    work: list[tuple[int, int, Floats]] = []
     optimizer_s = once.optimizer_s[size] * slower
     for k in range(len(step.role)):
         here = (step.role[k] == AFTER_GRADIENTS) | ((step.role[k] == ONCE_ON_FIRST_STAGE) & (stage == 0))
@@ -206,5 +205,5 @@ def _once(ran: Ran, plan: Plan) -> list[tuple[int, int, Floats]]:
         seconds = np.where(sends, once.comm_s[size, k], 0.0)
         if seconds.any():
             part = _PART[int(TOTAL_OF[step.comm_group[k]]) + EXPOSED]
-            found.append((COLLECTIVE, part, seconds))
-    return [*found, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s)]
+            work.append((COLLECTIVE, part, seconds))
+    return [*work, (OPTIMIZER_STEP, OPTIMIZER_PART, optimizer_s)]

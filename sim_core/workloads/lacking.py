@@ -119,8 +119,7 @@ def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> 
 def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
     """Sizes of the generator's messages."""
     model = modelled.model
-    keys = modelled.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
-    shape = shape_of(model, keys, sequence_of(model))
+    shape = shape_of(model, modelled.keys_at(base), sequence_of(model))
     whole = float(ELEMENT * shape.tokens[0] * model.hidden)
     sent = float(ELEMENT * shape.sent[0] * model.hidden) * base.tp
     count = model.experts.count if model.experts else 0
@@ -189,8 +188,7 @@ class _Rows:
         for group in groups:
             # sizes on TP are those of any tp above 1, on EP of any ep above 1
             tp, ep = (max(base.tp, 2), base.ep) if group == TP else (base.tp, max(base.ep, 2))
-            keys = modelled.keys(np.array([tp]), np.array([ep]), np.array([base.micro_batch]))
-            sent = messages(modelled.model, unit, keys, modelled.stack.kernels)
+            sent = messages(modelled.model, unit, modelled.keys_at(base._replace(tp=tp, ep=ep)), modelled.stack.kernels)
             for k, name in enumerate(sent.names):
                 on_tp = sent.group[k] in (TP, ETP)
                 size = float(sent.bytes[0, k]) * part
@@ -306,7 +304,7 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
 
 
 def _with_sends(arrays: Arrays, modelled: Modelled) -> Arrays:
-    keys = modelled.keys(*(np.array([size]) for size in (arrays.base.tp, arrays.base.ep, arrays.base.micro_batch)))
+    keys = modelled.keys_at(arrays.base)
     rule = moving.SHARDED_ACTIVATION if modelled.sequence_parallel else moving.ACTIVATION
     return arrays._replace(p2p_bytes=float(pipeline_bytes(modelled.model, keys)[0]), p2p_rule=rule)
 

@@ -236,6 +236,10 @@ class Modelled:
     dtype: str = "bf16"
     at_base: tuple[tuple[float, float], ...] = ()
 
+    def keys_at(self, base: "BasePlan") -> Keys:
+        """The keys of the model for one plan, [1]."""
+        return self.keys(*(np.array([size]) for size in (base.tp, base.ep, base.micro_batch)))
+
     def keys(
         self,
         tp: Ints,

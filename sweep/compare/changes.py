@@ -61,20 +61,14 @@ def _files(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             if before and after:
                 yield Change(kind="file", name=what, old=a["path"] if a else "", new=b["path"] if b else "")
             continue
-        if a["sha256"] == b["sha256"]:
-            if a["path"] != b["path"]:
-                yield Change(kind="file", name=what, old=a["path"], new=f"{b['path']}, same content", moves_results=False)
-            continue
-        same = what == "workload" and not content
-        detail = ", but its content as read is the same" if same else _totals(old, new) if what == "workload" else ""
         moved = a["path"] != b["path"]
-        yield Change(
-            kind="file",
-            name=what if moved else a["path"],
-            old=_version(a, moved),
-            new=_version(b, moved) + detail,
-            moves_results=not same,
-        )
+        if a["sha256"] != b["sha256"]:
+            same = what == "workload" and not content
+            detail = ", but its content as read is the same" if same else _totals(old, new) if what == "workload" else ""
+            name, texts = what if moved else a["path"], (_version(a, moved), _version(b, moved) + detail)
+            yield Change(kind="file", name=name, old=texts[0], new=texts[1], moves_results=not same)
+        elif moved:
+            yield Change(kind="file", name=what, old=a["path"], new=f"{b['path']}, same content", moves_results=False)
     if content and not (before and after):
         yield Change(kind="file", name="workload", old=str(old.get("workload"))[:8], new=str(new.get("workload"))[:8])
 
@@ -117,8 +111,8 @@ def _hardware(before: Mapping[str, Any], after: Mapping[str, Any], section: str)
             continue
         for key, (_, unit) in HARDWARE_KEYS.items():
             if a[name].get(key) != b[name].get(key) and key in a[name] and key in b[name]:
-                values = (_exact(number[name][key], unit, other[name][key]) for number, other in ((a, b), (b, a)))
-                yield Change(kind="hardware", name=f"{prefix}{name} {key}", old=next(values), new=next(values))
+                x, y = a[name][key], b[name][key]
+                yield Change(kind="hardware", name=f"{prefix}{name} {key}", old=_exact(x, unit, y), new=_exact(y, unit, x))
         tables = [side[name].get(TABLES) for side in (a, b)]
         if None not in tables and tables[0] != tables[1]:
             yield Change(kind="hardware", name=f"{prefix}{name} {TABLES}", old=tables[0] or "none", new=tables[1] or "none")
@@ -180,8 +174,8 @@ def _spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
             if isinstance(a.get(key), list) and isinstance(b.get(key), list):
                 yield from _listed("spec", f"{section}.{key}", a[key], b[key])
             elif a.get(key) != b.get(key):
-                values = (_text(side[key]) if key in side else "" for side in (a, b))
-                yield Change(kind="spec", name=f"{section}.{key}", old=next(values), new=next(values))
+                before, after = (_text(side[key]) if key in side else "" for side in (a, b))
+                yield Change(kind="spec", name=f"{section}.{key}", old=before, new=after)
     for key in ("model", "stack", "sequence_parallel", "micro_batch", "sequence", "measured_on"):
         a, b = old.get("workload", {}).get(key), new.get("workload", {}).get(key)
         if a != b:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sim_core import PARTS
 from sweep.compare.changes import input_changes
-from sweep.compare.pairs import Pairs, known_column, paired, quoted
+from sweep.compare.pairs import Pairs, known_column, listed, paired
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
 from sweep.folder import Location
 from sweep.query import columns_of
@@ -113,7 +113,7 @@ def _groups(pairs: Pairs, order: Sequence[tuple[str, bool]], per: Sequence[str])
 def _window(order: Sequence[tuple[str, bool]], per: Sequence[str]) -> str:
     """SQL for the ranking within each group."""
     ranking = ", ".join(f'"{name}" {"DESC" if more else "ASC"}' for name, more in order)
-    return f"{f'PARTITION BY {quoted(per)} ' if per else ''}ORDER BY {ranking}"
+    return f"{f'PARTITION BY {listed(per)} ' if per else ''}ORDER BY {ranking}"
 
 
 def _sortable(value: Any) -> tuple[bool, float, str]:
@@ -127,7 +127,7 @@ def _champions(
 ) -> dict[tuple[Any, ...], Champion]:
     by = order[0][0]
     ok = f"status = 'ok' AND \"{by}\" IS NOT NULL"
-    groups, best = quoted(per), f'{"max" if order[0][1] else "min"}("{by}") AS best'
+    groups, best = listed(per), f'{"max" if order[0][1] else "min"}("{by}") AS best'
     least = f"SELECT {f'{groups}, ' if per else ''}{best} FROM {side}_rows "
     least += f"WHERE {ok} {f'GROUP BY {groups}' if per else ''}"
     same = "".join(f' AND one."{name}" IS NOT DISTINCT FROM least."{name}"' for name in per)
@@ -135,7 +135,7 @@ def _champions(
     rows = pairs.dicts(
         f"WITH least AS ({least}), first AS (SELECT one.* FROM {side}_rows one SEMI JOIN least "
         f'ON one."{by}" = least.best{same} '
-        f"WHERE {ok}) SELECT {quoted(columns)} FROM first QUALIFY row_number() OVER ({_window(order, per)}, plan) = 1"
+        f"WHERE {ok}) SELECT {listed(columns)} FROM first QUALIFY row_number() OVER ({_window(order, per)}, plan) = 1"
     )
     return {
         tuple(row[name] for name in per): Champion(
@@ -199,7 +199,7 @@ def _largest(pairs: Pairs, top: int) -> list[Shift]:
     columns = list(dict.fromkeys(["plan", *pairs.varying]))
     rows = pairs.dicts(
         f"WITH widest AS (SELECT * FROM pairs WHERE abs(change) > {SAME} ORDER BY abs(ln(1 + change)) DESC, new_plan "
-        f"LIMIT {int(top)}) SELECT {quoted(columns, 'n.')}, {quoted(['old_s', 'new_s', *PARTS], 'w.')} FROM widest w "
+        f"LIMIT {int(top)}) SELECT {listed(columns, 'n.')}, {listed(['old_s', 'new_s', *PARTS], 'w.')} FROM widest w "
         "JOIN new_rows n ON n.plan = w.new_plan ORDER BY abs(ln(1 + w.change)) DESC, w.new_plan"
     )
     return [_shift(row, {name: row[name] for name in columns}) for row in rows]

@@ -10,6 +10,7 @@ import duckdb
 from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, nearest
 from sweep.folder import Location
 from sweep.query import columns_of, opened
+from sweep.selection import quoted
 from sweep.store import Store
 
 LATER: Final = tuple(row.name for row in METRIC_ROWS if row.later)
@@ -87,9 +88,9 @@ def paired(old: Location, new: Location) -> Iterator[Pairs]:
             raise SpecError(f"{old}, {new}: cannot be compared ({text})") from None
 
 
-def quoted(names: Sequence[str], prefix: str = "") -> str:
+def listed(names: Sequence[str], prefix: str = "") -> str:
     """Quoted columns for a query, comma-separated."""
-    return ", ".join(f'{prefix}"{name}"' for name in names)
+    return ", ".join(prefix + quoted(name) for name in names)
 
 
 def _checked(connection: duckdb.DuckDBPyConnection, side: str, path: Location) -> dict[str, Any]:
@@ -155,7 +156,7 @@ def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> int:
     left_out = 0
     for first in range(0, max(ends) + 1, _RANGE):
         within = f"plan BETWEEN {first} AND {first + _RANGE - 1}"
-        keyed = f"plan, status, reason, hash({', '.join(map(_quoted, by))}) AS keyed"
+        keyed = f"plan, status, reason, hash({', '.join(map(quoted, by))}) AS keyed"
         old, new = (f"(SELECT {keyed} FROM {side}_rows WHERE {within})" for side in SIDES)
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE matched AS SELECT {_STATUSES}, coalesce(o.keyed <> n.keyed, false) AS other "
@@ -166,7 +167,7 @@ def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> int:
         ]
         target = "INSERT INTO pairs" if first else "CREATE TEMP TABLE pairs AS"
         if others:
-            on = " AND ".join(f"o.{_quoted(name)} IS NOT DISTINCT FROM n.{_quoted(name)}" for name in by)
+            on = " AND ".join(f"o.{quoted(name)} IS NOT DISTINCT FROM n.{quoted(name)}" for name in by)
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT {_STATUSES}, {_CHANGES} "
                 f"FROM old_rows o FULL OUTER JOIN new_rows n ON {on}"
@@ -181,10 +182,6 @@ def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> int:
         left_out += idle
     connection.execute("DROP TABLE matched").fetchall()
     return left_out
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 def known_column(name: str, pairs: Pairs, what: str) -> str:

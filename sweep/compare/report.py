@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from sim_core import PLAN_FIELDS
 from sweep.compare.result import Comparison, Group, Moved, Point, Shift, Steps
 from sweep.show.sections import Section
 from sweep.show.tables import SHORT_PART, cell, heading, plural, values_text
 
 MAX_GROUPS: Final = 40
 BEST_PLAN: Final = "Best plan"
-_FOLLOWS: Final = {"dp": "all_gpus", "global_batch": "ga"}
-"""Plan columns that need not be printed if the other one is."""
 _UP: Final = "#c4622d"
 _DOWN: Final = "#3465a4"
 
@@ -40,7 +39,7 @@ def percent(change: float) -> str:
 def plan_text(values: Mapping[str, Any], without: Sequence[str] = ()) -> str:
     """A plan in short form: `tp 2, pp 1, ckpt none`, leaving out `without` and columns that follow from others."""
     hidden = {*without, "plan", "step_time_s"}
-    hidden |= {name for name, other in _FOLLOWS.items() if other in {*values, *without}}
+    hidden |= {name for name, field in PLAN_FIELDS.items() if field.stands_for in {*values, *without}}
     return values_text({name: value for name, value in values.items() if name not in hidden}) or "the only plan"
 
 

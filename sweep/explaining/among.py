@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sweep.columns import LONGER, SHORTER
+from sweep.columns import LONGER, NO_CHOICE, SHORTER
 from sweep.error_bars import GroupBars
 from sweep.folder import Location
 from sweep.query import columns_of, results
@@ -16,9 +16,6 @@ from sweep.reopening import Reopened
 from sweep.selection import quoted
 from sweep.uncertainty.evidence import basis_of
 from sweep.uncertainty.judging import judge
-
-FOLLOWING: Final = ("plan", "dp", "ga", "fidelity", "hardware")
-"""Columns that follow from others, or are no matter of a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +80,7 @@ def nearest_running(directory: Location, row: Mapping[str, Any]) -> Nearest | No
     """The plan with a result that has the fewest other values than `row`, of these the fastest; None if none runs."""
     with results(directory) as connection:
         names = list(columns_of(connection))
-        compared = [name for name in names[: names.index("status")] if name not in FOLLOWING and name in row]
+        compared = [name for name in names[: names.index("status")] if name in row and name not in NO_CHOICE]
         apart = " + ".join(f'("{name}" IS DISTINCT FROM ?)::INT' for name in compared) or "0"
         nearest = connection.execute(
             f"SELECT plan, {', '.join(compared)} FROM results WHERE status = 'ok' AND hardware = ? "

@@ -6,7 +6,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from sim_core import PARTS, Floats, HardwareTable, Plans, Shape, Workload, blocks_of, short, timeline
+from sim_core import (
+    PARTS,
+    SCHEDULE_ROWS,
+    SCHEDULES,
+    SPAN_KINDS,
+    Floats,
+    HardwareTable,
+    Plans,
+    Shape,
+    Workload,
+    blocks_of,
+    short,
+    timeline,
+)
 from sweep.explaining.neighbours import Neighbour
 
 USEFUL: Final = ("compute_forward_s", "compute_backward_s")
@@ -27,7 +40,7 @@ WORK: Final = (
     *("tp_exposed_s", "ep_exposed_s", "cp_exposed_s"),
 )
 """Parts of the blocks of a stage."""
-_FORMULA: Final = ("gpipe", "1f1b", "looped-bfs")
+_FORWARD, _WEIGHT_GRADIENT = SPAN_KINDS.index("forward"), SPAN_KINDS.index("weight gradient")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +121,9 @@ def _text(part: str, share: float, row: Mapping[str, Any], shape: Shape, around:
     if part == "pp_exposed_s":
         hidden = row["pp_total_s"] / row["step_time_s"]
         return f"{head} (of {hidden:.0%} with what compute hides); overlap_pp {'on' if row['overlap_pp'] else 'off'}"
-    return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"
+    if part == "optimizer_s":
+        return f"{head}: once a step; more micro-batches or GPUs that share it make it smaller"
+    return head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +131,12 @@ class Waiting:
     """The bubble in seconds, means over the stages: `schedule_s` + `unequal_s` + `rest_s` is `bubble_s` of the row.
 
     `unequal_s`: what the stages wait more than the one that waits least, `fullest`, whose blocks take `more` of the mean
-    longer. `schedule_s`: that one fills and drains through the others, (p-1)/(v m) of their mean work (Narayanan et al. 2021,
-    arXiv 2104.04473, section 2.2); None for schedules without this closed form, `rest_s` then holds it. `rest_s`: what it
-    waits beyond that: chunks of a stage are unequal, and messages arrive late.
+    longer. `schedule_s`: that one fills and drains through the others, `own` of their mean work by the closed form of the
+    schedule; None where none holds, `rest_s` then holds it. `rest_s`: what it waits beyond that: chunks of a stage are unequal,
+    and messages arrive late.
     """
 
+    own: float | None
     schedule_s: float | None
     unequal_s: float
     rest_s: float
@@ -133,29 +149,40 @@ def waiting(row: Mapping[str, Any], workload: Workload, hardware: HardwareTable,
     if row["pp"] == 1 or row["fidelity"] != "event" or row["bubble_s"] <= 0 or blocks_of(plans) > MOST_BLOCKS:
         return None
     step = timeline(workload, hardware, plans)
-    of_stage = np.zeros((step.stages, len(PARTS)))
+    of_stage, of_kind = np.zeros((step.stages, len(PARTS))), np.zeros((len(SPAN_KINDS), len(PARTS)))
     np.add.at(of_stage, step.spans.stage, step.spans.parts)
-    return apart(
-        of_stage[:, PARTS.index("bubble_s")],
-        of_stage[:, [PARTS.index(name) for name in WORK]].sum(axis=1),
-        own=(row["pp"] - 1) / (row["vpp"] * row["ga"]) if _has_formula(row) else None,
-    )
+    np.add.at(of_kind, step.spans.kind, step.spans.parts)
+    work = [PARTS.index(name) for name in WORK]
+    own = own_part(row, of_kind[:, work].sum(axis=1))
+    return apart(of_stage[:, PARTS.index("bubble_s")], of_stage[:, work].sum(axis=1), own=own)
+
+
+def own_part(row: Mapping[str, Any], work_s: Floats) -> float | None:
+    """The bubble of even stages as a part of the work of one, by the closed form of the ledger; None where none holds.
+
+    `work_s`: seconds of all blocks by kind, [SPAN_KINDS].
+    """
+    schedule = SCHEDULE_ROWS[SCHEDULES.index(row["schedule"])]
+    total_s = float(work_s.sum())
+    forward, weights = float(work_s[_FORWARD]) / total_s, float(work_s[_WEIGHT_GRADIENT]) / total_s
+    seconds = {"F": forward, "I": 1 - forward - weights, "W": weights, "T": 1.0, "max": max}
+    names = seconds | {"p": row["pp"], "m": row["ga"], "v": row["vpp"]}
+    if not schedule.bubble or (schedule.holds_if and not eval(schedule.holds_if, {}, names)):
+        return None
+    return float(eval(schedule.bubble, {}, names)) / int(row["ga"])
 
 
 def apart(bubble_s: Floats, work_s: Floats, *, own: float | None) -> Waiting:
-    """The bubble of stages, [stages], with their work; `own`: that of even stages, as a part of the work of one."""
+    """The bubble of stages, [stages], with their work, both in seconds; `own`: see `own_part`."""
     fullest = int(np.argmin(bubble_s))
     least_s, mean_s = float(bubble_s[fullest]), float(work_s.mean())
     others_s = (float(work_s.sum()) - float(work_s[fullest])) / (len(work_s) - 1)
     schedule_s = None if own is None else min(own * others_s, least_s)
     return Waiting(
+        own=own,
         schedule_s=schedule_s,
         unequal_s=float(bubble_s.mean()) - least_s,
         rest_s=least_s - (schedule_s or 0.0),
         fullest=fullest,
         more=float(work_s[fullest]) / mean_s - 1,
     )
-
-
-def _has_formula(row: Mapping[str, Any]) -> bool:
-    return row["schedule"] in _FORMULA and (row["schedule"] != "looped-bfs" or row["ga"] >= row["pp"])

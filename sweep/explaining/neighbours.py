@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import SCHEDULES, Workload, schedules_to_try, sends_in_background
+from sim_core import FOLLOWING, SCHEDULES, Workload, schedules_to_try, sends_in_background
 from sweep.evaluation import evaluate
 from sweep.one_plan import fields_of
 from sweep.preparation import Prepared, prepare
@@ -141,7 +141,7 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
     """
     space = opened.prepared.sweep.space
     fields = fields_of(space, number)
-    named = {*space.named, NETWORK} - {"dp", "ga"}
+    named = {*space.named, NETWORK} - {*FOLLOWING}
     fields |= {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
     changed = list(dict.fromkeys(name for change in changes for name in change))
     hardware = dict(opened.spec.hardware)

@@ -75,10 +75,10 @@ _ADDED: Final = ("number", "pinned", "undelivered")
 
 def _opened(data: bytes) -> Night:
     """The night in a record. Raises ValueError if it is damaged: nothing that a version wrote may be missing or unknown."""
-    held, sealed = unsealed(data)
-    night = Night.model_validate(held)
-    entries: list[tuple[type[_Record], dict[str, Any]]] = [(Night, held)]
-    entries += [(SweepRecord, sweep) for sweep in held.get("sweeps", ())]
+    record, sealed = unsealed(data)
+    night = Night.model_validate(record)
+    entries: list[tuple[type[_Record], dict[str, Any]]] = [(Night, record)]
+    entries += [(SweepRecord, sweep) for sweep in record.get("sweeps", ())]
     for kind, entry in entries:
         lacking = kind.model_fields.keys() - entry.keys() - set(_ADDED)
         unknown = set() if sealed else entry.keys() - kind.model_fields.keys()

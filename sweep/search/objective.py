@@ -54,8 +54,8 @@ class Objective:
         a_second = self.cost(rows)[:, None]
         of_step = self.column in COLUMNS and COLUMNS[self.column].of == "step"
         steps = 1.0 if of_step else ga / rows.column("ga").to_numpy()[:, None]  # of a sample or a token, or of a second
-        found: Floats = a_second * steps / step_s if self.descending else a_second / steps * step_s
-        return found
+        cost: Floats = a_second * steps / step_s if self.descending else a_second / steps * step_s
+        return cost
 
     def limit(self, best: float, worst_kept: float) -> float:
         """The cost up to which a plan belongs to the answer: that of the last of the best, or `within` of the first."""

@@ -1,6 +1,7 @@
 """Screens of an explained plan: words, bars of step and memory, neighbours; and two plans side by side."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -18,14 +19,6 @@ from sweep.uncertainty.evidence import LEVEL
 
 BAR: Final = 40
 MOST_STAGES: Final = 4
-_NAME: Final = {
-    "compute_forward_s": "forward",
-    "compute_backward_s": "backward",
-    "compute_recompute_s": "recompute",
-    "launch_s": "launch",
-    "bubble_s": "bubble",
-    "optimizer_s": "optimizer",
-}
 
 
 def print_explanation(told: Explanation, console: Console) -> None:
@@ -90,14 +83,18 @@ def _bubble(of: Waiting, row: Mapping[str, Any]) -> str:
     step_s = row["step_time_s"]
     heavier = f" (its blocks take {of.more:.1%} longer than the mean)" if of.more > 0 else ""
     unequal = f"{of.unequal_s / step_s:.1%} waiting for stage {of.fullest}, the fullest{heavier}"
-    if of.schedule_s is None:
+    if of.own is None or of.schedule_s is None:
         return f"{of.rest_s / step_s:.1%} that every stage waits in schedule {row['schedule']}, {unequal}"
-    formula = f"(pp-1)/(vpp ga) = {row['pp'] - 1}/{row['vpp'] * row['ga']} of the work of the other stages"
-    return f"{of.schedule_s / step_s:.1%} the schedule's own, {formula}; {unequal}; {of.rest_s / step_s:.1%} other waiting"
+    turns = row["vpp"] * row["ga"]
+    fills = math.isclose(of.own * turns, row["pp"] - 1)
+    part = f"(pp-1)/(vpp ga) = {row['pp'] - 1}/{turns}" if fills else f"{of.own:.1%}"
+    own = f"{of.schedule_s / step_s:.1%} the schedule's own, {part} of the work of the other stages"
+    return f"{own}; {unequal}; {of.rest_s / step_s:.1%} other waiting"
 
 
 def _part(name: str) -> str:
-    return _NAME.get(name) or f"{name[:2].upper()} exposed"
+    plain = name.removesuffix("_s").removeprefix("compute_")
+    return f"{plain.removesuffix('_exposed').upper()} exposed" if plain.endswith("_exposed") else plain
 
 
 def _print_memory(told: Explanation, console: Console) -> None:

@@ -54,10 +54,9 @@ def write_plan(timeline: Timeline, facts: Mapping[str, Any], stages: Sequence[in
         begin[rows], end[rows], lane = _lanes(spans.stream[rows], begin[rows], end[rows])
         rows, lane = rows[begin[rows] < end[rows]], lane[begin[rows] < end[rows]]
         threads, thread[rows] = np.unique(np.stack((spans.stream[rows], lane)), axis=1, return_inverse=True)
-        events = [_named(stage, 0, "process_name", f"stage {stage}")]
-        events.append({"ph": "M", "pid": stage, "tid": 0, "name": "process_sort_index", "args": {"sort_index": stage}})
+        events = _of_process(stage, f"stage {stage}")
         for number, (stream, copy) in enumerate(threads.T.tolist()):
-            events.append(_named(stage, number, "thread_name", STREAMS[stream] + (f" {copy + 1}" if copy else "")))
+            events.append(_thread(stage, number, STREAMS[stream] + (f" {copy + 1}" if copy else "")))
         events += [_span(spans, int(row), int(thread[row]), (int(begin[row]), int(end[row])), names) for row in rows]
         events += _memory(timeline, stage)
         out.write(("," if written else "") + ",".join(json.dumps(event, separators=(",", ":")) for event in events))
@@ -101,17 +100,16 @@ def _memory(timeline: Timeline, stage: int) -> Iterable[dict[str, Any]]:
 def _flow(spans: Spans, number: int, rows: tuple[int, int], thread: Ints, at: tuple[int, int]) -> Iterable[dict[str, Any]]:
     """An arrow from the end of a block, its last nanosecond, to the beginning of the one that it sends to."""
     name = "send activations" if SPAN_KINDS[spans.kind[rows[0]]] == "forward" else "send gradients"
-    for row, kind, ns in zip(rows, ({"ph": "s"}, {"ph": "f", "bp": "e"}), (at[0] - 1, at[1]), strict=True):
+    for row, end, ns in zip(rows, ({"ph": "s"}, {"ph": "f", "bp": "e"}), (at[0] - 1, at[1]), strict=True):
         place = {"pid": int(spans.stage[row]), "tid": int(thread[row]), "ts": _us(ns)}
-        yield {**kind, "id": number, "name": name, "cat": "send", **place}
+        yield {**end, "id": number, "name": name, "cat": "send", **place}
 
 
 def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int], parts: Sequence[str]) -> dict[str, Any]:
     """One span: a block by its micro-batch, with the parts of its seconds."""
     kind, chunk, micro_batch = SPAN_KINDS[spans.kind[row]], int(spans.chunk[row]), int(spans.micro_batch[row])
     args: dict[str, Any] = {name: value for name, value in (("chunk", chunk), ("micro_batch", micro_batch)) if value >= 0}
-    own = spans.parts[row]
-    args |= {f"{parts[part]}_ms": round(float(own[part]) * 1e3, 6) for part in np.flatnonzero(own).tolist()}
+    args |= {f"{name}_ms": round(value * 1e3, 6) for name, value in zip(parts, spans.parts[row].tolist(), strict=True) if value}
     if spans.shared_s[row] > 0:
         args["shared_nics_ms"] = round(float(spans.shared_s[row]) * 1e3, 6)
     name = kind if micro_batch < 0 else f"{_SHORT.get(kind, kind)} {micro_batch}"
@@ -120,11 +118,9 @@ def _span(spans: Spans, row: int, thread: int, ns: tuple[int, int], parts: Seque
 
 
 def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Iterable[dict[str, Any]]:
-    yield _named(number, 0, "process_name", name)
-    yield {"ph": "M", "pid": number, "tid": 0, "name": "process_sort_index", "args": {"sort_index": number}}
+    yield from _of_process(number, name)
     for row, stage in dict.fromkeys((event.row, event.stage) for event in played):
-        label = f"{what} {row}" + (f" (stage {stage})" if what == "rank" else "")
-        yield _named(number, row, "thread_name", label)
+        yield _thread(number, row, f"{what} {row}" + (f" (stage {stage})" if what == "rank" else ""))
     for event in played:
         begin, waited, end = _ns(np.array([event.start_s, event.start_s + event.wait_s, event.end_s])).tolist()
         yield _slice(number, event.row, event.name, (begin, end), {"wait_ms": event.wait_s * 1e3})
@@ -132,8 +128,14 @@ def _process(number: int, name: str, what: str, played: Sequence[Played]) -> Ite
             yield _slice(number, event.row, WAIT, (begin, waited), {"for": event.name})
 
 
-def _named(process: int, thread: int, kind: str, name: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": {"name": name}}
+def _of_process(process: int, name: str) -> list[dict[str, Any]]:
+    """Name and place of a process."""
+    about = {"process_name": {"name": name}, "process_sort_index": {"sort_index": process}}
+    return [{"ph": "M", "pid": process, "tid": 0, "name": kind, "args": args} for kind, args in about.items()]
+
+
+def _thread(process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": name}}
 
 
 def _ns(seconds: Floats) -> Ints:
@@ -148,13 +150,5 @@ def _us(ns: int) -> float:
 
 
 def _slice(process: int, thread: int, name: str, ns: tuple[int, int], args: dict[str, Any]) -> dict[str, Any]:
-    times = {"ts": _us(ns[0]), "dur": _us(ns[1] - ns[0])}
-    return {
-        "ph": "X",
-        "pid": process,
-        "tid": thread,
-        "name": name,
-        "cat": "wait" if name == WAIT else "step",
-        **times,
-        "args": args,
-    }
+    place = {"ph": "X", "pid": process, "tid": thread, "name": name, "cat": "wait" if name == WAIT else "step"}
+    return place | {"ts": _us(ns[0]), "dur": _us(ns[1] - ns[0]), "args": args}

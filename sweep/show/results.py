@@ -52,7 +52,7 @@ _PLAN: Final = ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", 
 
 
 def print_plan(row: Mapping[str, Any], named: Set[str], notes: Sequence[str], console: Console, *, parts: bool) -> None:
-    """Print one result row: the plan with the fields that are `given`, its status and, with `parts`, the parts of its step."""
+    """Print one row: the plan with its usual fields and those `named`, its status and, with `parts`, the parts of its step."""
     plan = {name: row[name] for name in row if name in _PLAN or name in named}
     console.print("plan: " + ", ".join(f"{name} {cell(name, value)}" for name, value in plan.items()))
     if row["status"] != "ok":
@@ -77,8 +77,7 @@ def print_plan(row: Mapping[str, Any], named: Set[str], notes: Sequence[str], co
     if row["goodput"] is not None:
         part, _, rate = (cell(name, row[name]) for name in measures_of("goodput"))
         every = f"{row['checkpoint_interval_s'] / 60:,.1f} min"
-        told = f"goodput {part} with failures and a checkpoint every {every} of work: {rate} tokens/s"
-        console.print(told)
+        console.print(f"goodput {part} with failures and a checkpoint every {every} of work: {rate} tokens/s")
     if row["training_days"] is not None:
         print_costs(row, console)
     for note in notes:

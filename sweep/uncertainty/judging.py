@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Bools, Floats, Ints
+from sim_core import FOLLOWING, Bools, Floats, Ints
 from sweep.uncertainty.evidence import CONFIDENCE, Basis, Differences, Spread, t3_cdf, t3_quantile
 
-FOLLOWING: Final = ("dp", "ga", "dp_shard", "plan", "fidelity", "status", "reason")
+NO_CHOICE: Final = (*FOLLOWING, "dp_shard", "plan", "fidelity", "status", "reason")
 """Columns that follow from others, or define no plan."""
 DEVICE: Final = "hardware"
 OTHER_DEVICE: Final = 12.0
@@ -34,7 +34,7 @@ def coordinates(rows: pa.Table, columns: Sequence[str]) -> Coordinates:
     """The rows as points in the plan columns given. Sizes are numbers above 0 in every row; all others are choices."""
     sizes, choices, weights = [], [], []
     for name in columns:
-        if name in FOLLOWING:
+        if name in NO_CHOICE:
             continue
         column = rows.column(name)
         kind = column.type

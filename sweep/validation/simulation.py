@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core import (
+    MEMORY_ROWS,
     Floats,
     Hardware,
     Plans,
@@ -31,7 +32,7 @@ READINGS: Final = (("alloc", (1.0, 0.0)), ("reserved", (1.05, 2**29)), ("nvidia-
 """Words of a `mem_kind`, and what such a reading shows: a factor on the bytes of tensors, and further bytes. nvidia-smi also
 counts the context, communicators and buffers; its numbers were chosen on the runs of tr11's document. Other kinds are taken to
 show what the stack reserves."""
-ALLOCATED: Final = ("state_bytes", "activation_bytes", "logits_bytes", "communication_bytes")
+ALLOCATED: Final = tuple(row.name for row in MEMORY_ROWS if row.of == "tensors")
 """Bytes of tensors: what the framework reports as allocated."""
 LONGEST_REASON: Final = 100
 BOUNDLESS: Final = "1e6 GB"

@@ -9,8 +9,9 @@
 Places are drawn at random from all of them, so a file has as many as it is long. The checkout is copied and never changed; two
 copies are at work at once. Each file of tests runs once without a fault, which tells the tests that reach each line. A mutant
 gets the tests that reach it, the fastest first, until one fails. What was learnt, each verdict too, is kept in results/mutants
-until a source or those tests change: a run that was stopped goes on where it was. sim_core runs as plain Python (NUMBA_DISABLE_JIT=1): compiling takes longer than all its tests. A mutant counts as killed
-where a test fails, nothing can be imported, or the tests take three times as long. Ends with 1 where the score is below BAR.
+until a source or those tests change: a run that was stopped goes on where it was. sim_core runs as plain Python
+(NUMBA_DISABLE_JIT=1): compiling takes longer than all its tests. A mutant counts as killed where a test fails, nothing can be
+imported, or the tests take three times as long. Ends with 1 where the score is below BAR.
 """
 
 from __future__ import annotations

@@ -355,6 +355,10 @@ def legal(workload: Workload, plan: Plan) -> bool:
     return all(rules)
 
 
+KNOWN_SCHEDULES = 12
+"""How many schedules, from the first row of the ledger on, `order` (tests/oracle/pipeline.py) or `rows` (split.py) knows."""
+
+
 def fits_schedule(plan: Plan) -> bool:
     """Whether the schedule takes the plan's stages, chunks, micro-batches and switches."""
     pp, ga, group = plan.pp, plan.ga, plan.microbatch_group_size or plan.pp
@@ -375,7 +379,7 @@ def fits_schedule(plan: Plan) -> bool:
 
 def any_schedule(rng: np.random.Generator, pp: int) -> dict[str, int]:
     """A schedule with chunks, micro-batches and switches that often suit it."""
-    schedule = int(rng.integers(12))
+    schedule = int(rng.integers(KNOWN_SCHEDULES))
     vpp = 2 if schedule in IN_A_V else pick(rng, 1, 2, 3) if schedule in (ONE_F_ONE_B, LOOPED_BFS, INTERLEAVED_ZB) else 1
     vpp = vpp if pp > 1 else 1
     rounds = int(rng.integers(1, 9))
@@ -440,7 +444,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "ep": (1, 2),
     "micro_batch": (1, 2),
     "ga": (2, 4, 6),
-    "schedule": tuple(range(12)),
+    "schedule": tuple(range(KNOWN_SCHEDULES)),
     "microbatch_group_size": (0, 3, 4, 5),
     "layer_split": (EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, BOTH_AS_LAYERS),
     "checkpointing": (0, 1, 2, 3, 4, 5),

@@ -14,6 +14,7 @@ import pytest
 from sim_core import (
     METRICS,
     REASON,
+    SCHEDULES,
     Facts,
     Hardware,
     Repeat,
@@ -32,6 +33,7 @@ from sim_core.workloads.workload import ALL_TO_ALL, EP
 from tests.conftest import EXAMPLES, PLAIN, make_plans
 from tests.oracle.cases import (
     BALANCED,
+    KNOWN_SCHEDULES,
     LISTED,
     Machines,
     columns,
@@ -156,6 +158,11 @@ def agree(workload: Workload, machines: Machines, plans: list[Plan]) -> int:
         assert not wrong, f"{plan}: {wrong}"
         assert metrics.keys() == found.keys()
     return fit
+
+
+def test_every_schedule_has_a_second_opinion() -> None:
+    """Those drawn here are all that the ledger has."""
+    assert SCHEDULES[KNOWN_SCHEDULES:] == ()
 
 
 @pytest.mark.parametrize("seed", range(120))

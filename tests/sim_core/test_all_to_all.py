@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from sim_core import collective_seconds, hardware_table, read_hardware
-from sim_core.costing.collectives import RING_BASE_S, SIMPLE
+from sim_core.costing.collectives import RING_BASE_S, SIMPLE, all_to_all_s, two_stage_s
 from sim_core.costing.groups import group_plans
+from sim_core.hardware.table import device_at
+from sim_core.planning.placement import Placement
 from sim_core.terms import DP, DP_EP, EP, TP
 from tests.conftest import make_plans
 from tests.oracle.groups import Grid, side_by_side
@@ -36,6 +41,24 @@ def test_short_all_to_alls_take_a_latency_for_each_message(ranks: int, nodes: in
     inside, outside = messages(ranks, nodes, pxn=pxn)
     expected = RING_BASE_S[SIMPLE] + inside * 2e-6 + outside * 50e-6
     assert collective_seconds("all_to_all", [1.0], ranks, nodes, hardware)[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("ways", [all_to_all_s, two_stage_s])
+@pytest.mark.parametrize(("ranks", "stride"), [(8, 1), (4, 2), (2, 4), (3, 2), (6, 1), (4, 1)])
+def test_sockets_carry_what_their_gpus_send_to_the_other_one(ways: Callable[..., float], ranks: int, stride: int) -> None:
+    """Two sockets of four GPUs, groups side by side: all that leaves one for the other goes over one link."""
+    socket, size = 4, 1e12
+    sent = sum(
+        size / ranks
+        for first in range(stride)
+        for mine, other in itertools.permutations(range(first, first + ranks * stride, stride), 2)
+        if other < socket <= mine
+    )
+    box = {"gpus_per_socket": socket, "socket_bandwidth": "15 GB/s", "socket_bandwidth_one": "12 GB/s"}
+    links = device_at(hardware_table([read_hardware("H100-SXM").with_values(box)], None).columns, 0).links
+    inside_s = size * (ranks - 1) / ranks / links.nvlink_bandwidth
+    at = Placement(ranks=ranks, nodes=1, fewest=ranks, most=ranks, stride=stride)
+    assert ways(size, at, links) == pytest.approx(max(sent / 15e9, inside_s), rel=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 4, 16), (2, 1, 4, 8), (2, 2, 2, 8), (1, 1, 2, 32), (4, 1, 8, 16), (1, 2, 3, 6)])

@@ -99,6 +99,24 @@ def test_columns_that_do_not_fit_each_other_are_refused(gpt7b: Workload, h100: H
         simulate(gpt7b, h100, good._replace(ga=np.ones((3, 1), np.int64)))
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "found"),
+    [
+        ("virtual_layers", np.zeros(2, np.int64), "1 dimensions of int64, expected 2 of int64"),
+        ("ga", np.ones((2, 1), np.int64), "2 dimensions of int64, expected 1 of int64"),
+        ("ga", np.ones(2, np.int32), "1 dimensions of int32, expected 1 of int64"),
+        ("device_speed", np.ones(2, np.int64), "1 dimensions of int64, expected 1 of float64"),
+        ("ga", np.ones(4, np.int64)[::2], "1 dimensions of int64, expected 1 of int64, contiguous"),
+    ],
+)
+def test_arrays_that_compiled_code_cannot_read_are_refused(
+    gpt7b: Workload, h100: HardwareTable, name: str, column: np.ndarray[Any, Any], found: str
+) -> None:
+    table = make_plans(gpt7b, ga=[1, 1])._replace(**{name: column})
+    with pytest.raises(SpecError, match=f"plans.{name}: found {found}"):
+        simulate(gpt7b, h100, table)
+
+
 def test_only_what_takes_a_number_is_said_to_take_one(gpt7b: Workload) -> None:
     with pytest.raises(SpecError, match=r"checkpointing: found 'nonne', nearest valid: none$"):
         plans(gpt7b, checkpointing="nonne")

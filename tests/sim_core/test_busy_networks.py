@@ -114,6 +114,7 @@ SHARING: list[tuple[str, dict[str, Any]]] = [
     (EXPERTS, {"tp": 2, "ep": 16, "pp": 4, "all_gpus": 64, "ga": 8, "schedule": "dualpipe", "overlap_grad": 1}),
     (EXPERTS, {"tp": 4, "ep": 32, "all_gpus": 64, "sharding": "gradients", "overlap_grad": 1, "ga": 2}),
     (EXPERTS, {"tp": 2, "ep": 32, "all_gpus": 64, "ga": 2, "overlap_grad": 1, "overlap_param": 1, "overlap_ep": 1}),
+    (EXPERTS, {"tp": 2, "ep": 32, "all_gpus": 64, "ga": 2, "overlap_grad": 1, "dispatcher": "flex"}),
 ]
 
 
@@ -136,8 +137,11 @@ def sent_bytes(workload: Workload, given: dict[str, Any]) -> float:
         if plan.get("sharding") == "parameters":
             total += 2 * dense * (dp - 8 / tp) / dp / (8 / tp)  # again before the backward
     if model.experts and ep > 8:
-        outside = (ep - 8) / ep  # tp does not divide experts: a group is neighbours
-        total += 4 * ga * layers * tokens * model.experts.topk * hidden * 2 * outside  # there and back, both ways
+        topk, nodes = model.experts.topk, ep / 8  # tp does not divide experts: a group is neighbours
+        copies = topk * (ep - 8) / ep
+        if plan.get("dispatcher") == "flex":
+            copies = (nodes - 1) * (1 - (1 - 1 / nodes) ** topk)  # a remote node is missed by all experts, or gets one
+        total += 4 * ga * layers * tokens * copies * hidden * 2  # there and back, both ways
     if cp > 8:
         total += 0  # only the last rank of a node sends to another one
     if pp > 1 and gpus // pp >= 8:

@@ -32,7 +32,7 @@ from sim_core import (
 )
 from sim_core import Model as Numbers
 from tests.aicb import write
-from tests.aicb_generator import DEEPSEEK, DENSE, EXPERTS, Model, Plan, Text
+from tests.aicb_generator import ATTENTION_NS, DEEPSEEK, DENSE, EXPERTS, MLP_NS, Model, Plan, Text
 from tests.trace_jobs import JobSpec, make_job
 
 H20 = read_hardware("H20-SXM").with_values({"memory": "1e6 GB"})
@@ -99,6 +99,20 @@ def test_elsewhere_the_ratios_are_the_models(tmp_path: Path, change: dict[str, i
         here, there = (run(two[1], ga=1, **plan)[name] - run(two[0], ga=1, **plan)[name] for plan in (base, base | change))
         mine = run(work, **{**base, **change})[name] / run(work, **base)[name]
         assert mine == pytest.approx(there / here, rel=1e-6)
+
+
+def test_how_much_longer_than_the_models_a_layer_took_is_said(tmp_path: Path) -> None:
+    """Seconds that the generator wrote for a layer, over what one layer more of the model takes."""
+    (note,) = (note for note in by_model(tmp_path, DENSE, Plan(tp=2)).notes if note.startswith("calibrated: "))
+    stack = STACK.model_copy(update={"jitter": 0.0})
+    more = [
+        run(workload_from_model(numbers(DENSE, layers=n), stack, sequence_parallel=False), tp=2, all_gpus=16, ga=1)
+        for n in (32, 33)
+    ]
+    forward_s, backward_s = (more[1][name] - more[0][name] for name in ("compute_forward_s", "compute_backward_s"))
+    own_s = (ATTENTION_NS + MLP_NS) * 1e-9
+    expected = f"a layer takes {own_s / forward_s:.3g} x the forward of model generated and {2 * own_s / backward_s:.3g} x its"
+    assert expected in note
 
 
 def test_selective_recompute_runs_the_models_core_attention_again(tmp_path: Path) -> None:
@@ -250,6 +264,9 @@ def test_a_trace_at_tp_1_gets_the_messages_of_the_model(tmp_path: Path) -> None:
 def test_another_model_is_refused(tmp_path: Path, values: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         calibrated(recorded(tmp_path, DENSE, Plan(tp=4)), numbers(DENSE, **values), STACK, H20)
+    path = write(tmp_path, str(Text(DENSE, Plan(tp=4))))
+    with pytest.raises(SpecError, match=f"workload.model: {message}.*: {path}"):
+        read_calibrated(path, Facts(micro_batch=1), numbers(DENSE, **values), STACK, H20)
 
 
 def test_sequence_parallelism_that_the_records_contradict_is_refused(tmp_path: Path) -> None:

@@ -180,7 +180,8 @@ def ranks_of(tp: int, cp: int, a2a: int, pp: int, dp: int) -> dict[int, set[tupl
 
 
 @pytest.mark.parametrize(
-    ("tp", "cp", "a2a", "pp", "dp"), [(4, 2, 1, 2, 3), (2, 8, 4, 1, 2), (8, 2, 1, 1, 2), (1, 16, 16, 3, 1)]
+    ("tp", "cp", "a2a", "pp", "dp"),
+    [(4, 2, 1, 2, 3), (2, 8, 4, 1, 2), (8, 2, 1, 1, 2), (1, 16, 16, 3, 1), (1, 3, 1, 1, 2), (1, 3, 3, 2, 1)],
 )
 def test_ranks_are_placed_between_tensor_and_data_parallel_ones(tp: int, cp: int, a2a: int, pp: int, dp: int) -> None:
     how = {1: "p2p", cp: "a2a"}.get(a2a, "a2a+p2p")

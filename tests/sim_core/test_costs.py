@@ -183,6 +183,23 @@ def test_medium_trees_carry_part_of_their_bandwidth() -> None:
         assert tree_s(size, group(32, 4, 8), LL128, PLAIN) - latency_s == pytest.approx(size / carried / part, rel=1e-6)
 
 
+NCCL_TENTHS = (
+    "10 10 10 10 9 8 7 7 7 7 6 5 4 4 5 6 7 8 9 10 10 10 10",
+    "10 10 10 10 10 9 8 8 8 7 6 6 6 6 6 6 8 9 9 9 9 10 10",
+    "9 9 9 9 9 9 9 8 7 6 6 5 5 5 5 6 7 8 7 7 8 9 9",
+)
+"""treeCorrectionFactor of LL, LL128 and Simple at 64 B, 128 B, ... 256 MiB (NVIDIA/nccl v2.18, src/graph/tuning.cc)."""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_trees_carry_the_part_that_nccl_says_at_each_size(protocol: int) -> None:
+    at = group(32, 4, 8)
+    latency_s, whole_s = tree_s(SMALL, at, protocol, PLAIN), tree_s(2.0**60, at, protocol, PLAIN) / 2.0**60
+    seconds = [tree_s(64.0 * 2**k, at, protocol, PLAIN) - latency_s for k in range(23)]
+    carried = [64.0 * 2**k * whole_s / each for k, each in enumerate(seconds)]
+    assert carried == pytest.approx([int(tenth) / 10 for tenth in NCCL_TENTHS[protocol].split()], rel=1e-3)
+
+
 @pytest.mark.parametrize(("nodes", "most"), [(1, 30e9), (2, 20e9), (3, 10e9), (16, 10e9)])
 def test_ll_carries_no_more_than_its_cap(nodes: int, most: float) -> None:
     capped = PLAIN._replace(ll_bandwidth_one_node=30e9, ll_bandwidth_two_nodes=20e9, ll_bandwidth_more_nodes=10e9)

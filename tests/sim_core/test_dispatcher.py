@@ -25,6 +25,8 @@ from sim_core.costing.fabric import Routing, reached, routing_of
 from sim_core.hardware.table import Links, device_at
 from sim_core.planning.placement import Placement
 from tests.conftest import make_plans
+from tests.oracle.pipeline import WEIGHTS
+from tests.oracle.split import DUALPIPE, dual
 
 
 def table(**numbers: Any) -> HardwareTable:
@@ -222,3 +224,20 @@ def test_a_dispatcher_of_tokens_that_stay_changes_no_other_message() -> None:
         np.testing.assert_array_equal(found.metrics, np.repeat(found.metrics[:, :1], 3, axis=1))
         steps.append(found.named()["step_time_s"][0])
     assert steps[0] > steps[1], "both send at the same time"
+
+
+@pytest.mark.parametrize(("pp", "ga"), [(2, 8), (4, 8), (4, 20)])
+def test_all_to_alls_are_exposed_in_the_blocks_that_dualpipe_runs_alone(pp: int, ga: int) -> None:
+    """On a fast network a pair hides all of them (DeepSeek-V3, arXiv 2412.19437, section 3.2.1): those left are of the blocks
+    that the authors' own order (dualpipe.py) does not pair."""
+    blocks = alone = 0
+    for stage in range(pp):
+        for item in dual(DUALPIPE, stage, pp, ga):
+            sending = sum(block.way != WEIGHTS for block in item)
+            blocks += sending
+            alone += sending if len(item) == 1 else 0
+    stack = read_stack("megatron-core").model_copy(update={"jitter": 0.0})
+    work = workload_from_model(read_model("qwen3-30b-a3b", {"layers": 4, "sequence": 2048}), stack, sequence_parallel=True)
+    grid = plans(work, tp=2, ep=16, pp=pp, all_gpus=32 * pp, ga=ga, schedule="dualpipe", overlap_grad=0)
+    found = simulate(work, table(nic_bandwidth="4000 Gb/s", shared_nics=False), grid).named()
+    assert found["ep_exposed_s"] / found["ep_total_s"] == pytest.approx(alone / blocks, rel=1e-9)

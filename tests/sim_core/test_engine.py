@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import DOWN, UP, Shape
 from sim_core.engine.schedules import GPIPE, ONE_F_ONE_B
 from tests.pipelines import Pipeline, run_one
@@ -90,7 +90,7 @@ def test_a_slow_stage_sets_the_pace() -> None:
 def test_megatron_order_of_interleaved_1f1b() -> None:
     """Two stages, two chunks, four micro-batches: written out by hand from Megatron-Core's rules."""
     order = np.zeros(2 * 2 * 2 * 4, np.int64)
-    fill_order(ONE_F_ONE_B, 2, 2, 4, 0, order, order)
+    fill_order(order_writers(np.array([ONE_F_ONE_B])), ONE_F_ONE_B, 2, 2, 4, 0, order, order)
     told = [
         " ".join(f"{'FB'[c & 1]}{(c >> CHUNK_SHIFT) & CHUNK_MASK}{c >> MICRO_BATCH_SHIFT}" for c in row)
         for row in order.reshape(2, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,21 @@ def test_a_send_to_another_place_leaves_its_leaf_without_pxn(pp: int, stage: int
         assert (places == {0}) == (stage % GPUS == 0)
         seconds.append(crowded_send(0, pp, pp * stage, device))
     assert seconds == [1.0, 3.0 if stage == 6 else 1.0]
+
+
+@pytest.mark.parametrize(("stage_gpus", "nodes", "pp"), [(4, 2, 4), (8, 2, 3), (16, 2, 2), (4, 4, 4), (8, 4, 4)])
+def test_sends_of_a_stage_leave_its_leaf_where_their_receivers_are_on_another(stage_gpus: int, nodes: int, pp: int) -> None:
+    """Of each stage, the last one sending to the first: the GPUs of a leaf whose message leaves it, over the leaf's NICs."""
+    device = device_at(table(nodes_per_leaf=nodes, leaf_oversubscription=7).columns, 0)
+    leaf, gpus = nodes * GPUS, pp * stage_gpus
+    for stage in range(pp):
+        leaving = Counter(
+            rank // leaf
+            for rank in range(stage * stage_gpus, (stage + 1) * stage_gpus)
+            if rank // leaf != (rank + stage_gpus) % gpus // leaf
+        )
+        expected = max(1.0, 7 * max(leaving.values(), default=0) / leaf)
+        assert crowded_send(stage, pp, gpus, device) == pytest.approx(expected), stage
 
 
 @pytest.mark.parametrize("kind", [ALL_REDUCE, ALL_GATHER, SEND_RECEIVE])

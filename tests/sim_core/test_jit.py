@@ -20,7 +20,8 @@ import pytest
 
 import sim_core.jit as jit
 from sim_core import batch, simulator, source_hash, source_hashes
-from sim_core.references import reference
+from sim_core.arrays import Ints
+from sim_core.references import call, reference
 from sim_core.sources import ROOT, Symbol, function_hashes, read_modules, symbols_of
 
 
@@ -279,3 +280,36 @@ def allocated_sum(values: npt.NDArray[np.float64], times: int) -> float:
 @jit.kernel
 def both(values: npt.NDArray[np.float64]) -> float:
     return allocated_sum(values, 1) + allocated_sum(values, 2)
+
+
+@jit.addressed_kernel
+def _doubled(times: int, values: Ints) -> None:
+    values[:] = 2 * times * values
+
+
+@jit.addressed_kernel
+def _increased(times: int, values: Ints) -> None:
+    values[:] = times + values
+
+
+@jit.outer_kernel
+def written(kernels: jit.Addresses, number: int, values: Ints) -> None:
+    call(kernels[number], 3, values)
+
+
+def test_a_kernel_is_called_by_its_address_and_compiled_when_that_is_asked_for() -> None:
+    both = _doubled, _increased
+
+    def after(number: int) -> list[int]:
+        values = np.arange(3)
+        written(jit.addresses(both, np.array([number, number])), number, values)
+        return values.tolist()
+
+    for number, expected in enumerate(([0, 6, 12], [3, 4, 5])):
+        if not jit.PLAIN_PYTHON:
+            assert ["address" in vars(one) for one in both] == [number > 0, False]
+        with jit.in_plain_python():
+            assert after(number) == expected
+        assert after(number) == expected
+    if not jit.PLAIN_PYTHON:
+        assert len(cast(Any, written).dispatcher.signatures) == 1

@@ -275,6 +275,18 @@ def test_a_batch_has_the_bits_of_each_plan_alone(gpt7b: Workload, h100: Hardware
         assert np.array_equal(alone.recomputed_flops, found.recomputed_flops[row : row + 1], equal_nan=True)
 
 
+def test_groups_of_micro_batches_of_a_batch_keep_apart(gpt7b: Workload, h100: HardwareTable) -> None:
+    """Interleaved plans, alike but for the micro-batches that a chunk takes in turn."""
+    sizes = [4, 6, 4, 8, 6, 12]
+    grid = make_plans(gpt7b, pp=4, vpp=3, ga=24, all_gpus=128, schedule=ONE_F_ONE_B, microbatch_group_size=sizes)
+    found = simulate(gpt7b, h100, grid)
+    assert not found.reason.any()
+    assert len(set(found.named()["step_time_s"].tolist())) == len(set(sizes))
+    for row in range(len(sizes)):
+        alone = simulate(gpt7b, h100, slice_plans(grid, slice(row, row + 1)))
+        assert alone.metrics[:, 0].tobytes() == np.ascontiguousarray(found.metrics[:, row]).tobytes()
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "1f1b-deepspeed", "zb-h1", "dualpipe"])
 def test_long_steps_run_in_pieces(gpt7b: Workload, h100: HardwareTable, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More plans than lanes, with the smallest pieces that there can be: the same bits."""

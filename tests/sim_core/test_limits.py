@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sim_core import LARGEST, REASONS, HardwareTable, Ints, Plans, Workload, simulate
+from sim_core import LARGEST, REASONS, HardwareTable, Ints, Plans, Workload, legality, plans, simulate
 from sim_core import batch as engine
 from sim_core.planning.fields import FIELDS
 from sim_core.planning.split import Split, split_plans
@@ -40,6 +40,14 @@ def test_a_plan_at_the_bound_has_a_reason_or_a_result(gpt7b: Workload, h100: Har
     found = simulate(gpt7b, h100, grid)
     assert found.reason[0] or (np.isfinite(found.metrics).all() and (found.metrics >= 0).all())
     assert not REASONS[int(found.reason[0])].endswith("raised")
+
+
+@pytest.mark.parametrize(("schedule", "parts"), [("1f1b", 2), ("zb-h1", 3)])
+def test_a_step_has_at_most_2_to_the_24_blocks(gpt7b: Workload, h100: HardwareTable, schedule: str, parts: int) -> None:
+    """Forward and backward of each micro-batch on each stage; the weight gradient, where it runs apart."""
+    most = 2**24 // (2 * parts)
+    grid = plans(gpt7b, pp=2, layer_split="balanced", schedule=schedule, ga=[most, most + 1], tp=1, dp=1)
+    assert [REASONS[code] for code in legality(gpt7b, h100, grid)[0]] == ["", "step_too_large"]
 
 
 def stages(workload: Workload) -> Plans:

@@ -15,7 +15,7 @@ from sim_core.models.messages import ETP, Messages, messages, pipeline_bytes
 from sim_core.models.operators import operators
 from sim_core.models.rows import ATTENTION, GEMM, GROUPED_GEMM, MEMORY, Operators
 from sim_core.models.stack import Kernels
-from sim_core.models.weights import held, tied_elements
+from sim_core.models.weights import held
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, EP, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER, TP, WEIGHT_GRADIENT
 from tests.conftest import EXAMPLES
 
@@ -230,8 +230,6 @@ def test_the_vocabulary_is_padded_as_megatron_does() -> None:
     tp = np.array([1, 2, 8])
     assert padded_vocabulary(read_model("gpt2"), tp).tolist() == [50304, 50432, 51200]
     assert padded_vocabulary(read_model("deepseek-v3", {"vocabulary_multiple": 3232}), tp).tolist() == [129280, 129280, 129280]
-    assert tied_elements(read_model("gpt2"), make_keys(tp=[1, 8])).tolist() == [50304 * 768, 51200 * 768 / 8]
-    assert tied_elements(read_model("llama3-8b"), make_keys(tp=[1, 8])).tolist() == [0, 0]
 
 
 def sent(found: Messages, phase: int, key: int = 0) -> list[tuple[str, int, int, float]]:

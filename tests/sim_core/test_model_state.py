@@ -59,9 +59,9 @@ STAGES = {
 @pytest.mark.parametrize("reason", ["", "straggler_beyond_pp", "layer_list_unfit"])
 @pytest.mark.parametrize("schedule", STAGES)
 def test_the_fullest_stage_of_a_v_holds_both_ends(schedule: str, reason: str) -> None:
-    """Of a plan that can run, and of one that is refused: its state is said, too, with equal stages if its list does not fit."""
+    """Of a plan that can run, and of one that is refused: its state is said, too; of a list that does not fit, the mean."""
     vpp = 1 if schedule in ("1f1b", "dualpipe") else 2
-    refused = {
+    refused: dict[str, dict[str, Any]] = {
         "": {},
         "straggler_beyond_pp": {"straggler_factor": 1.5, "straggler_stage": 4},
         "layer_list_unfit": {"layer_split": [32 // (4 * vpp)] * (4 * vpp - 1) + [16]},

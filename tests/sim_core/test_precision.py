@@ -175,3 +175,8 @@ def test_measured_runs(name: str, sequence: int, plan: dict[str, Any], measured_
     grid = plans(work, micro_batch=1, layer_split="balanced", precision="fp8_delayed", **overlaps, **plan)
     found = simulate(work, table(nic_efficiency=0.85), grid).named()
     assert found["step_time_s"][0] == pytest.approx(measured_s, rel=0.04)
+
+
+def test_a_file_has_the_precision_that_it_was_recorded_in(gpt7b: Workload, h100: HardwareTable) -> None:
+    found = simulate(gpt7b, h100, plans(gpt7b, precision=list(PRECISION_NAMES))).reason
+    assert [REASONS[code] for code in found] == ["", *["precision_not_recorded"] * (len(PRECISION_NAMES) - 1)]

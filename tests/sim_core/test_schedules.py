@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from sim_core import SCHEDULES, HardwareTable, plans, read_model, read_stack, sends_in_background, trace, workload_from_model
 from sim_core.costing.stage_activations import MOMENTS, count_in_flight
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, MICRO_BATCH_SHIFT, chunks_of, most_scratch, rounds_of, row_of
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import DOWN, PAIR, UP, WEIGHT, Shape
 from sim_core.engine.schedules import (
     ANY_VPP,
@@ -26,6 +27,7 @@ from sim_core.engine.schedules import (
     IN_GROUPS,
     PLACEMENT,
     ROWS,
+    WEIGHTS_APART,
     WHOLE_BACKWARDS,
     Schedule,
 )
@@ -72,7 +74,7 @@ def codes_of(name: str, pp: int, ga: int, vpp: int = 1, group: int = 0) -> list[
     schedule = SCHEDULES.index(name)
     order = np.empty(pp * row_of(schedule, vpp, ga), np.int64)
     scratch = np.empty(most_scratch(*(np.array([value]) for value in (schedule, pp, ga))), np.int64)
-    fill_order(schedule, pp, vpp, ga, group, order, scratch)
+    fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, group, order, scratch)
     words = ["F", "D", "?", "I", "?", "W", "+F", "?"]  # part and direction
     return [
         [f"{words[c & 7]}{(c >> CHUNK_SHIFT) & CHUNK_MASK}.{c >> MICRO_BATCH_SHIFT}" for c in row if c >= 0]
@@ -96,6 +98,26 @@ def test_the_closed_form_of_every_row(row: Schedule) -> None:
             assert play(row.name, p, m, v, seconds=seconds).makespan == pytest.approx(eval(row.bubble, {}, names)), (p, m, v)
             compared += 1
     assert compared >= 12
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_the_order_of_every_row(row: Schedule) -> None:
+    """A stage runs each block once, the micro-batches of a chunk in order: its gradients are ready with the last."""
+    schedule = SCHEDULES.index(row.name)
+    for p, rounds, v in itertools.product((2, 4), (2, 3), (1, 2, 3)):
+        m = 2 * rounds * p
+        if row.vpp not in (ANY_VPP, v):
+            continue
+        every = list(range(rounds_of(schedule, m)))
+        for blocks in codes_of(row.name, p, m, v):
+            taken: dict[tuple[str, str], list[int]] = {}
+            for word, chunk, micro_batch in re.findall(r"([FDIW])(\d+)\.(\d+)", " ".join(blocks)):
+                taken.setdefault(("B" if word in "DI" else word, chunk), []).append(int(micro_batch))
+            for (what, _), micro_batches in taken.items():
+                some = what == "W" and row.backwards != WEIGHTS_APART
+                assert micro_batches == (sorted(set(micro_batches)) if some else every), (p, m, v)
+            ways = "FBW" if row.backwards == WEIGHTS_APART else "FB"
+            assert taken.keys() >= set(itertools.product(ways, map(str, range(chunks_of(schedule, v)))))
 
 
 def test_a_row_must_say_how_it_sends() -> None:

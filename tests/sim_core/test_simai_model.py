@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from sim_core import (
+    EXPLANATIONS,
     METRICS,
     PARTS,
     REASONS,
@@ -30,7 +31,7 @@ from sim_core import (
 )
 from sim_core.metrics import RECOMPUTE_S
 from tests.aicb import gpt_text, read, write
-from tests.conftest import GPT7B, LLAMA405B, ROOT, make_plans
+from tests.conftest import GPT7B, LLAMA405B, PLAIN, ROOT, make_plans
 
 SMALL = {2: 10000, 4: 12000, 8: 15000, 16: 66000, 32: 135000, 64: 200000, 128: 320000}
 GIB = 2**30
@@ -179,6 +180,7 @@ def ours(workload: Workload, table: HardwareTable, **plan: float) -> dict[str, f
     row = dict(zip(METRICS, results.metrics[:, 0].tolist(), strict=True))
     assert row["step_time_s"] == pytest.approx(found["total"] * 1e-9, rel=1e-12)
     assert sum(row[name] for name in PARTS) == pytest.approx(row["step_time_s"], rel=1e-12)
+    assert not np.isnan(results.metrics).any()
     return found
 
 
@@ -427,3 +429,13 @@ def test_the_cost_model_cuts_into_stages_that_can_be(
     """36 layers: half a layer a stage is no plan, in no fidelity; chunks of virtual stages are the event engine's affair."""
     results = simulate(gpt7b, h100, make_plans(**plan, fidelity=1))
     assert [REASONS[code] for code in results.reason] == [reason]
+
+
+def test_what_the_tool_does_not_know_is_named_and_refused(gpt7b: Workload, h100: HardwareTable) -> None:
+    """Each name that the reason says, in turn, off its default."""
+    named = EXPLANATIONS["not_in_simai"].partition("and of ")[2].removesuffix(" only the defaults").split(", ")
+    assert {"cp", "precision", "straggler_factor"} <= {*named}
+    for name in named:
+        other = make_plans(gpt7b, fidelity=1, **{name: PLAIN[name] + 1})
+        (reason,) = (REASONS[code] for code in simulate(gpt7b, h100, other).reason)
+        assert reason == "not_in_simai" or reason.endswith(("_not_recorded", "_unknown")), (name, reason)

@@ -354,3 +354,14 @@ def test_compiled_and_plain_python_agree_to_the_last_bit(
     compiled = simulate(gpt7b, h100, make_plans(**SAMPLE))
     told, _ = reference_run.communicate(timeout=120)
     assert told.strip() == f"{compiled.reason.tolist()} {compiled.metrics.tobytes().hex()}"
+
+
+@pytest.mark.parametrize(("precision", "width"), [(1, 4), (2, 2)])
+def test_megatrons_bucket_holds_as_many_gradients_of_any_width(
+    gpt7b: Workload, h100: HardwareTable, precision: int, width: int
+) -> None:
+    """max(40e6, 1e6 dp) parameters (Megatron-LM core/distributed/distributed_data_parallel.py), of 32 bits or of 16."""
+    bytes_ = width * 128 * 1_000_000
+    plans = make_plans(all_gpus=512, overlap_grad=1, gradient_precision=precision, bucket_bytes=[0, bytes_, 2 * bytes_])
+    steps = simulate(gpt7b, h100, plans).named()["step_time_s"]
+    assert steps[0] == steps[1] != steps[2]

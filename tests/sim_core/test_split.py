@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim_core import METRICS, REASONS, HardwareTable, Workload, simulate
+from sim_core.engine.schedules import SCHEDULES
 from sim_core.planning.columns import SPLITS
 from sim_core.planning.split import fullest_stages, split_plans
 from tests.conftest import make_plans
@@ -44,6 +45,18 @@ def test_balanced_stages_and_chunks_differ_by_at_most_one_layer(gpt7b: Workload,
     assert np.ptp(found.sum(axis=0)) <= 1
     plans = make_plans(gpt7b, pp=pp, vpp=vpp, layers=layers, layer_split=BALANCED)
     assert fullest_stages(plans)[0][0, 0, 0] == found.sum(axis=0).max()
+
+
+@pytest.mark.parametrize("layers", [10, 11, 13, 36, 37])
+def test_a_stage_of_a_v_has_as_many_layers_as_one_of_a_loop(gpt7b: Workload, layers: int) -> None:
+    """Its second chunk comes back from the last stage to the first; what a stage holds in all does not depend on that."""
+    for pp in (3, 4, 5):
+        whole = held(gpt7b, pp=pp, vpp=1, layers=layers, layer_split=BALANCED)[0]
+        plans = make_plans(gpt7b, pp=pp, vpp=2, layers=layers, layer_split=BALANCED, schedule=SCHEDULES.index("zb-v"))
+        split = split_plans(gpt7b.arrays, plans, np.zeros(1, np.int64))
+        chunks = (split.end - split.begin).reshape(2, pp)
+        assert (chunks[0] + chunks[1, ::-1]).tolist() == split.stage_layers.tolist() == whole.tolist()
+        assert set((chunks[0] - chunks[1, ::-1]).tolist()) <= {0, 1}
 
 
 def test_an_interleaved_step_is_faster_than_with_equal_shares_of_virtual_stages(llama: Workload, h100: HardwareTable) -> None:
@@ -150,3 +163,15 @@ def test_a_stage_may_hold_embedding_or_loss_alone(gpt7b: Workload, h100: Hardwar
     assert [found.reason[0] for found in both] == [0, 0]
     assert held(gpt7b, pp=8, vpp=1, **account).tolist() == [[0, 1, 1, 1, 1, 1, 1, 0]]
     assert (both[0].metrics == both[1].metrics).all()
+
+
+def test_inner_stages_in_another_order_hold_as_much(gpt7b: Workload, h100: HardwareTable) -> None:
+    """One of them is empty: it has nothing to reduce and no optimizer, wherever it stands."""
+    plan: dict[str, Any] = {"tp": 4, "pp": 4, "all_gpus": 64, "ga": 8, "layer_split": LISTED}
+    found = [
+        simulate(gpt7b, h100, make_plans(gpt7b, **plan, virtual_layers=layers)).named()
+        for layers in ([9, 0, 9, 18], [9, 9, 0, 18], [9, 6, 3, 18])
+    ]
+    for name in ("dp_total_s", "optimizer_s"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-12)
+    assert found[2]["optimizer_s"] == pytest.approx(found[0]["optimizer_s"], rel=1e-12)

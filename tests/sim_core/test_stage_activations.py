@@ -11,7 +11,7 @@ from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, shape
 from sim_core import plans as plans_of
 from sim_core.costing.stage_activations import count_in_flight, micro_batches_to_fill
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
-from sim_core.engine.orders import fill_order
+from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import DEEPSPEED, GPIPE, ONE_F_ONE_B
 from tests.conftest import make_plans
 from tests.model_plans import MODELS, drawn, machines, workload_of
@@ -20,7 +20,7 @@ from tests.model_plans import MODELS, drawn, machines, workload_of
 def counted(schedule: int, pp: int, vpp: int, ga: int, group: int) -> list[int]:
     """Micro-batches of each chunk of each stage when the stage keeps the most."""
     order, found = np.empty(pp * row_of(schedule, vpp, ga), np.int64), np.zeros((1, 2, pp * vpp), np.int64)
-    fill_order(schedule, pp, vpp, ga, group, order, order)
+    fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, group, order, order)
     count_in_flight(order, schedule, pp, vpp, ga, found)
     in_flight: list[int] = found[0, 0].tolist()
     return in_flight
@@ -29,7 +29,7 @@ def counted(schedule: int, pp: int, vpp: int, ga: int, group: int) -> list[int]:
 def most_kept(pp: int, vpp: int, ga: int, group: int) -> list[float]:
     """Most bytes of each stage of 1F1B whose chunks keep, and run again, unlike amounts."""
     order = np.empty(pp * row_of(ONE_F_ONE_B, vpp, ga), np.int64)
-    fill_order(ONE_F_ONE_B, pp, vpp, ga, group, order, order)
+    fill_order(order_writers(np.array([ONE_F_ONE_B])), ONE_F_ONE_B, pp, vpp, ga, group, order, order)
     of_stages = np.random.default_rng(pp * vpp).uniform(1, 5, (pp, vpp, 2))
     found = []
     for codes, bytes_of in zip(order.reshape(pp, -1), of_stages, strict=True):
@@ -54,6 +54,16 @@ def test_a_pipeline_that_is_full_keeps_no_more() -> None:
         if vpp == 1:
             assert counted(DEEPSPEED, pp, 1, enough, group) == counted(DEEPSPEED, pp, 1, ga, group)
     assert fewer > 100
+
+
+@pytest.mark.parametrize("vpp", [[1, 2, 4], [4, 2, 1]])
+def test_plans_of_one_batch_keep_what_each_keeps_alone(h100: HardwareTable, vpp: list[int]) -> None:
+    workload = workload_of("llama3-8b", "megatron-core")
+    axes = {"tp": 1, "pp": 4, "dp": 1, "ga": 32, "overlap_pp": True}
+    together = legality(workload, h100, plans_of(workload, vpp=vpp, **axes))[1]
+    alone = np.concatenate([legality(workload, h100, plans_of(workload, vpp=each, **axes))[1] for each in vpp], axis=1)
+    np.testing.assert_array_equal(together, alone)
+    assert len(set(together[MEMORY.index("activation_bytes")])) == 3
 
 
 def test_gpipe_keeps_all() -> None:

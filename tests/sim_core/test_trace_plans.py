@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from sim_core import (
     replay,
     simulate,
 )
+from sim_core.terms import DP, SEND_RECEIVE
+from sim_core.workloads.workload import RecordedMessages
 from tests.trace_jobs import JobSpec, SyntheticJob, make_job
 
 SKEWED = (6.0, 1.0, 2.0, 1.0, 1.5, 0.5, 2.0, 2.0)
@@ -94,12 +97,17 @@ def test_a_sweep_starts_where_the_replay_is(spec: JobSpec, hardware: HardwareTab
         assert step_s(workload, hardware_table([read_hardware("H100-SXM")], None)) == pytest.approx(replayed_s, rel=1e-9)
 
 
-def test_end_stages_keep_their_own_gradients_and_optimizer(tmp_path: Path) -> None:
+def test_end_stages_keep_their_own_gradients_and_optimizer(hardware: HardwareTable, tmp_path: Path) -> None:
     spec = JobSpec(pp=4, dp=2, embedding=200_000_000, tied=False)
     workload, _ = read_workload(str(make_job(spec).write(tmp_path)))
     inner = 290_013_184 // 4
     assert workload.arrays.shares.ends == pytest.approx(200_000_000 / (200_000_000 + inner))
     assert workload.arrays.step.comm_bytes.max() == 4.0 * (200_000_000 + inner)
+    assert workload.recorded is not None
+    recorded_s = workload.recorded.seconds[workload.recorded.group == DP]  # of each stage
+    assert len(recorded_s) == spec.pp
+    reduced_s = simulate(workload, hardware, plans(workload)).named()["dp_total_s"][0]
+    assert reduced_s == pytest.approx(recorded_s.mean(), rel=0.01)
 
 
 def test_recorded_load_merges_at_a_lower_ep(hardware: HardwareTable, tmp_path: Path) -> None:
@@ -151,6 +159,38 @@ def test_messages_not_recorded_in_a_place_are_the_model_s(hardware: HardwareTabl
     steps = [simulate(each, hardware, plans(each, all_gpus=64)).named()["dp_total_s"][0] for each in (workload, slow)]
     assert steps[0] == steps[1]
     assert np.diff([step_s(each, hardware) for each in (workload, slow)])[0] > 0.05
+
+
+def with_seconds(workload: Workload, messages: RecordedMessages) -> Workload:
+    """The workload with other recorded messages, and no replayed step to meet."""
+    return replace(workload, recorded=messages, replayed_s=None)
+
+
+def test_what_a_send_takes_to_start_it_takes_between_nodes_too(hardware: HardwareTable, tmp_path: Path) -> None:
+    """A millisecond more for each send recorded inside a node is one more for each over the network."""
+    workload, _ = read_workload(str(make_job(JobSpec(pp=2, dp=4, tied=False)).write(tmp_path)))
+    assert workload.recorded is not None
+    recorded = workload.recorded
+    of_sends = recorded.kind == SEND_RECEIVE
+    longer = of_sends * recorded.number * 1e-3
+    waited_s = recorded.seconds[of_sends].sum() / recorded.number[of_sends].sum()
+    slower = [with_seconds(workload, recorded._replace(seconds=recorded.seconds + times * longer)) for times in (0, 1, 2)]
+    total = {}
+    for gpus in (8, 64):  # on one node, and each stage on several
+        total[gpus] = [simulate(each, hardware, plans(each, all_gpus=gpus)).named()["pp_total_s"][0] for each in slower]
+    assert np.diff(total[8]) == pytest.approx(total[8][0] / waited_s * 1e-3, rel=1e-6)
+    assert np.diff(total[64]) == pytest.approx(np.diff(total[8]), rel=1e-6)
+
+
+def test_recorded_messages_count_in_any_order(hardware: HardwareTable, tmp_path: Path) -> None:
+    workload, _ = read_workload(str(make_job(EXPERTS).write(tmp_path)))
+    assert workload.recorded is not None
+    order = np.argsort(-workload.recorded.number, kind="stable")
+    assert workload.recorded.number[order[0]] > 1 == workload.recorded.number[0]
+    columns: dict[str, Any] = {name: column[order] for name, column in workload.recorded._asdict().items()}
+    sorted_ = with_seconds(workload, workload.recorded._replace(**columns))
+    found = [simulate(each, hardware, plans(each)).metrics for each in (with_seconds(workload, workload.recorded), sorted_)]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
 
 
 def experts_s(workload: Workload, hardware: HardwareTable, **plan: int | float | str) -> float:

@@ -1,6 +1,6 @@
 """Bytes that a rank sends in a step, against the sum over the lines of a text that states all its messages."""
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def stated(text: str, plan: Plan) -> dict[tuple[str, str], float]:
 
     The final projection is written for each stage and is on the last one only.
     """
-    sums: Counter[tuple[str, str]] = Counter()
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
     for line in text.splitlines()[2:]:
         fields = line.split("\t")
         if fields[0] == "final_column" and plan.pp > 1:

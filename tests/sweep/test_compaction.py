@@ -101,11 +101,14 @@ def test_a_file_stays_small_enough_for_one_put(
 
 
 def test_damage_is_not_compacted(store: Store) -> None:
-    data = bytearray(store.folder.read_bytes(Slice(20, 40).file_name))
-    data[500] ^= 1
-    store.folder.write_bytes(Slice(20, 40).file_name, bytes(data))
-    with pytest.raises(SpecError, match="damaged; the same `sweep run` computes damaged slices again"):
-        compact(store)
+    """Told is the first damaged slice, with how many more there are."""
+    for part, others in ((Slice(40, 60), ""), (Slice(80, 100), " and 1 more"), (Slice(20, 40), " and 2 more")):
+        data = bytearray(store.folder.read_bytes(part.file_name))
+        data[500] ^= 1
+        store.folder.write_bytes(part.file_name, bytes(data))
+        first = min(part, Slice(40, 60)).file_name
+        with pytest.raises(SpecError, match=f"{first}{others}: damaged; the same `sweep run` computes damaged slices again"):
+            compact(store)
     assert len(store.slices()) == 13
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from sim_core import MEMORY, SpecError, shape_of, trace
+from sim_core import MEMORY, SPAN_KINDS, SpecError, shape_of, trace
 from sweep.explaining.among import within
+from sweep.explaining.bottleneck import own_part
 from sweep.explaining.explanation import Explanation, difference, explain
 from sweep.one_plan import plans_of, prepare_plan, row_of
 from sweep.ranking import rank
@@ -145,6 +146,30 @@ def test_a_bubble_is_taken_apart(opened: Reopened, found: Explanation) -> None:
     told = sweep("explain", opened.folder, found.plan).stdout
     assert f"bubble: {of.schedule_s / row['step_time_s']:.1%} the schedule's own, (pp-1)/(vpp ga) = 3/8 of the work" in told
     assert "MFU of plans in fp8 and fp4, too, is of the peak in 16 bits" in told
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "ga", "own"),
+    [
+        ("1f1b", 2, 8, 3 / 16),
+        ("1f1b-deepspeed", 1, 8, 3 / 8),
+        ("looped-bfs", 2, 2, 5 / 4),  # (p-1 + (v-1) (p-m)) / (v m)
+        ("zb-h1", 1, 8, 3 * 0.3 / 8),  # the largest of F + I - W, I, F
+        ("zb-h1", 1, 3, None),  # its form holds from m = p on
+        ("v-half", 2, 8, None),
+    ],
+)
+def test_the_schedules_own_bubble_is_the_ledgers_closed_form(schedule: str, vpp: int, ga: int, own: float | None) -> None:
+    seconds = np.zeros(len(SPAN_KINDS))
+    parts = (
+        {"forward": 3.0, "input gradient": 2.5, "weight gradient": 4.5}
+        if "zb" in schedule
+        else {"forward": 3.0, "backward": 7.0}
+    )
+    for kind, of_kind in parts.items():
+        seconds[SPAN_KINDS.index(kind)] = of_kind
+    found = own_part({"schedule": schedule, "pp": 4, "vpp": vpp, "ga": ga}, seconds)
+    assert found == (None if own is None else pytest.approx(own))
 
 
 def test_the_mfu_of_fp8_says_of_which_peak(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim_core import SpecError
-from sweep import reach, selection
+from sweep import query, reach, selection
 from sweep.evaluation import evaluate
 from sweep.folder import Location
 from sweep.preparation import prepare
+from sweep.query import parts
 from sweep.ranking import outcome, rank
 from sweep.reading import reading
 from sweep.slice_file import PROVENANCE, Slice, encoded
@@ -91,7 +92,19 @@ def test_the_answer_is_that_of_all_rows(both: tuple[Path, Path]) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reach, "_BATCH", 2)
             patch.setattr(selection, "_FIRST", 3)
+            patch.setattr(query, "_FEW", 0)
             assert rank(new, **question) == right, f"{question}, few files at a time"
+
+
+def test_only_files_with_one_of_the_plans_hold_them(both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "_FEW", 0)
+    with parts(both[0]) as rows:
+        assert rows.reading is not None
+        plans = {file.part: pq.read_table(file.path)["plan"].to_pylist() for file in rows.reading.files}
+        some = [plans[part][k] for k, part in enumerate(plans) if k in (0, 3, 11)]
+        for asked in (some, some[:1], [10**9]):
+            holding = [part for part, own in plans.items() if {*own} & {*asked}]
+            assert [file.part for file in rows.holding(asked, rows.reading.files)] == holding
 
 
 def test_what_it_reads_from_an_object_store_is_the_same(both: tuple[Path, Path], bucket: str) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import sim_core.compiling as compiling
+import sim_core.engine.orders as orders
 import sim_core.simulator as simulator
 import sweep.warming as warming
-from sim_core import compile_steps, simulate
+from sim_core import PLAIN_PYTHON, HardwareTable, Workload, compile_steps, simulate
+from sim_core import plans as plans_of
+from sim_core.batch import run_rows
+from sim_core.jit import in_plain_python
 from sweep.columns import describe_rows
 from sweep.evaluation import WARM_UP_PLANS, spread
 from sweep.preparation import Prepared, prepare
@@ -40,6 +45,36 @@ def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypa
     simulate(sweep.workload, sweep.hardware, plans)
     assert len(seen) >= 2
     assert all(one == seen[0] for one in seen[1:])
+
+
+@pytest.mark.parametrize(
+    ("named", "compiled"), [("[1f1b]", {orders.ALTERNATING}), ("[gpipe, zb-v]", {orders.FORWARDS_FIRST, orders.ZERO_BUBBLE_V})]
+)
+def test_only_the_orders_that_a_sweep_names_are_compiled(
+    named: str, compiled: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EXAMPLES / "llama3_70b_h100.yaml"
+    sweep = prepare(load_spec(spec, [f"axes.schedule={named}"]), spec.parent).sweep
+    seen: set[int] = set()
+    monkeypatch.setattr(orders, "addresses", lambda kernels, needed: seen.update(needed.tolist()))
+    monkeypatch.setattr(warming, "evaluate", lambda sweep, positions: pa.table({"reason": [""]}))
+    warming.warm_up(sweep)
+    assert seen == compiled
+
+
+def test_a_schedule_that_is_named_later_runs_in_the_same_engine(gpt7b: Workload, h100: HardwareTable) -> None:
+    """To the results of plain Python, and without a second variant of the engine."""
+    variants = []
+    for schedule, vpp in (("1f1b", 1), ("v-half", 2), ("zb-h1", 1), ("dualpipev", 2), ("1f1b", 2)):
+        plans = plans_of(gpt7b, schedule=schedule, vpp=vpp, tp=4, pp=2, ga=8, all_gpus=64)
+        compiled = simulate(gpt7b, h100, plans)
+        with in_plain_python():
+            plain = simulate(gpt7b, h100, plans)
+        assert compiled.reason[0] == 0
+        np.testing.assert_array_equal(compiled.metrics, plain.metrics)
+        np.testing.assert_array_equal(compiled.memory, plain.memory)
+        variants.append(0 if PLAIN_PYTHON else len(cast(Any, run_rows).dispatcher.signatures))
+    assert variants == [variants[0]] * len(variants)
 
 
 def test_plans_that_cannot_run_compile_nothing(prepared: Prepared) -> None:

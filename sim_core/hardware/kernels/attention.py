@@ -45,24 +45,24 @@ def _fused(
     forward = _forward(kernels, dtype, kernels.numbers["sustained_scale"], b, s, heads, kv_heads, d, d_v)
     base = forward if phase == "forward" else Timed(BACKWARD * forward.seconds, forward.measured)
     own = kernels.surface.attention if kernels.surface else ()
-    found = [one for one in own if one.phase == phase and DTYPES[one.dtype].table == DTYPES[dtype].table]
-    if not found:
+    surfaces = [surface for surface in own if surface.phase == phase and DTYPES[surface.dtype].table == DTYPES[dtype].table]
+    if not surfaces:
         return base
     of_phase = BACKWARD if phase == "backward" else 1.0
     d = np.asarray(d, np.float64)
-    nearest = np.argmin([np.abs(np.log(d / one.head_dim)) for one in found], axis=0)
+    nearest = np.argmin([np.abs(np.log(d / surface.head_dim)) for surface in surfaces], axis=0)
     at = [np.log(np.asarray(b, np.float64) * heads), np.log(np.asarray(s, np.float64))]
     seconds, measured = base.seconds.copy(), base.measured.copy()
-    for number, one in enumerate(found):
+    for number, surface in enumerate(surfaces):
         rows = np.flatnonzero(nearest == number)
 
-        def of_device(heads: Floats, s: Floats, head_dim: int = one.head_dim) -> Floats:
+        def of_device(heads: Floats, s: Floats, head_dim: int = surface.head_dim) -> Floats:
             each, single = np.full(len(s), float(head_dim)), np.ones(len(s))
             return of_phase * _forward(kernels, dtype, 1.0, single, s, heads, heads, each, None).seconds
 
-        factor, inside = interpolate(ratio_grid(one, of_device), [x[rows] for x in at])
+        factor, inside = interpolate(ratio_grid(surface, of_device), [x[rows] for x in at])
         seconds[rows] *= factor
-        measured[rows] |= inside & (d[rows] == one.head_dim) & (d_v is None or np.asarray(d_v, np.float64)[rows] == d[rows])
+        measured[rows] |= inside & (d[rows] == surface.head_dim) & (d_v is None or np.asarray(d_v, np.float64)[rows] == d[rows])
     return Timed(seconds, measured)
 
 

@@ -57,12 +57,12 @@ def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes,
     """Seconds by the table or the peak, and where a user measured GEMMs, times what these take over those of the device."""
     scale = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]
     base = _of_device(kernels, dtype, table, m, n, k, phase, scale)
-    found = _own(kernels, dtype, phase)
-    if found is None:
+    surface = _own(kernels, dtype, phase)
+    if surface is None:
         return base
-    shape = _as_forward(m, n, k, phase) if found.phase == "forward" else (m, n, k)
+    shape = _as_forward(m, n, k, phase) if surface.phase == "forward" else (m, n, k)
     dense = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
-    grid = ratio_grid(found, lambda m, n, k: _of_device(kernels, dtype, dense, m, n, k, found.phase, 1.0).seconds)
+    grid = ratio_grid(surface, lambda m, n, k: _of_device(kernels, dtype, dense, m, n, k, surface.phase, 1.0).seconds)
     factor, inside = interpolate(grid, [np.log(np.maximum(np.asarray(size, np.float64), 1.0)) for size in shape])
     return Timed(base.seconds * factor, base.measured | inside)
 
@@ -71,8 +71,10 @@ def _own(kernels: Kernels, dtype: str, phase: Phase) -> GemmSurface | None:
     """What a user measured of a phase; of a gradient that was not, the forward, whose shapes it takes."""
     if kernels.surface is None or not DTYPES[dtype].own:
         return None
-    found = {one.phase: one for one in kernels.surface.gemm if DTYPES[one.dtype].table == DTYPES[dtype].table}
-    return found.get(phase, found.get("forward"))
+    by_phase = {
+        surface.phase: surface for surface in kernels.surface.gemm if DTYPES[surface.dtype].table == DTYPES[dtype].table
+    }
+    return by_phase.get(phase, by_phase.get("forward"))
 
 
 def _as_forward(m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> tuple[Sizes, Sizes, Sizes]:

@@ -124,8 +124,8 @@ def _rotary(config: Config, tied: bool = False, gated: bool = True, norm: str = 
 
 def _kv_heads(config: Config, document: Document, otherwise: str | None) -> None:
     """Key-value heads: as many as heads if null, or missing where transformers says so too (`otherwise` None)."""
-    given = config.has("num_key_value_heads") if otherwise is None else config.stated("num_key_value_heads", otherwise)
-    if given:
+    stated = config.has("num_key_value_heads") if otherwise is None else config.stated("num_key_value_heads", otherwise)
+    if stated:
         document["kv_heads"] = config.number("num_key_value_heads")
 
 

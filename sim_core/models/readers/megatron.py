@@ -49,19 +49,19 @@ GPT2_VOCABULARY: Final = 50257
 """Of Megatron's GPT2BPETokenizer with the published files gpt2-vocab.json and gpt2-merges.txt."""
 
 
-def read_megatron(flags: Flags, where: str, given: Mapping[str, object]) -> Document:
-    """The numbers of a model as a mapping for `parse_model`. Those in `given` are the user's: their flags are not read.
+def read_megatron(flags: Flags, where: str, values: Mapping[str, object]) -> Document:
+    """The numbers of a model as a mapping for `parse_model`. Those in `values` are the user's: their flags are not read.
 
     Raises FormatError with the line of a wrong flag, and SpecError.
     """
-    return _Arguments(flags, where, given).document()
+    return _Arguments(flags, where, values).document()
 
 
 class _Arguments:
     """The flags of one file."""
 
-    def __init__(self, flags: Flags, where: str, given: Mapping[str, object]) -> None:
-        self._flags, self._where, self._given = flags, where, given
+    def __init__(self, flags: Flags, where: str, values: Mapping[str, object]) -> None:
+        self._flags, self._where, self._given = flags, where, values
         for flag, places in flags.items():
             if flag in NOT_MODELLED:
                 raise self._error(flag, f"{NOT_MODELLED[flag]}: not modelled", places[-1].line)
@@ -86,10 +86,10 @@ class _Arguments:
         places = self._flags[flag]
         line = places[-1].line
         lists = [place.values[:1] if all(v.startswith("$") for v in place.values[1:]) else place.values for place in places]
-        wrong = next((given for given in lists if len(given) != 1), None)
+        wrong = next((words for words in lists if len(words) != 1), None)
         if wrong is not None:
             raise self._error(flag, f"found {shown(' '.join(wrong))}, expected one value", line)
-        values = list(dict.fromkeys(given[0] for given in lists))
+        values = list(dict.fromkeys(words[0] for words in lists))
         if len(values) > 1:
             raise self._error(
                 flag, f"given with different values: {', '.join(map(shown, values))}: keep the one that runs", line
@@ -155,9 +155,9 @@ class _Arguments:
             return {"vocabulary": padded, "vocabulary_multiple": 1}
         tokenizer = self._flags.get("--tokenizer-type")
         kind = tokenizer[-1].values[0] if tokenizer and tokenizer[-1].values else None
-        given = self.optional("--vocab-size")
-        if given:  # the NullTokenizer adds an end-of-document token
-            return {"vocabulary": given + (kind == "NullTokenizer")}
+        words = self.optional("--vocab-size")
+        if words:  # the NullTokenizer adds an end-of-document token
+            return {"vocabulary": words + (kind == "NullTokenizer")}
         files = [PurePath(value).name for place in self._flags.get("--vocab-file", []) for value in place.values]
         if kind == "GPT2BPETokenizer" or (kind is None and "gpt2-vocab.json" in files):
             return {"vocabulary": GPT2_VOCABULARY}

@@ -33,7 +33,7 @@ def flags_of_text(text: str) -> Flags:
     Comments are left out. Variables that the text sets to one plain value are put in; one that it sets to several, as in the
     branches of an `if`, stays a variable: which branch runs is unknown.
     """
-    found: list[tuple[str, list[str], int]] = []
+    taken: list[tuple[str, list[str], int]] = []
     known: dict[str, str] = {}
     lines = [_COMMENT.sub("", line) for line in text.splitlines()]
     several = _assigned_to_several(lines)
@@ -48,15 +48,15 @@ def flags_of_text(text: str) -> Flags:
         for word in _WORD.findall(_QUOTED_FLAGS.sub(r" \2 ", line)):
             if _FLAG.match(word):
                 flag, equals, value = word.partition("=")
-                found.append((_dashed(flag), [value] if equals else [], number))
+                taken.append((_dashed(flag), [value] if equals else [], number))
                 taking = True
             elif word in "()":
                 taking = False
             elif taking:
-                found[-1][1].append(word.strip("'\""))
+                taken[-1][1].append(word.strip("'\""))
         taking = taking and line.rstrip().endswith("\\")
     flags: Flags = {}
-    for flag, values, number in found:
+    for flag, values, number in taken:
         flags.setdefault(flag, []).append(Given(tuple(values), number))
     return flags
 

@@ -161,7 +161,7 @@ def _pieces(
 
 
 def _notes(
-    text: OpTableText, repeat: Repeat | None, given: int | None, width: int, unprofiled: int, micro_batch: int | None
+    text: OpTableText, repeat: Repeat | None, layers: int | None, width: int, unprofiled: int, micro_batch: int | None
 ) -> list[str]:
     notes = [] if micro_batch else ["the table does not state its micro-batch: taken as 1 (set workload.micro_batch)"]
     notes += ["a step is forward, backward and gradients: the table has no optimizer"]
@@ -174,7 +174,7 @@ def _notes(
         notes.append(f"{whole}: not profiled, taken as {BACKWARD_OVER_FORWARD:g} x forward")
     if text.process_s.any():
         notes.append("process_time is not part of the step")
-    if given is None:
+    if layers is None:
         notes.append(f"sizes are elements: taken as {width} bytes each (set workload.bytes_per_element)")
     if repeat is None:
         notes.append("no rows are repeated (set workload.repeat)")

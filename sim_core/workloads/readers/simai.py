@@ -47,7 +47,7 @@ _KIND: Final = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(text: SimaiText, given: Given, *, measured_on: str | None = None) -> tuple[Workload, tuple[str, ...]]:
+def workload_from_simai(text: SimaiText, facts: Given, *, measured_on: str | None = None) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a parsed text, and warnings.
 
     Raises FormatError if the lines do not form micro-batches of layers.
@@ -55,7 +55,7 @@ def workload_from_simai(text: SimaiText, given: Given, *, measured_on: str | Non
     warnings = list(text.warnings)
     sections = sections_of(text, warnings)
     starts = layer_starts(text, sections)
-    header, micro_batch = text.header, given.micro_batch
+    header, micro_batch = text.header, facts.micro_batch
     rerun = _rerun_counts(header, len(text.order))
     compute_ns = np.array([r.compute_ns for r in text.records], np.float64)[text.order[sections.repetitions]]
     compute_s = compute_ns.mean(0) * NS
@@ -70,8 +70,8 @@ def workload_from_simai(text: SimaiText, given: Given, *, measured_on: str | Non
     pieces, names = _pieces(text, sections, units, occurrences, compute_s, again)
     layers = len(starts) * header.pp
     step = _step_pieces(text.at(sections.once), excess_ns * NS)
-    messages = messages_of(text, sections, given)
-    parameters = parameters_of(text, sections, messages, len(starts), given)
+    messages = messages_of(text, sections, facts)
+    parameters = parameters_of(text, sections, messages, len(starts), facts)
     p2p_bytes, p2p_rule, notes = _p2p(text, sections, pieces, messages.activation)
     arrays = Arrays(
         base=_base(header, micro_batch),
@@ -97,7 +97,7 @@ def workload_from_simai(text: SimaiText, given: Given, *, measured_on: str | Non
         layers=layers,
         names=names,
         arrays=arrays,
-        sequence=given.sequence,
+        sequence=facts.sequence,
         measured_on=measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())),

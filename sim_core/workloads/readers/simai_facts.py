@@ -168,10 +168,10 @@ class Parameters:
     notes: tuple[str, ...] = ()
 
 
-def messages_of(text: SimaiText, sections: Sections, given: Given) -> Messages:
+def messages_of(text: SimaiText, sections: Sections, facts: Given) -> Messages:
     """The sizes that tell about the model."""
     micro = text.at(sections.repetitions[0])
-    tokens = float(given.sequence or 0) * (given.micro_batch or 1)
+    tokens = float(facts.sequence or 0) * (facts.micro_batch or 1)
     for record in text.at(sections.after):
         if record.name == "cross_entropy1" and not tokens:
             tokens = max(record.comm_bytes) / 4  # a number of 4 bytes for each token
@@ -179,7 +179,7 @@ def messages_of(text: SimaiText, sections: Sections, given: Given) -> Messages:
     vocabulary = next((float(r.comm_bytes[FORWARD]) for r in micro if r.name == "embedding_norm"), 0.0)
     return Messages(
         activation=activation,
-        sequence=tokens / (given.micro_batch or 1),
+        sequence=tokens / (facts.micro_batch or 1),
         hidden=activation / 2 / tokens if tokens else 0.0,
         vocabulary=vocabulary,
         note=note,
@@ -220,14 +220,14 @@ def has_columns(records: Sequence[Record]) -> bool:
     return any(r.name.startswith("attention") and r.name.endswith("_column") for r in records)
 
 
-def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, given: Given) -> Parameters:
+def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layers: int, facts: Given) -> Parameters:
     """How the parameters of the recorded stage with `layers` layers divide among layers, embedding and experts."""
     before = text.at(sections.before)
     dense, everything = (_sent(before, names) for names in (("grad_param_comm",), ("grad_norm",)))
     experts = _sent(before, ("moe_grad_norm2",))
     micro = text.at(sections.repetitions[0])
     has_experts = any(s == "_EP" for r in micro for s in r.suffix) or any("moe" in r.name for r in micro)
-    count = given.experts or number_of_experts(micro, text.header)
+    count = facts.experts or number_of_experts(micro, text.header)
     stage = stage_of(micro, layers) if is_latent(micro) else None
     shares = Shares(shared=shared_part(stage, count, text.header.ep) if stage and stage.with_experts and count else 0.0)
     if everything:
@@ -246,11 +246,11 @@ def parameters_of(text: SimaiText, sections: Sections, messages: Messages, layer
         if not replicated(messages.hidden) * layers < dense / 4:
             return _unknown(_OTHER_LATENTS, shares, replicated_known=False)
         file = Latent(text.header, stage, messages.hidden, dense / 4, experts / 4, count)
-        return _latent_parameters(file, messages, given, shares)
-    found = _embedding(text.header, micro, messages, dense / 4, layers, has_experts, given.ffn)
-    if found is None:
-        return _unknown(_why_no_embedding(given.ffn, messages.hidden, has_experts), shares)
-    sharded, whole, vocabulary, why = found
+        return _latent_parameters(file, messages, facts, shares)
+    embedding = _embedding(text.header, micro, messages, dense / 4, layers, has_experts, facts.ffn)
+    if embedding is None:
+        return _unknown(_why_no_embedding(facts.ffn, messages.hidden, has_experts), shares)
+    sharded, whole, vocabulary, why = embedding
     shares = shares._replace(ends=sharded / (dense / 4), whole=whole / (dense / 4), vocabulary=float(vocabulary))
     shares = shares._replace(replicated=layers * norms_of_a_layer(micro, messages.hidden) / (dense / 4))
     note = f"embedding and head: {short(sharded + whole, '')} of the file's parameters a rank ({why})"
@@ -265,11 +265,11 @@ def _why_no_embedding(ffn: int | None, hidden: float, has_experts: bool) -> str:
     return "set workload.ffn"
 
 
-def _latent_parameters(file: Latent, messages: Messages, given: Given, shares: Shares) -> Parameters:
+def _latent_parameters(file: Latent, messages: Messages, facts: Given, shares: Shares) -> Parameters:
     """How the parameters of a stage with latent attention divide; its layers have the generator's ranks and sizes of a head."""
     hidden, tp, positions = file.hidden, file.header.tp, messages.sequence * file.hidden
     copies = WORD_COPIES[0] + 1  # and once in the final projection
-    width, why = file.width(given.ffn)
+    width, why = file.width(facts.ffn)
     if why:
         return _unknown(why, shares, replicated_known=False)
     pairs = file.heads_and_vocabularies(width, positions, copies)
@@ -280,7 +280,7 @@ def _latent_parameters(file: Latent, messages: Messages, given: Given, shares: S
         return _unknown("some layers have a dense MLP, others have experts alone; set workload.model", shares)
     words_told = {padded(messages.vocabulary / 2 / hidden, tp): messages.vocabulary / 2 / hidden} if messages.vocabulary else {}
     usual = words_told or {padded(each, tp): each for each in KNOWN_VOCABULARIES}
-    likely = [each for each in pairs if each[0] == given.heads or (not given.heads and each[1] in usual)]
+    likely = [each for each in pairs if each[0] == facts.heads or (not facts.heads and each[1] in usual)]
     if len(likely) != 1:
         choices = " or ".join(f"{heads} with a vocabulary of {words}" for heads, words in pairs)
         return replace(_unknown(f"set workload.heads: by the parameters {choices}", shares), width=width)
@@ -356,9 +356,9 @@ def _embedding(
 
     defaults = (4 * hidden, int(8 * hidden / 3 / 64) * 64.0)
     told = (0.0,) if has_experts else (float(ffn),) if ffn else defaults
-    found = next((each for width in told if (each := ends(width, exact))), None)
-    if found or not (has_experts or ffn):
-        return found
+    embedding = next((each for width in told if (each := ends(width, exact))), None)
+    if embedding or not (has_experts or ffn):
+        return embedding
     if not has_experts and any(ends(width, exact) for width in defaults):
         return None
     return ends(told[0], any_padded)

@@ -4,7 +4,7 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -56,17 +56,17 @@ class Header(NamedTuple):
     pp_comm: int
 
 
-def integer(text: str, fail: Callable[[str, str], FormatError], *, least: int, most: int = _INT64_MAX) -> int:
-    """A decimal integer from `least` to `most`, by default of 64 bits."""
+def integer(text: str, path: str, line: int, what: str, *, least: int, most: int = _INT64_MAX) -> int:
+    """A decimal integer from `least` to `most`, by default of 64 bits. Raises FormatError that names `what` it is."""
     bounded = most < _INT64_MAX
     expected = whole_number(least, most) if bounded else f"a whole number of at least {least}"
-    if not _INTEGER.match(text):
-        raise fail(shown(text), expected)
-    if len(text) > 64 or len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX:
-        raise fail(shown(text), expected if bounded or text.startswith("-") else "a number below 2^63")
-    if not least <= int(text) <= most:
-        raise fail(shown(text), expected)
-    return int(text)
+    if _INTEGER.match(text):
+        too_long = len(text) > 64 or len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX
+        if not too_long and least <= int(text) <= most:
+            return int(text)
+        if too_long and not bounded and not text.startswith("-"):
+            expected = "a number below 2^63"
+    raise FormatError(path, line, what, found=shown(text), expected=expected)
 
 
 class HeaderLine:
@@ -131,10 +131,7 @@ class HeaderLine:
         return self._number(f"`{key}`", text, least=1, most=LARGEST["tp" if key == TP_KEY else key])
 
     def _number(self, what: str, text: str, *, least: int, most: int = _INT64_MAX) -> int:
-        def fail(found: str, expected: str) -> FormatError:
-            return self.fail(what, found=found, expected=expected)
-
-        return integer(text, fail, least=least, most=most)
+        return integer(text, self.path, self.line, what, least=least, most=most)
 
     def _ids(self, key: str, text: str, start: int) -> int:
         """`N id...`: the ids follow the count."""
@@ -259,15 +256,11 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
 
 def _body(path: str, lines: list[tuple[int, str]], kinds: tuple[str, ...]) -> tuple[tuple[Record, ...], npt.NDArray[np.int32]]:
     """Line 2 and the layer lines; a repeated line costs only a look-up."""
-    number, text = lines[1]
+    (number, text), what = lines[1], "the number of layers"
     tokens = text.split()
     if len(tokens) != 1:
-        raise FormatError(path, number, "the number of layers", found=shown(text.strip()), expected="one whole number")
-
-    def fail(found: str, expected: str) -> FormatError:
-        return FormatError(path, number, "the number of layers", found=found, expected=expected)
-
-    count = integer(tokens[0], fail, least=1)
+        raise FormatError(path, number, what, found=shown(text.strip()), expected="one whole number")
+    count = integer(tokens[0], path, number, what, least=1)
     if count != len(lines) - 2:
         where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
         raise FormatError(path, where, "layer lines", found=f"{len(lines) - 2}", expected=f"{count} (line {number})")
@@ -292,19 +285,15 @@ def _record(path: str, line: int, raw: str, kinds: tuple[str, ...]) -> Record:
         raise FormatError(path, line, "columns", found=f"{len(fields)}{hint}", expected=f"12: {' '.join(COLUMNS)}")
 
     def number(column: int, least: int) -> int:
-        def fail(found: str, expected: str) -> FormatError:
-            return FormatError(path, line, f"column {column + 1} ({COLUMNS[column]})", found=found, expected=expected)
-
-        return integer(fields[column], fail, least=least)
+        return integer(fields[column], path, line, f"column {column + 1} ({COLUMNS[column]})", least=least)
 
     if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
         raise FormatError(path, line, "column 1 (name)", found=shown(fields[0]), expected="up to 100 printable characters")
     dependency = number(1, -1)
-    phases = []
-    for column in (2, 5, 8):
-        compute_ns = number(column, 0)
-        phases.append((compute_ns, _collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0)))
-    (fwd_ns, fwd_comm, fwd_bytes), (ig_ns, ig_comm, ig_bytes), (wg_ns, wg_comm, wg_bytes) = phases
+    (fwd_ns, fwd_comm, fwd_bytes), (ig_ns, ig_comm, ig_bytes), (wg_ns, wg_comm, wg_bytes) = (
+        (number(column, 0), _collective(path, line, column + 1, fields[column + 1], kinds), number(column + 2, 0))
+        for column in (2, 5, 8)
+    )
     return Record(
         name=fields[0],
         dependency=dependency,

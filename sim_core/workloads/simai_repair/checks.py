@@ -75,11 +75,11 @@ class File(NamedTuple):
         )
 
 
-def file_of(text: SimaiText, given: Given) -> File:
+def file_of(text: SimaiText, facts: Given) -> File:
     """A text as the checks see it."""
     sections = sections_of(text, [])
-    sizes = sizes_of(text, sections, given)
-    tokens = given.sequence * given.micro_batch if given.sequence and given.micro_batch else None
+    sizes = sizes_of(text, sections, facts)
+    tokens = facts.sequence * facts.micro_batch if facts.sequence and facts.micro_batch else None
     counts = np.bincount(text.order[sections.repetitions].ravel(), minlength=len(text.records)).astype(np.float64)
     runs = counts * (text.header.ga / len(sections.repetitions))
     once = np.bincount(text.order[np.array(sections.once, np.int64)], minlength=len(text.records))
@@ -103,7 +103,7 @@ def time(seconds: float) -> str:
 
 
 def read_checked(
-    path: str, given: Given, records: Mapping[str, object], *, all_gpus: int | None, measured_on: str | None
+    path: str, facts: Given, records: Mapping[str, object], *, all_gpus: int | None, measured_on: str | None
 ) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a file with the values of `records` (`workload.records`), its checks and the model it implies; warnings.
 
@@ -111,13 +111,13 @@ def read_checked(
     """
     choices = choices_of(records)
     text = with_records(read_simai_text(path, all_gpus=all_gpus), choices)
-    workload, warnings = workload_from_simai(text, given, measured_on=measured_on)
-    file = file_of(text, given)
-    implied = model_of(file.sizes, text.header, given)
+    workload, warnings = workload_from_simai(text, facts, measured_on=measured_on)
+    file = file_of(text, facts)
+    implied = model_of(file.sizes, text.header, facts)
     repaired = replace(
         workload,
         sequence=implied.sequence,
-        experts=given.experts or file.sizes.number or None,
+        experts=facts.experts or file.sizes.number or None,
         checks=checks_of(file, choices),
         implied=implied,
         records=records,
@@ -292,15 +292,15 @@ def _recompute_messages(file: File) -> Iterator[Check]:
     sent = 2 * file.sizes.activation
     doubled = list(dict.fromkeys(r.name for r, _ in file.named("attention") if sent and r.comm_bytes[FORWARD] == sent))
     if doubled:
-        one = short(file.sizes.activation, "B")
+        activation = short(file.sizes.activation, "B")
         yield file.check(
             "recompute messages",
             f"{doubled[0]}.forward",
             found=f"sends {short(sent, 'B')}, twice an activation{''.join(f', {name} too' for name in doubled[1:])}",
-            expected=one,
+            expected=activation,
             why="It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more",
             effect_s=None,
-            choice=", ".join(f"{name}.forward={one}" for name in doubled),
+            choice=", ".join(f"{name}.forward={activation}" for name in doubled),
         )
 
 

@@ -59,13 +59,13 @@ class Sizes(NamedTuple):
     replicated: float  # parameters of the stage's layers that tp does not divide
 
 
-def sizes_of(text: SimaiText, sections: Sections, given: Given) -> Sizes:
+def sizes_of(text: SimaiText, sections: Sections, facts: Given) -> Sizes:
     """The numbers of a file that its model follows from."""
     layer = text.at(sections.repetitions[0])
     step = text.at(sections.once)
     layers = len(layer_starts(text, sections))
-    messages = messages_of(text, sections, given)
-    parameters = parameters_of(text, sections, messages, layers, given)
+    messages = messages_of(text, sections, facts)
+    parameters = parameters_of(text, sections, messages, layers, facts)
     experts = _bytes(step, "moe_grad_norm2") / 4
     dense = _bytes(step, "grad_param_comm") / 4
     if not dense:  # without a profile, one record counts all parameters
@@ -86,10 +86,10 @@ def sizes_of(text: SimaiText, sections: Sections, given: Given) -> Sizes:
         final=counts_head(layer),
         moe=any("moe" in r.name for r in layer),
         top=_experts_of_a_token(layer, text.header.tp, messages.activation),
-        number=given.experts or number_of_experts(layer, text.header),
+        number=facts.experts or number_of_experts(layer, text.header),
         dense_layers=dense_layers(text, sections, layer_starts(text, sections)),
         latent=is_latent(layer),
-        heads=given.heads or parameters.heads,
+        heads=facts.heads or parameters.heads,
         width=int(parameters.width),
         shared=shares.shared,
         replicated=shares.replicated * dense,
@@ -113,9 +113,9 @@ def _experts_of_a_token(records: list[Record], tp: int, activation: float) -> fl
     return routed / activation if activation else 0.0
 
 
-def model_of(sizes: Sizes, header: Header, given: Given) -> ImpliedModel:
+def model_of(sizes: Sizes, header: Header, facts: Given) -> ImpliedModel:
     """The model that a file implies."""
-    how, missing = _widths(sizes, given.sequence, given.micro_batch or 1)
+    how, missing = _widths(sizes, facts.sequence, facts.micro_batch or 1)
     words, copies = _words(sizes, header.tp)
     if words:
         how.append(
@@ -240,32 +240,32 @@ class _Mlp(NamedTuple):
     why: str
 
 
-def suggested_model(text: SimaiText, given: Given) -> Suggestion:
+def suggested_model(text: SimaiText, facts: Given) -> Suggestion:
     """The model of a text. Raises SpecError.
 
     Heads are not in a text: they are those of the nearest preset (same hidden size and MLP), or of a common size.
     """
     sections = sections_of(text, [])
-    sizes = sizes_of(text, sections, given)
+    sizes = sizes_of(text, sections, facts)
     if not sizes.hidden:
-        sizes = _solved(text, given) or sizes
+        sizes = _solved(text, facts) or sizes
     if not sizes.hidden or not sizes.sequence:
         lacking = "set sequence" if sizes.activation else "it has no message of an activation: made at tp 1?"
         raise SpecError(f"{text.path}: suggests no model: the hidden size is unknown ({lacking})")
     layers, hidden = sizes.layers * text.header.pp, sizes.hidden
     numbers: dict[str, Any] = {"layers": layers, "hidden": hidden, "sequence": sizes.sequence}
     comments = {"layers": f"{sizes.layers} in the text x pp {text.header.pp}", "hidden": "bytes of an activation / 2 / tokens"}
-    if given.micro_batch is None:
-        comments["hidden" if given.sequence else "sequence"] = f"{ASSUMED}: micro-batch 1 (set micro_batch)"
+    if facts.micro_batch is None:
+        comments["hidden" if facts.sequence else "sequence"] = f"{ASSUMED}: micro-batch 1 (set micro_batch)"
     if sizes.moe:
-        found, why = _experts_of(text, sizes)
-        numbers |= {"experts": found, "vocabulary": round(sizes.words) or VOCABULARY}
+        experts, why = _experts_of(text, sizes)
+        numbers |= {"experts": experts, "vocabulary": round(sizes.words) or VOCABULARY}
         comments |= {"experts": why, "vocabulary": "" if sizes.words else f"{ASSUMED}: the generator's default"}
-        mlps = [_Mlp(found["ffn"], numbers["vocabulary"], why)]
+        mlps = [_Mlp(experts["ffn"], numbers["vocabulary"], why)]
         if sizes.latent:
             return _latent(text, sizes, numbers, comments)
     else:
-        mlps = list(_mlps(text, sizes, given.ffn))
+        mlps = list(_mlps(text, sizes, facts.ffn))
     preset = _nearest(layers, hidden, mlps, moe=sizes.moe)
     mlp = next((each for each in mlps if preset and each.ffn == _width(preset)), mlps[0])
     if not sizes.moe:
@@ -276,14 +276,14 @@ def suggested_model(text: SimaiText, given: Given) -> Suggestion:
     return _assumed(text, sizes, numbers, comments, mlp.ffn)
 
 
-def _solved(text: SimaiText, given: Given) -> Sizes | None:
+def _solved(text: SimaiText, facts: Given) -> Sizes | None:
     """The sizes with the only hidden size at which the parameters are the generator's to the last one, if there is one."""
     sections = sections_of(text, [])
-    product = sizes_of(text, sections, given._replace(sequence=None)).activation // 2 // (given.micro_batch or 1)
+    product = sizes_of(text, sections, facts._replace(sequence=None)).activation // 2 // (facts.micro_batch or 1)
     solutions = []
     for hidden in HIDDEN:
         if product and product % hidden == 0:
-            sizes = sizes_of(text, sections, given._replace(sequence=product // hidden))
+            sizes = sizes_of(text, sections, facts._replace(sequence=product // hidden))
             if sizes.ends is not None and sizes.ends > 0:
                 solutions.append(sizes._replace(sequence=product // hidden))
     return solutions[0] if len(solutions) == 1 else None

@@ -30,10 +30,10 @@ class Choice(NamedTuple):
     size: int | None
 
 
-def choices_of(given: Mapping[str, object]) -> tuple[Choice, ...]:
+def choices_of(records: Mapping[str, object]) -> tuple[Choice, ...]:
     """The choices in `{record: value}`, `{record.phase: value}` or `{record: {phase: value}}`. Raises SpecError."""
     choices = []
-    for key, value in flat(given):
+    for key, value in flat(records):
         record, dot, phase = key.rpartition(".")
         if not dot:
             record, phase = key, ""
@@ -44,9 +44,9 @@ def choices_of(given: Mapping[str, object]) -> tuple[Choice, ...]:
     return tuple(choices)
 
 
-def flat(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def flat(records: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Choices with `record.phase` for those inside a record."""
-    for key, value in given.items():
+    for key, value in records.items():
         if isinstance(value, Mapping):
             yield from ((f"{key}.{phase}", inner) for phase, inner in value.items())
         else:

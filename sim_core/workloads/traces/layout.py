@@ -57,20 +57,20 @@ def facts_of_name(path: str) -> dict[str, int]:
     return {key: int(match[1]) for key, match in matches.items() if match and int(match[1]) > 0}
 
 
-def layout_of(files: Sequence[TraceText], stages: Sequence[int], given: Mapping[str, int | None]) -> Layout:
-    """The layout of the job of `files` (at `stages`). `given` are the user's own facts, which take precedence.
+def layout_of(files: Sequence[TraceText], stages: Sequence[int], own_facts: Mapping[str, int | None]) -> Layout:
+    """The layout of the job of `files` (at `stages`). `own_facts` are the user's, which take precedence.
 
     Raises FormatError if facts contradict each other.
     """
     of_names = next((told for told in (facts_of_name(file.path) for file in files) if told), {})
-    facts = {**of_names, **{key: value for key, value in given.items() if value}}
+    facts = {**of_names, **{key: value for key, value in own_facts.items() if value}}
     _check_places(files, stages)
     notes: list[str] = []
     ga, vpp = _micro_batches(files, stages, facts)
     pp = facts.get("pp") or _stages(files, stages, vpp, notes)
     if max(stages) >= pp:
         raise FormatError(files[0].path, 1, "stage_id", found=str(max(stages)), expected=f"less than pp {pp}")
-    if given.get("pp") and vpp == 1:
+    if own_facts.get("pp") and vpp == 1:
         _check_pipeline(files, stages, pp, ga)
     tp = facts.get("tp", 0)
     experts = any(group == "exp" for file in files for group in file.sub_group) or any(
@@ -120,9 +120,9 @@ def _check_places(files: Sequence[TraceText], stages: Sequence[int]) -> None:
                 raise FormatError(file.path, int(file.line[0]), what, found=str(value), expected=whole_number(0, most))
 
 
-def check_facts(given: Mapping[str, int | None]) -> None:
+def check_facts(facts: Mapping[str, int | None]) -> None:
     """Raise SpecError for an impossible fact."""
-    for key, value in given.items():
+    for key, value in facts.items():
         if value is not None and value < 1:
             raise SpecError(f"workload.{key}: found {value}, expected a whole number above 0")
 

@@ -80,8 +80,8 @@ _STAMP = re.compile(r"_(\d{14})(?=\.|$)")
 
 def check_together(job: Job) -> None:
     """Raise FormatError for two files that contradict each other."""
-    for one, other, line, what, found, expected in _contradictions(job):
-        raise FormatError(one.path, line, what, found=found, expected=f"{expected}, as in {other.path}")
+    for rank, other, line, what, found, expected in _contradictions(job):
+        raise FormatError(rank.path, line, what, found=found, expected=f"{expected}, as in {other.path}")
 
 
 def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]:
@@ -94,12 +94,12 @@ def _contradictions(job: Job) -> Iterator[tuple[Rank, Rank, int, str, str, str]]
         if len(meeting.members) < 2 or not (meeting.is_message or meeting.key[0] in TOGETHER):
             continue
         number, k, _ = meeting.members[0]
-        one, first_op = job.ranks[number], job.ranks[number].operations[k]
+        first_rank, first_op = job.ranks[number], job.ranks[number].operations[k]
         for other, at, _ in meeting.members[1:]:
             operation = job.ranks[other].operations[at]
             if min(first_op.bytes, operation.bytes) > 0 and first_op.bytes != operation.bytes:
                 found, expected = short(operation.bytes, "B"), short(first_op.bytes, "B")
-                yield job.ranks[other], one, operation.line, f"size of {operation.name}", found, expected
+                yield job.ranks[other], first_rank, operation.line, f"size of {operation.name}", found, expected
 
 
 def clock_warnings(job: Job) -> Iterator[str]:
@@ -109,9 +109,9 @@ def clock_warnings(job: Job) -> Iterator[str]:
         return
     named = [(stamp, rank) for rank in job.ranks if (stamp := _named_at(rank)) is not None]
     if named:
-        (first, one), (last, other) = (pick(named, key=lambda pair: pair[0]) for pick in (min, max))
+        (first, earlier), (last, later) = (pick(named, key=lambda pair: pair[0]) for pick in (min, max))
         if (last - first).total_seconds() > APART_S:
-            yield f"{other.path}:1: named {last - first} (h:min:s) later than {one.path}: the files of two jobs?"
+            yield f"{later.path}:1: named {last - first} (h:min:s) later than {earlier.path}: the files of two jobs?"
             return
     ranks = [rank for rank in job.ranks if np.isfinite(rank.began_s)]
     for before, rank, after in zip(ranks, ranks[1:], ranks[2:], strict=False):
@@ -133,5 +133,5 @@ def _named_at(rank: Rank) -> datetime | None:
         return None
 
 
-def _together(one: Rank, other: Rank) -> bool:
-    return one.began_s < other.began_s + other.span_s and other.began_s < one.began_s + one.span_s
+def _together(rank: Rank, other: Rank) -> bool:
+    return rank.began_s < other.began_s + other.span_s and other.began_s < rank.began_s + rank.span_s
