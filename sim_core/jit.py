@@ -2,7 +2,7 @@
 
 numba is imported when the first kernel is called: commands that only read results do without it. numba's own cache misses
 changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named by the hash of its text and
-of all that it names, so that machine code of old sources is never used.
+of all that it names, so that machine code of old sources is never used. Its files are sealed (sealed_code.py).
 """
 
 import fcntl
@@ -48,15 +48,16 @@ def _version_dir() -> Path:
 def _function_hashes() -> dict[str, str]:
     """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
     file = _version_dir() / "functions.json"
-    if not file.exists():
+    try:
+        hashes: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # not there yet, or damaged
         hashes = function_hashes()
         if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
             return {}
         part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(hashes), encoding="utf-8")
         part.replace(file)
-    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    return hashes
 
 
 def is_compiled(what: str = STEP) -> bool:
@@ -174,7 +175,11 @@ class Kernel:
             from sim_core.inner_code import InnerCompiler
 
             options["pipeline_class"] = InnerCompiler
-        return _one_per_type(numba.njit(**options)(self.py_func))
+        from sim_core.sealed_code import SealedCache
+
+        dispatcher = numba.njit(**options)(self.py_func)
+        dispatcher._cache = SealedCache(self.py_func)
+        return _one_per_type(dispatcher)
 
     @cached_property
     def address(self) -> int:
@@ -220,7 +225,7 @@ def _numba() -> Any:
 def _compiled(function: F, **options: Any) -> F:
     if PLAIN_PYTHON:
         return function
-    options |= {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    options |= {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     return cast(F, Kernel(function, options))
 
 

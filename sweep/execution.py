@@ -24,6 +24,8 @@ TRIED_PLANS: Final = 1024
 TRIED_S: Final = 0.5
 PROBE_S: Final = 1.0
 GROWTH: Final = 16
+ROUNDS: Final = 5
+"""How often a run computes what is missing at its end where nothing locks the folder: another run may delete at any moment."""
 
 
 @dataclass(kw_only=True)
@@ -86,24 +88,29 @@ def run_sweep(
             return progress
         plain = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
         task = plain if task_of is None else task_of(provenance)
-        queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
         watch(progress)
-        try:
-            for receipt in executor.run(task, queue):
-                progress.add(receipt.part.rows)
-                watch(progress)
-        except OSError as error:
-            raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
-        except ClusterLost as error:
-            kept = sum(part.rows for part in store.slices())
-            what = f"{kept:,} of {count:,} plans are kept in {store.folder}"
-            raise ClusterLost(f"{error}; {what}; start Ray again and run the same command to resume") from None
-        store.drop_doubles()  # written by workers that outlived a killed driver
+        for _ in range(ROUNDS if store.folder.local is None else 1):
+            queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
+            try:
+                for receipt in executor.run(task, queue):
+                    progress.add(receipt.part.rows)
+                    watch(progress)
+            except OSError as error:
+                raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
+            except ClusterLost as error:
+                kept = sum(part.rows for part in store.slices())
+                what = f"{kept:,} of {count:,} plans are kept in {store.folder}"
+                raise ClusterLost(f"{error}; {what}; start Ray again and run the same command to resume") from None
+            store.drop_doubles()  # written by workers that outlived a killed driver, or by another run
+            missing = store.missing(count)  # what another run took for doubles at the same moment is among them
+            lost = sum(part.rows for part in missing)
+            if queue.left or not lost:
+                break
+            progress.done -= lost
         if queue.left:
             left = sum(part.rows for part in queue.left)
             why = str(queue.left_why).rpartition(": ")[2]
             raise OSError(f"{store.folder}: the store did not take {left:,} plans ({why}); run the same command to add them")
-        lost = sum(part.rows for part in store.missing(count))
         if lost:
             raise SpecError(f"{store.folder}: {lost:,} finished plans {_why_lost(store)}")
     return progress

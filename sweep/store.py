@@ -8,9 +8,9 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -162,8 +162,7 @@ class Store:
     def drop_damaged(self, identity: str) -> list[str]:
         """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
         damaged = self.damaged(identity)
-        for part in damaged:
-            self.folder.delete(part.file_name)
+        self._delete(damaged)
         self.drop_doubles()
         return [part.file_name for part in damaged]
 
@@ -177,6 +176,8 @@ class Store:
         def whole(part: Slice) -> bool:
             try:
                 data = self.folder.read_bytes(part.file_name)
+            except FileNotFoundError:
+                return False
             except OSError:
                 if self.folder.local is None:
                     raise  # the store cannot be reached; the file may be fine
@@ -219,8 +220,12 @@ class Store:
         """Delete slices whose rows are in others, so that a reader of all files finds each row once."""
         parts = self._parts()
         chosen = set(covering(parts))
+        self._delete(part for part in parts if part not in chosen)
+
+    def _delete(self, parts: Iterable[Slice]) -> None:
+        """Delete slices, but for those that another run has deleted meanwhile, where nothing locks the folder."""
         for part in parts:
-            if part not in chosen:
+            with suppress(FileNotFoundError):
                 self.folder.delete(part.file_name)
 
     def _parts(self) -> list[Slice]:

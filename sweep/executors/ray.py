@@ -51,6 +51,7 @@ _BUSY: Final = "busy"
 _WRITERS: Final = 8
 _NODE: Final = re.compile(r"\bip=([^,)\s]+)")
 """In the text of an error of a task; the error itself forgets it."""
+_TOKEN: Final = "set RAY_AUTH_MODE to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
 
 Result = TypeVar("Result")
 
@@ -319,12 +320,12 @@ def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
         ray.init(**options)
     except AuthenticationError as error:
         raise ClusterError(
-            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); set RAY_AUTH_MODE "
-            "to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
+            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); {_TOKEN}"
         ) from None
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
-        raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None
+        hint = f"; something listens there: {_TOKEN}" if address and "Failed to connect" in str(error) else ""
+        raise ClusterError(f"{where}: {' '.join(str(error).split())}{hint}") from None
     head: Head | None = None
     try:
         if threading.current_thread() is threading.main_thread():

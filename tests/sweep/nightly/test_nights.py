@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sim_core import SpecError
 from sweep.compare.comparison import compare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
+from sweep.folder import Folder
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
 from sweep.preparation import prepare
@@ -447,6 +449,58 @@ def test_a_clock_that_was_ahead_once(sandbox: Sandbox) -> None:
     assert kept == [outcomes[k].night for k in (1, 3, 4, 5)], "three by number; a wrong date is not young for ever"
     for k in (4, 5):
         assert sandbox.record(outcomes[k]).sweeps[0].baseline == outcomes[k - 1].night
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_clock_that_jumps_back_and_forth(sandbox: Sandbox, seed: int) -> None:
+    """At every look, by up to a year: the line of nights, what each is compared with and what is kept go by number."""
+    chance, line = random.Random(seed), []
+    sandbox.write(sweeps=["a.yaml"], keep={"nights": 3})
+
+    def now() -> datetime:
+        return datetime(2026, 11, 22, tzinfo=UTC) + timedelta(hours=chance.uniform(-9000, 9000))
+
+    for number in range(6):
+        sandbox.change_network(f"{60 - number} GB/s")
+        outcome = sandbox.night(now=now)
+        line.append(outcome.night)
+        record = sandbox.record(outcome)
+        assert (outcome.code in (0, 1), record.number) == (True, number + 1)
+        assert record.sweeps[0].baseline == (line[-2] if number else None)
+        assert [night.night for night in sandbox.nights.read()] == line[-3:]
+        assert rows(sandbox.nights.results(record.sweeps[0].results)).num_rows == 48
+
+
+def test_retention_that_is_ended_in_the_middle_goes_on_the_next_night(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted is no night that is kept, nor its results, whichever file was the last."""
+    sandbox.write(keep={"nights": 1})
+    first = sandbox.night()
+    sandbox.change_network("45 GB/s")
+    sandbox.night()
+    delete, left = Folder.delete, [1]
+
+    def failing(folder: Folder, name: str) -> None:
+        if not left[0] and name.startswith(("part-", "report")):
+            raise OSError("ended here")
+        left[0] -= name.startswith("part-")
+        delete(folder, name)
+
+    sandbox.change_network("40 GB/s")
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "delete", failing)
+        with pytest.raises(OSError, match="ended here"):
+            sandbox.night()
+    assert first.night in [night.night for night in sandbox.nights.read()], "its record goes last"
+    sandbox.change_network("35 GB/s")
+    last = sandbox.night()
+    kept = sandbox.nights.read()
+    assert (last.code, [night.number for night in kept]) == (1, [3, 4]), "tonight, and what it was compared with"
+    for night in kept:
+        for sweep in night.sweeps:
+            assert rows(sandbox.nights.results(sweep.results)).num_rows == 48
+    assert set((sandbox.nights.root / "results").subfolders()) == {sweep.results for night in kept for sweep in night.sweeps}
 
 
 def test_a_night_of_an_earlier_version_from_the_future_is_set_aside(sandbox: Sandbox) -> None:
