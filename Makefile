@@ -18,7 +18,7 @@ PARALLEL := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # interpreters for `make matrix`, besides those on the PATH
 PYTHONS ?= $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python $(HOME)/.local/share/uv/python/*/bin/python3)
 
-.PHONY: help sweep dist reference test coverage test-long mutants check matrix oldest newest release validate validation bench cluster-demo hooks format clean
+.PHONY: help sweep dist reference test coverage test-long mutants check matrix oldest newest audit release validate validation bench cluster-demo hooks format clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -64,6 +64,9 @@ oldest: $(READY)  ## quick tests on the lowest versions of the dependencies that
 
 newest: $(READY)  ## quick tests on the newest versions that there are
 	$(BIN)/tox run -e newest --recreate
+
+audit: $(READY)  ## known vulnerabilities of the locked versions (pip-audit, asks PyPI); fails if one cannot be looked up
+	$(BIN)/tox run -e audit
 
 release: $(READY)  ## sdist and wheel of the version that the changelog describes, tried in a fresh environment
 	.ci/release

@@ -112,13 +112,16 @@ class DemoCluster:
 
 
 @contextmanager
-def demo_cluster(cpus: Sequence[int]) -> Iterator[DemoCluster]:
-    """A cluster with a head of `cpus[0]` CPUs and a node for each further number, until the end of the block."""
+def demo_cluster(cpus: Sequence[int], auth_mode: str = "disabled") -> Iterator[DemoCluster]:
+    """A cluster with a head of `cpus[0]` CPUs and a node for each further number, until the end of the block.
+
+    It may do without tokens, because everything listens on the loopback interface only.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the path of a socket may have 107 characters
     environment = {
         **os.environ,
         "PATH": f"{BIN}:{os.environ['PATH']}",  # `python` of a job is the first on the head's PATH
-        "RAY_AUTH_MODE": "disabled",  # everything listens on the loopback interface only
+        "RAY_AUTH_MODE": auth_mode,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_task_oom_retries": "3",
         "PYTHONUNBUFFERED": "1",  # else a piped `ray job submit` prints the job's log at its end, after Ray's own lines

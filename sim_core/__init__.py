@@ -71,6 +71,8 @@ from sim_core.jit import is_compiled as is_compiled
 from sim_core.jit import use_kernels as use_kernels
 from sim_core.limits import LARGEST as LARGEST
 from sim_core.limits import whole_number as whole_number
+from sim_core.masking import masked as masked
+from sim_core.masking import without_secrets as without_secrets
 from sim_core.metrics import MEMORY as MEMORY
 from sim_core.metrics import MEMORY_ROWS as MEMORY_ROWS
 from sim_core.metrics import METRIC_ROWS as METRIC_ROWS
@@ -91,6 +93,7 @@ from sim_core.models.stack import stack_names as stack_names
 from sim_core.models.weights import Parameters as Parameters
 from sim_core.models.weights import model_flops_per_token as model_flops_per_token
 from sim_core.models.weights import parameters as parameters
+from sim_core.places import lock_file as lock_file
 from sim_core.planning.building import plans as plans
 from sim_core.planning.building import sends_in_background as sends_in_background
 from sim_core.planning.columns import CHECKPOINTING as CHECKPOINTING

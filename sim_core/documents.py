@@ -17,6 +17,8 @@ Document = dict[str, Any]
 Lines = dict[tuple[str, ...], int]
 """The line of each key, by the keys that lead to it; entries of lists count from 0."""
 
+MOST_CHARACTERS: Final = 2**19
+"""Of a text in YAML: more take seconds to read."""
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|\n')
 _FAULTS: Final = (yaml.YAMLError, ValueError, AttributeError, RecursionError)
 
@@ -74,6 +76,8 @@ def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
 
 def parse_yaml(text: str, where: str) -> tuple[Any, Lines]:
     """What a text in YAML holds. Raises SpecError with the line of `where`."""
+    if len(text) > MOST_CHARACTERS:
+        raise SpecError(f"{where}: found {len(text):,} characters of YAML, expected at most {MOST_CHARACTERS:,}")
     lines: Lines = {}
     try:
         loader = _Loader(text)

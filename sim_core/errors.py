@@ -3,12 +3,14 @@
 import difflib
 from collections.abc import Iterable
 
+from sim_core.masking import masked
+
 
 class SimError(Exception):
-    """Base of all errors that a user's input can cause; its message is one line, whatever names are in it."""
+    """Base of all errors that a user's input can cause; its message is one line without secrets, whatever is in it."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(one_line(text))
+        super().__init__(one_line(masked(text)))
 
 
 class FormatError(SimError):
@@ -18,7 +20,7 @@ class FormatError(SimError):
         self.path = path
         self.line = line
         details = ", ".join(part for part in (found and f"found {found}", expected and f"expected {expected}") if part)
-        super().__init__(f"{path}:{line}: {what}" + (f": {details}" if details else ""))
+        super().__init__(f"{masked(path)}:{line}: {what}" + (f": {details}" if details else ""))
 
 
 class SpecError(SimError):
@@ -34,13 +36,13 @@ def one_line(text: str) -> str:
 
 def named(name: object, limit: int = 60) -> str:
     """A name for a message: as it is, in quotes if it is empty, long, or has characters that cannot be told in print."""
-    text = str(name)
+    text = masked(name)
     return text if text.isascii() and text.isprintable() and 0 < len(text) <= limit else shown(text, limit)
 
 
 def shown(text: object, limit: int = 60) -> str:
     """`text` in quotes for a message: one line of ASCII (escapes reveal look-alike characters), cut to `limit` characters."""
-    quoted = ascii(text if isinstance(text, str) else str(text))
+    quoted = ascii(masked(text))
     return quoted if len(quoted) <= limit else quoted[: limit - 4] + "...'"
 
 

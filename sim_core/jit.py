@@ -2,13 +2,12 @@
 
 numba is imported when the first kernel is called: commands that only read results do without it. numba's own cache misses
 changes in other files, of functions that a kernel calls. The folder of a kernel is therefore named by the hash of its text and
-of all that it names, so that machine code of old sources is never used.
+of all that it names, so that machine code of old sources is never used. Its files are sealed (sealed_code.py).
 """
 
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from sim_core.arrays import Ints
+from sim_core.places import folder_for_code, lock_file
 from sim_core.sources import ROOT, function_hashes, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -33,22 +33,8 @@ PLAIN_PYTHON: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 @cache
 def cache_dir() -> Path:
-    """The folder of compiled kernels, in the first of these places that is writable.
-
-    `$NUMBA_CACHE_DIR`; `$XDG_CACHE_HOME` or `~/.cache`; the folder for temporary files; a new temporary folder.
-    """
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "training-plan-sweep"
-    places = [Path(given)] if given else []
-    places += [home, Path(tempfile.gettempdir()) / f"training-plan-sweep-{os.getuid()}"]
-    for place in places:
-        try:
-            (place / source_hash()).mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(place / source_hash(), os.W_OK | os.X_OK) and os.access(place, os.W_OK | os.X_OK):
-            return place
-    return Path(tempfile.mkdtemp(prefix="training-plan-sweep-"))
+    """The folder of compiled kernels."""
+    return folder_for_code()
 
 
 def _version_dir() -> Path:
@@ -62,12 +48,16 @@ def _version_dir() -> Path:
 def _function_hashes() -> dict[str, str]:
     """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
     file = _version_dir() / "functions.json"
-    if not file.exists():
+    try:
+        hashes: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # not there yet, or damaged
+        hashes = function_hashes()
+        if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
+            return {}
         part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(function_hashes()), encoding="utf-8")
+        part.write_text(json.dumps(hashes), encoding="utf-8")
         part.replace(file)
-    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    return hashes
 
 
 def is_compiled(what: str = STEP) -> bool:
@@ -185,7 +175,11 @@ class Kernel:
             from sim_core.inner_code import InnerCompiler
 
             options["pipeline_class"] = InnerCompiler
-        return _one_per_type(numba.njit(**options)(self.py_func))
+        from sim_core.sealed_code import SealedCache
+
+        dispatcher = numba.njit(**options)(self.py_func)
+        dispatcher._cache = SealedCache(self.py_func)
+        return _one_per_type(dispatcher)
 
     @cached_property
     def address(self) -> int:
@@ -231,7 +225,7 @@ def _numba() -> Any:
 def _compiled(function: F, **options: Any) -> F:
     if PLAIN_PYTHON:
         return function
-    options |= {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    options |= {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     return cast(F, Kernel(function, options))
 
 
@@ -288,7 +282,7 @@ def compiling_alone(what: str = STEP) -> Iterator[None]:
     if is_compiled(what):
         yield
         return
-    with (_version_dir() / ".lock").open("w") as lock:
+    with lock_file(_version_dir() / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     _marker(what).touch()

@@ -2,7 +2,10 @@
 
 import io
 import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 
 def main() -> None:
@@ -13,11 +16,18 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show
+    signal.signal(signal.SIGTERM, _end)
     try:
         from sweep.cli import main as command_line
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     command_line()
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """End at once, where nothing is under way that has to be said or kept: a run handles the signal itself."""
+    os.write(2, b"Terminated.\n")
+    os._exit(143)
 
 
 if __name__ == "__main__":

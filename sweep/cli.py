@@ -2,7 +2,8 @@
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED
+from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, in_words
 
 COMMANDS: Final = {
     "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
@@ -41,6 +42,8 @@ COMMANDS: Final = {
 }
 """What each command is for: its docstring (a test compares them)."""
 
+_UsageError: Final[Any] = typer.BadParameter.__base__
+"""That of click, which some versions of typer bring along."""
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -62,6 +65,28 @@ class _Commands(TyperGroup):
         super().__init__(**attributes)
         for name, purpose in COMMANDS.items():
             self.add_command(_OnDemand(name=name, help=purpose))
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        """The context of all commands."""
+        with _told_without_secrets():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with _told_without_secrets():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told_without_secrets() -> Iterator[None]:
+    """Mask what the message about a wrong argument repeats of it."""
+    try:
+        yield
+    except _UsageError as error:
+        from sim_core import masked
+
+        error.message = masked(error.message)
+        raise
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
@@ -119,10 +144,9 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_INPUT) from None
     except OSError as error:
-        from sim_core import one_line
+        from sim_core import masked, one_line
 
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(one_line(f"error: {where}{error.strerror or ' '.join(str(error).split())}") + "\n")
+        sys.stderr.write(one_line(f"error: {masked(in_words(error))}") + "\n")
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it

@@ -22,6 +22,8 @@ from sim_core import Bools, SpecError, nearest
 from sweep.columns import MEASURES, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
+MOST_CONDITIONS: Final = 500
+MOST_IN_ALL: Final = 100_000  # characters of all conditions of a spec
 FUNCTIONS: Final = (
     "abs", "cbrt", "ceil", "ceiling", "coalesce", "concat", "contains", "ends_with", "exp", "floor", "greatest",
     "ifnull", "isfinite", "isinf", "isnan", "least", "left", "len", "length", "ln", "log", "log10", "log2", "lower", "ltrim",
@@ -109,6 +111,11 @@ def conjuncts(expression: str) -> list[str]:
         return [_text(connection, node) for node in parts] if len(parts) > 1 else [expression]
 
 
+def in_short(error: duckdb.Error) -> str:
+    """An error of the database in one line, without what it advises to programs."""
+    return str(error).splitlines()[0].partition(". Use TRY(")[0].removeprefix("Invalid Input Error: ")
+
+
 def names_in(expression: str) -> set[str]:
     """The columns that a condition names, as it names them. Raises SpecError."""
     with locked_down() as connection:
@@ -194,7 +201,7 @@ def satisfied(where: Sequence[str], described: Mapping[str, pa.Array]) -> Bools:
         try:
             table = connection.sql(f"SELECT coalesce({condition}, false) AS satisfied {_FROM}").to_arrow_table()
         except duckdb.Error as error:
-            raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {str(error).splitlines()[0]}") from None
+            raise SpecError(f"where: {' AND '.join(f'({text})' for text in where)}: {in_short(error)}") from None
     rows: Bools = table.column("satisfied").to_numpy().astype(np.bool_)
     return rows
 
@@ -205,6 +212,10 @@ def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -
     The value of a constraint must not depend on the slice in which it is evaluated.
     """
     names = list(described)
+    if len(where) > MOST_CONDITIONS:
+        raise SpecError(f"where: found {len(where):,} conditions, expected at most {MOST_CONDITIONS}")
+    if (characters := sum(map(len, where))) > MOST_IN_ALL:
+        raise SpecError(f"where: found {characters:,} characters, expected at most {MOST_IN_ALL:,} in all conditions")
     with locked_down() as connection:
         connection.register("plans", _named(described))
         for expression in where:
@@ -215,7 +226,7 @@ def check_constraints(where: Sequence[str], described: Mapping[str, pa.Array]) -
             except SpecError as error:
                 raise SpecError(f"where: {expression!r}: {error}") from None
             except duckdb.Error as error:
-                raise SpecError(f"where: {expression!r}: {str(error).splitlines()[0]}") from None
+                raise SpecError(f"where: {expression!r}: {in_short(error)}") from None
             if len(values) != 1 or not pa.types.is_boolean(values.field(0).type):
                 raise SpecError(f"where: {expression!r}: found a value of type {values.field(0).type}, expected true or false")
 

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, nearest, parse_yaml, read_document, shown
+from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, nearest, parse_yaml, read_document, shown
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
@@ -58,7 +58,7 @@ def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Docum
     try:
         return read_document(path, keys)
     except OSError as error:
-        raise SpecError(f"{path}: {error.strerror}") from None
+        raise SpecError(f"{masked(path)}: {error.strerror}") from None
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:

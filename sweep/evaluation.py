@@ -129,6 +129,6 @@ def _batch(
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def spread(count: int, chosen: int) -> Ints:
-    """Up to `chosen` of `count` positions, drawn from all of them, the same ones at every call."""
-    return np.sort(permuted(np.arange(min(chosen, count)), count, seed=0))
+def spread(count: int, chosen: int, before: int = 0) -> Ints:
+    """Up to `chosen` of `count` positions, drawn from all of them, the same ones at every call: those after `before` others."""
+    return np.sort(permuted(np.arange(before, min(before + chosen, count)), count, seed=0))

@@ -21,6 +21,11 @@ from sweep.warming import warm_up
 
 WARM_S: Final = 3.0
 TRIED_PLANS: Final = 1024
+TRIED_S: Final = 0.5
+PROBE_S: Final = 1.0
+GROWTH: Final = 16
+ROUNDS: Final = 5
+"""How often a run computes what is missing at its end where nothing locks the folder: another run may delete at any moment."""
 
 
 @dataclass(kw_only=True)
@@ -83,45 +88,70 @@ def run_sweep(
             return progress
         plain = SliceTask(sweep=prepared.sweep, directory=store.directory, provenance=provenance)
         task = plain if task_of is None else task_of(provenance)
-        queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
         watch(progress)
-        try:
-            for receipt in executor.run(task, queue):
-                progress.add(receipt.part.rows)
-                watch(progress)
-        except OSError as error:
-            raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
-        except ClusterLost as error:
-            kept = sum(part.rows for part in store.slices())
-            what = f"{kept:,} of {count:,} plans are kept in {store.folder}"
-            raise ClusterLost(f"{error}; {what}; start Ray again and run the same command to resume") from None
-        store.drop_doubles()  # written by workers that outlived a killed driver
+        for _ in range(ROUNDS if store.folder.local is None else 1):
+            queue = SliceQueue(gaps=deque(missing), workers=executor.workers, width=width)
+            try:
+                for receipt in executor.run(task, queue):
+                    progress.add(receipt.part.rows)
+                    watch(progress)
+            except OSError as error:
+                raise _with_need(error, prepared.sweep, count - progress.resumed - progress.done) from None
+            except ClusterLost as error:
+                kept = sum(part.rows for part in store.slices())
+                what = f"{kept:,} of {count:,} plans are kept in {store.folder}"
+                raise ClusterLost(f"{error}; {what}; start Ray again and run the same command to resume") from None
+            store.drop_doubles()  # written by workers that outlived a killed driver, or by another run
+            missing = store.missing(count)  # what another run took for doubles at the same moment is among them
+            lost = sum(part.rows for part in missing)
+            if queue.left or not lost:
+                break
+            progress.done -= lost
         if queue.left:
             left = sum(part.rows for part in queue.left)
             why = str(queue.left_why).rpartition(": ")[2]
             raise OSError(f"{store.folder}: the store did not take {left:,} plans ({why}); run the same command to add them")
-        lost = sum(part.rows for part in store.missing(count))
         if lost:
-            raise SpecError(
-                f"{store.folder}: {lost:,} finished plans are not in this folder: do all nodes share it? "
-                "If not, use --set store.writer=driver"
-            )
+            raise SpecError(f"{store.folder}: {lost:,} finished plans {_why_lost(store)}")
     return progress
+
+
+def _why_lost(store: Store) -> str:
+    """What may have become of plans that were stored and are not there, and what to do."""
+    if store.folder.is_object_store:
+        return "are not in the store, which took them without an error; run the same command to add them"
+    return "are not in this folder: do all nodes share it? If not, use --set store.writer=driver"
 
 
 def cpu_seconds(sweep: Sweep, plans: int) -> float:
     """CPU seconds of so many plans of a sweep whose engine is ready, estimated from a few of them."""
-    positions = spread(sweep.space.count, TRIED_PLANS)
-    begun = time.process_time()
-    evaluate(sweep, positions)
-    return (time.process_time() - begun) * plans / len(positions)
+    return _probed(sweep, TRIED_PLANS, TRIED_S)[1] * plans
+
+
+def _probed(sweep: Sweep, most: int, limit_s: float) -> tuple[pa.RecordBatch, float]:
+    """Rows of up to `most` plans spread over the space, and the CPU seconds of one; fewer where they take long.
+
+    The first is tried alone, since it may take seconds; each further batch is larger, as far as `limit_s` lets it be.
+    """
+    batches: list[pa.RecordBatch] = []
+    seconds: list[tuple[int, float]] = []
+    size, done, left_s = 1, 0, limit_s
+    while size:
+        begun = time.process_time()
+        batches.append(evaluate(sweep, spread(sweep.space.count, size, done)))
+        plan_s = max(time.process_time() - begun, 1e-6) / size
+        seconds.append((size, plan_s))
+        done, left_s = done + size, left_s - plan_s * size
+        size = min(GROWTH * size, max(int(left_s / plan_s), 0), min(most, sweep.space.count) - done)
+    rows = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()[0]
+    return rows, max(seconds)[1]  # of the largest batch: small ones take longer by the plan
 
 
 def _with_need(error: OSError, sweep: Sweep, left: int) -> OSError:
     """The error of a full disk with what the rest of the sweep needs; any other as it is."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return error
-    need = left * _bytes_per_plan(evaluate(sweep, spread(sweep.space.count, FIRST_ROWS)))
+    need = left * _bytes_per_plan(_probed(sweep, FIRST_ROWS, PROBE_S)[0])
     text = f"{error.strerror}; {left:,} plans are left, about {short(need, 'B')}; then run the same command to resume"
     return OSError(error.errno, text, error.filename)
 
@@ -150,10 +180,8 @@ class DryRun:
 
     def size(self, plans: int, workers: int) -> float:
         """Bytes that a run stores for so many plans: rows, the provenance in each file, and the manifest."""
-        queue = SliceQueue(gaps=deque([Slice(0, plans)]), workers=max(workers, 1), rows_per_s=1 / self.seconds_per_plan)
-        files = 1
-        while plans and queue.take():
-            files += 1
+        queue = SliceQueue(gaps=deque([Slice(0, plans)]), workers=max(workers, 1))
+        files = 1 + queue.expected(1 / self.seconds_per_plan)
         return plans * self.bytes_per_plan + files * self.bytes_per_file
 
 
@@ -164,17 +192,14 @@ def dry_run(prepared: Prepared) -> DryRun:
     begun = time.process_time()
     warm_up(sweep)
     start_s = time.process_time() if known else begun  # compiling is not part of a start
-    positions = spread(sweep.space.count, PROBE_PLANS)
+    batch, seconds = _probed(sweep, PROBE_PLANS, PROBE_S)
     begun = time.process_time()
-    batch = evaluate(sweep, positions)
     stored = _bytes_per_plan(batch)
-    seconds = time.process_time() - begun
-    reasons = Counter(batch.column("reason").to_pylist())
     return DryRun(
-        probed=len(positions),
-        reasons=dict(reasons),
+        probed=batch.num_rows,
+        reasons=dict(Counter(batch.column("reason").to_pylist())),
         start_s=start_s,
-        seconds_per_plan=max(seconds, 1e-6) / len(positions),
+        seconds_per_plan=seconds + (time.process_time() - begun) / batch.num_rows,
         bytes_per_plan=stored,
         bytes_per_file=len(sealed_text(prepared.provenance)),
     )

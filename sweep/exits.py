@@ -13,6 +13,12 @@ EXIT_TERMINATED: Final = 143
 _PR_SET_PDEATHSIG: Final = 1
 
 
+def in_words(error: OSError) -> str:
+    """An error of the system in one line, the file first."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or ' '.join(str(error).split())}"
+
+
 def end_with(parent: int) -> None:
     """End this process as soon as `parent`, which started it, has ended; on Linux."""
     if sys.platform == "linux":

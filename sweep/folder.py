@@ -9,6 +9,7 @@ import errno
 import os
 import random
 import re
+import resource
 import shutil
 import time
 import uuid
@@ -22,7 +23,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from sim_core import SpecError, short, shown
+from sim_core import SpecError, masked, short, shown, without_secrets
 
 PAUSES_S: Final = (1.0, 3.0, 9.0)
 """Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
@@ -35,9 +36,18 @@ _ADVICE: Final = {
      "HTTP status 307"): "check the region (AWS_REGION)",
 }  # fmt: skip
 _UNREACHED: Final = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
+_CHECK_NETWORK: Final = "check the address (AWS_ENDPOINT_URL) and the network"
+_REFUSED: Final = {
+    "Cannot parse URI": "is no URI: in a user or password write %2F for /, %40 for @, %20 for a space",
+    "Unexpected query parameter": "has an option that its file system does not know",
+    "username": "has a user, which its file system does not take",
+    "libjvm": "needs Java and Hadoop, which are not found (JAVA_HOME, HADOOP_HOME)",
+    "libhdfs": "needs Hadoop, which is not found (HADOOP_HOME)",
+    "names no folder": "names no folder",
+}
+"""What is said of a URI that was refused, by words of Arrow's message, which may repeat secrets."""
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SECRET = re.compile(r"(?<=://)[^/@]*@|(?<=[?&]secret_key=)[^&]*|(?<=[?&]access_key=)[^&]*")
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
 
 Result = TypeVar("Result")
@@ -70,7 +80,7 @@ def patiently(action: Callable[[], Result], pause: Callable[[float], None] = tim
             last = text
         if wait_s:
             pause(wait_s * random.uniform(0.5, 1.0))
-    hint = "; check the address (AWS_ENDPOINT_URL) and the network" if any(word in last for word in _UNREACHED) else ""
+    hint = f"; {_CHECK_NETWORK}" if any(word in last for word in _UNREACHED) else ""
     raise StoreUnavailable(f"{last}{hint}")
 
 
@@ -90,7 +100,7 @@ class Folder:
 
     def __str__(self) -> str:
         """As given, with secrets masked."""
-        head, mark, query = _SECRET.sub("***", self.given).partition("?")
+        head, mark, query = masked(self.given).partition("?")
         return f"{head.rstrip('/')}/{self.below}{mark}{query}" if self.below else head + mark + query
 
     def __truediv__(self, name: str) -> "Folder":
@@ -224,11 +234,28 @@ class Folder:
         except (OSError, pa.ArrowException) as error:
             where = str(self / name) if name else str(self)
             number = getattr(error, "errno", None)
-            text = os.strerror(number) if number else " ".join(str(error).split())
+            text = os.strerror(number) if number else without_secrets(" ".join(str(error).split()), self.given)
             if number:
                 raise type(error)(number, text, where) from None
             kind = StoreUnavailable if isinstance(error, StoreUnavailable) else OSError
             raise kind(f"{where}: {text}") from None
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of writing it, which names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text to a file that the user named. Raises OSError, which names it."""
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
 
 
 Location = Folder | Path | str
@@ -249,9 +276,15 @@ def folder_at(location: Location) -> Folder:
         if not path:
             raise ValueError("names no folder")
     except (OSError, ValueError, pa.ArrowException) as error:
-        masked = _SECRET.sub("***", text)
-        raise SpecError(f"{masked}: {' '.join(str(error).split())}; expected a folder or a URI of s3, gs, hdfs, file") from None
+        raise SpecError(f"{masked(text)}: {_why(str(error))}; expected a folder or a URI of s3, gs, hdfs, file") from None
     return Folder(text, path if filesystem.type_name == "local" else text)
+
+
+def _why(said: str) -> str:
+    """Why a URI was refused, in our words: what Arrow said of it may repeat secrets."""
+    known = next((words for word, words in _REFUSED.items() if word in said), "")
+    unreached = f"cannot be reached; {_CHECK_NETWORK}" if any(word in said for word in _UNREACHED) else ""
+    return known or advice(said) or unreached or "cannot be opened"
 
 
 @cache
@@ -273,16 +306,18 @@ def _temporary(name: str) -> str:
 def _write_local(folder: Path, name: str, data: bytes | pa.Buffer) -> None:
     temporary = folder / _temporary(name)
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(folder / name)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        free = shutil.disk_usage(folder).free
-        text = f"{os.strerror(error.errno)}: the file needs {short(len(data), 'B')}, {short(free, 'B')} are free"
+        limit = f"{short(shutil.disk_usage(folder).free, 'B')} are free"
+        if error.errno == errno.EFBIG:
+            limit = f"files may have {short(resource.getrlimit(resource.RLIMIT_FSIZE)[0], 'B')} (ulimit -f)"
+        text = f"{os.strerror(error.errno)}: the file needs {short(len(data), 'B')}, {limit}"
         raise OSError(error.errno, text, str(folder / name)) from None
     finally:
         temporary.unlink(missing_ok=True)

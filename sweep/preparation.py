@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sim_core import (
     HARDWARE_KEYS,
@@ -38,6 +39,7 @@ from sweep.budget import Budget
 from sweep.columns import describe_rows, measures_of, result_column, result_schema
 from sweep.conditions import check_constraints
 from sweep.failures import Failures, checkpoint_bytes
+from sweep.sources import row_code
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
 from sweep.stragglers import Stragglers
@@ -108,6 +110,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "spec": json.loads(spec.model_dump_json()),
         "workload": workload.content,
         "model": source_hash(),
+        "code": row_code(),
         "inputs": fingerprint_of(spec, base, workload, variants, measured_on),
         "plans": space.size,
         "rows": space.count,
@@ -212,7 +215,7 @@ def _not_given(variants: list[Hardware]) -> list[str]:
 
 
 def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space) -> str:
-    """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, model; not paths."""
+    """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, code; not paths."""
     digest = hashlib.sha256()
     plain = spec.model_dump(mode="json")
     chosen = {"axes": _without_paths(plain["axes"]), **{key: plain[key] for key in ("where", "sample")}}
@@ -233,7 +236,7 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update(spec.failures.model_dump_json().encode())
     if spec.stragglers:
         digest.update(f"stragglers {spec.stragglers.model_dump_json()}".encode())
-    digest.update(f"{workload.content} {source_hash()}".encode())
+    digest.update(f"{workload.content} {json.dumps(row_code())}".encode())
     return digest.hexdigest()
 
 
@@ -252,12 +255,15 @@ def _without_paths(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 def _check_ranking(spec: SweepSpec, sweep: Sweep) -> None:
     """Raise SpecError if `objectives` or `per` name a column that the result will not have."""
+    schema = result_schema(sweep.space)
     for key, names in (("objectives", [objective.column for objective in spec.objectives]), ("per", spec.per)):
         for name in names:
             try:
-                column = result_column(name, result_schema(sweep.space).names)
+                column = result_column(name, schema.names)
             except SpecError as error:
                 raise SpecError(f"{key}: {error}") from None
+            if key == "objectives" and pa.types.is_dictionary(schema.field(column).type):
+                raise SpecError(f"{key}: found {column}, which holds words, expected a column of numbers, such as step_time_s")
             if lacking := _lacking(column, sweep):
                 raise SpecError(f"{key}: {column} needs {lacking}")
 

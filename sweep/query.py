@@ -10,7 +10,7 @@ import duckdb
 
 from sim_core import SpecError
 from sweep.columns import names_of_hardware, other_names
-from sweep.conditions import check_condition, locked_down, names_in
+from sweep.conditions import check_condition, in_short, locked_down, names_in
 from sweep.folder import Location
 from sweep.reading import File, Reading, reading
 from sweep.slice_file import Index
@@ -128,10 +128,11 @@ def _in_one_line(directory: Location, where: str | None) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        text = str(error).splitlines()[0]
-        if where and not isinstance(error, duckdb.InvalidInputException | duckdb.IOException):
-            raise SpecError(f"--where {where!r}: {text}") from None
-        raise SpecError(f"{Store(directory=directory).folder}: cannot be read ({text})") from None
+        store = Store(directory=directory)
+        if where and not isinstance(error, duckdb.IOException):
+            with store.verified():  # else it says what is damaged
+                raise SpecError(f"--where {where!r}: {in_short(error)}") from None
+        raise SpecError(f"{store.folder}: cannot be read ({in_short(error)})") from None
 
 
 def named(connection: duckdb.DuckDBPyConnection) -> tuple[list[str], dict[str, str]]:

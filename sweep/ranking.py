@@ -26,6 +26,7 @@ from sweep.selection import (
     NUMBERS,
     SIZES,
     Question,
+    check_ordered,
     check_type,
     chosen_rows,
     find_fronts,
@@ -107,6 +108,7 @@ def rank(
         if front and by is not None:
             raise SpecError("--pareto and --by: expected one of them; the front is in the order of its first column")
         ordered_by = front or ordering(by, descending, provenance, schema)
+        check_ordered([name for name, _ in ordered_by], _option(front, by), schema)
         by, descending = ordered_by[0]
         if per is None:
             per = provenance.get("spec", {}).get("per", [])
@@ -194,6 +196,11 @@ def rank(
         error_bars=bars,
         differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _option(front: Sequence[object], by: str | None) -> str:
+    """What names the columns that rows are ranked by, for a message."""
+    return "--pareto" if front else "objectives" if by is None else "--by"
 
 
 def _needed(used: set[str], schema: Mapping[str, str], where: str | None, *, told: bool) -> set[str]:

@@ -12,6 +12,7 @@ from sweep.document import first_error
 from sweep.folder import Folder, Location
 from sweep.preparation import Prepared, contents_at, prepare
 from sweep.ranking import rank
+from sweep.sources import differences
 from sweep.spec import SweepSpec, stored_spec
 from sweep.store import Store
 
@@ -50,7 +51,7 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     except SimError as error:
         raise SpecError(f"{store.folder}: its sweep cannot be prepared again: {error}") from None
     notes = []
-    if provenance.get("model") != prepared.provenance["model"]:
+    if differences(prepared.provenance["code"], provenance.get("code", {})):
         notes.append("the result is of another version of the simulator; what follows is simulated by this one")
     elif provenance.get("search", provenance).get("of", provenance["sweep"]) != prepared.sweep.identity:
         notes.append(

@@ -3,7 +3,7 @@
 No row but those in question is sorted: the least values of each group bound what the rest is asked about.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,6 +62,13 @@ class Question:
 def quoted(name: str) -> str:
     """A column in SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def check_ordered(names: Sequence[str], option: str, schema: Mapping[str, str]) -> None:
+    """Raise SpecError if one of these columns holds words, which have no order from best to worst."""
+    for name in names:
+        if schema[name] == "VARCHAR" or schema[name].startswith("ENUM"):
+            raise SpecError(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
 
 
 def ordering(

@@ -1,5 +1,6 @@
 """Slices as work: the task of simulating one, how an attempt can end, and the queue that sizes, retries and halves them."""
 
+import math
 import sys
 import time
 import traceback
@@ -7,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from sweep.evaluation import evaluate
 from sweep.folder import Location, StoreUnavailable, folder_at
 from sweep.preparation import Sweep
 from sweep.slice_file import Slice, encoded
+from sweep.sources import WORKER, Code, row_code
 from sweep.warming import warm_up
 
 FIRST_ROWS: Final = 4096
@@ -58,11 +60,17 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class SliceTask:
-    """Simulate a slice and store it. Picklable, so that any process can run it."""
+    """Simulate a slice and store it. Picklable, so that any process that has the same `code` can run it."""
 
+    entry: ClassVar[str] = WORKER
     sweep: Sweep
     directory: Location
     provenance: bytes
+
+    @property
+    def code(self) -> Code:
+        """What its rows are made by."""
+        return row_code(self.entry)
 
     def __call__(self, part: Slice) -> Receipt:
         """Raises OSError if the store cannot be written."""
@@ -155,13 +163,25 @@ class SliceQueue:
         """Rows of the next slice, by the speed of the workers and by what is left."""
         left = sum(gap.rows for gap in self.gaps)
         self.whole = max(self.whole, left)
-        rate = self.rows_per_s
-        if rate is None:
+        if self.rows_per_s is None:
             return max(MIN_ROWS, min(FIRST_ROWS, left // (2 * self.workers), MAX_ROWS * self.width))
+        least, most = self._bounds(self.rows_per_s)
+        return max(least, min(most, left // (2 * self.workers)))  # smaller towards the end
+
+    def _bounds(self, rate: float) -> tuple[int, int]:
+        """Rows of the smallest and the largest slices of workers that do `rate` plans per second."""
         target_s = min(max(TARGET_S, 2 * self.stored_s), SLOWEST_S)
         rows = max(rate * target_s, min(self.whole / MOST_FILES, rate * LONGEST_S))
-        shared = max(left / (2 * self.workers), rate * SHORTEST_S)  # smaller towards the end
-        return max(MIN_ROWS, int(min(rows, shared, MAX_ROWS * self.width)))
+        most = max(MIN_ROWS, int(min(rows, MAX_ROWS * self.width)))
+        return min(max(MIN_ROWS, int(rate * SHORTEST_S)), most), most
+
+    def expected(self, rate: float) -> int:
+        """About how many slices will be cut of the gaps, in closed form: there may be billions."""
+        left = self.whole = sum(gap.rows for gap in self.gaps)
+        least, most = self._bounds(rate)
+        shrinking, smallest = min(left, 2 * self.workers * most), min(left, 2 * self.workers * least)
+        by_factor = 2 * self.workers * math.log(shrinking / smallest) if left else 0.0
+        return math.ceil((left - shrinking) / most + by_factor + smallest / least)
 
     def finished(self, receipt: Receipt) -> None:
         """Update the speed of a worker, smoothed over slices."""

@@ -155,8 +155,9 @@ def is_labelled(name: str) -> bool:
 def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> Ints:
     """The codes of the values of one field."""
     if is_labelled(name):
-        labels[name] = tuple(dict.fromkeys(values))
-        return np.array([labels[name].index(value) for value in values], np.int64)
+        order = {value: code for code, value in enumerate(dict.fromkeys(values))}
+        labels[name] = tuple(order)
+        return np.array([order[value] for value in values], np.int64)
     return FIELDS[name].codes_of(values)
 
 

@@ -32,7 +32,7 @@ ALIASES: Final = {alias: name for name, field in FIELDS.items() for alias in fie
 """Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
 
 _HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
-MAX_AXIS_VALUES: Final = 1_000_000
+MAX_AXIS_VALUES: Final = 100_000
 
 Value = int | float | str | bool
 
@@ -193,6 +193,8 @@ def _ladder(key: object, values: object) -> list[Any]:
     if isinstance(values, list):
         if not values:
             raise ValueError(f"axes.{key}: an empty list, expected at least one value")
+        if len(values) > MAX_AXIS_VALUES:
+            raise ValueError(f"axes.{key}: found {len(values):,} values, expected at most {MAX_AXIS_VALUES:,}")
         return values
     if isinstance(values, Mapping) and len(values) == 1:
         ((kind, bounds),) = values.items()
@@ -200,7 +202,8 @@ def _ladder(key: object, values: object) -> list[Any]:
         if kind == "range" and whole and len(bounds) in (2, 3):
             first, last, step = (*bounds, 1)[:3]
             if step < 1 or last < first or (last - first) // step >= MAX_AXIS_VALUES:
-                raise ValueError(f"axes.{key}: range {bounds}: expected first <= last, step >= 1, up to 10^6 values")
+                expected = f"first <= last, step >= 1, at most {MAX_AXIS_VALUES:,} values"
+                raise ValueError(f"axes.{key}: range {bounds}: expected {expected}")
             return list(range(first, last + 1, step))
         if kind == "powers_of_two" and whole and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= 2**40:
             return [2**k for k in range(bounds[1].bit_length()) if bounds[0] <= 2**k <= bounds[1]] or _empty(key, bounds)

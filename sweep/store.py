@@ -5,11 +5,12 @@ which sweep it belongs to, and any number of runs and workers, with any slice si
 """
 
 import fcntl
+import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim_core import SpecError
+from sim_core import SpecError, lock_file
 from sweep.folder import Folder, Location, folder_at
 from sweep.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole, opened_text, sealed_text
+from sweep.sources import differences
 
 MANIFEST: Final = "_sweep.parquet"
 """The provenance beside no rows: whatever reads all Parquet files of the folder reads it, too, and finds nothing more."""
@@ -146,7 +148,7 @@ class Store:
         local = self.folder.local
         if local is None or not (local / _LOCK).is_file():
             return False
-        with open(local / _LOCK, "rb") as lock:  # noqa: PTH123 (flock wants the descriptor)
+        with lock_file(local / _LOCK, os.O_RDONLY) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -160,8 +162,7 @@ class Store:
     def drop_damaged(self, identity: str) -> list[str]:
         """Delete slices that are unreadable, incomplete or of another sweep; returns their file names."""
         damaged = self.damaged(identity)
-        for part in damaged:
-            self.folder.delete(part.file_name)
+        self._delete(damaged)
         self.drop_doubles()
         return [part.file_name for part in damaged]
 
@@ -175,6 +176,8 @@ class Store:
         def whole(part: Slice) -> bool:
             try:
                 data = self.folder.read_bytes(part.file_name)
+            except FileNotFoundError:
+                return False
             except OSError:
                 if self.folder.local is None:
                     raise  # the store cannot be reached; the file may be fine
@@ -217,8 +220,12 @@ class Store:
         """Delete slices whose rows are in others, so that a reader of all files finds each row once."""
         parts = self._parts()
         chosen = set(covering(parts))
+        self._delete(part for part in parts if part not in chosen)
+
+    def _delete(self, parts: Iterable[Slice]) -> None:
+        """Delete slices, but for those that another run has deleted meanwhile, where nothing locks the folder."""
         for part in parts:
-            if part not in chosen:
+            with suppress(FileNotFoundError):
                 self.folder.delete(part.file_name)
 
     def _parts(self) -> list[Slice]:
@@ -293,7 +300,7 @@ def _locked(folder: Folder) -> Iterator[None]:
     if folder.local is None:
         yield
         return
-    with open(folder.local / _LOCK, "w") as lock:  # noqa: PTH123 (flock wants the descriptor)
+    with lock_file(folder.local / _LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -303,8 +310,8 @@ def _locked(folder: Folder) -> Iterator[None]:
 
 def _difference(stored: dict[str, Any], new: dict[str, Any]) -> str:
     """What differs between the sweep in a folder and the one to be run, in words."""
-    if stored.get("model") != new["model"]:
-        return "holds results of another version of the simulator"
+    if differing := differences(new["code"], stored.get("code", {})):
+        return "holds results of another version of the simulator" + (f" ({differing})" if "code" in stored else "")
     if stored.get("workload") != new["workload"]:
         return "holds results of another workload"
     return f"holds results of another sweep ({stored.get('name')}: other axes, constraints or hardware)"

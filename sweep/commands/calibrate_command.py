@@ -15,6 +15,7 @@ from sweep.calibration.nodes import machine_of, named_preset, place
 from sweep.calibration.report import kernels_lines, links_lines, runs_lines
 from sweep.calibration.runs import fit_runs
 from sweep.commands.shared import rows_of_set
+from sweep.folder import write_file
 from sweep.validation.table import read_table
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
@@ -133,5 +134,5 @@ def _write(hardware: Hardware, output: Path | None, report: Iterable[str]) -> No
         sys.stdout.write(text)
         sys.stderr.write(lines)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_file(output, text)
         sys.stdout.write(f"{lines}{output}: a hardware file; use it as `hardware: {output}`\n")

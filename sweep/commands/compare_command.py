@@ -70,10 +70,11 @@ def command(
 
 def _history(root: str, new: str, last: int) -> Sequence[Point]:
     """The history of nights up to the last that has the result `new`. Raises SpecError if no night has it."""
-    known = Nights(root=folder_at(root)).read()
+    nights = folder_at(root)
+    known = Nights(root=nights).read()
     folder = new.rstrip("/").rpartition("/")[2]
     for k in range(len(known), 0, -1):
         for sweep in known[k - 1].sweeps:
             if sweep.results == folder:
                 return history_of(known[:k], sweep.name)[-last:]
-    raise SpecError(f"--nights {root}: no night there has the result {folder}")
+    raise SpecError(f"--nights {nights}: no night there has the result {folder}")

@@ -13,7 +13,7 @@ from sweep.commands.shared import prepared_spec
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.folder import folder_at
+from sweep.folder import folder_at, write_file
 from sweep.one_plan import export_notes, simai_text
 from sweep.preparation import Prepared
 from sweep.reopening import BEST, plan_number, reopened
@@ -55,7 +55,7 @@ def command(
     if output is None:
         sys.stdout.write(text)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_file(output, text)
 
 
 def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple[Prepared, SweepSpec, Path, int]:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from sim_core import SimError
+from sim_core import SimError, masked
 from sweep.commands.shared import interruptible
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.exits import in_words
 from sweep.folder import Folder
 from sweep.nightly.night import EXIT_FAILURES, Runtime, run_night
 from sweep.nightly.spec import NightlySpec, load_nightly
@@ -39,7 +40,7 @@ def command(
             check_persistent(spec.root, "root")
             outcome = run_night(spec, file.parent, runtime)
     except (SimError, OSError) as error:
-        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        where = masked(in_words(error) if isinstance(error, OSError) else str(error))
         sys.stderr.write(f"error: {' '.join(where.split())}\n")
         raise typer.Exit(EXIT_FAILURES) from None
     if not outcome.did_nothing:

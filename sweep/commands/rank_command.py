@@ -16,6 +16,7 @@ from sweep.columns import result_schema
 from sweep.commands.shared import AsJson, Directory, names_in, result_at, write_text
 from sweep.error_bars import Measured
 from sweep.fidelity import compare_fidelity
+from sweep.folder import naming
 from sweep.ranking import TOP, rank
 from sweep.relaxing import relax, relaxed_rows
 from sweep.reopening import reopened
@@ -122,7 +123,8 @@ def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: 
     elif output is None:
         raise SpecError("--format parquet needs --output FILE")
     else:
-        pq.write_table(rows, output)
+        with naming(output):
+            pq.write_table(rows, output)
 
 
 def _measured(path: Path) -> Measured:

@@ -7,6 +7,7 @@ import typer
 
 from sim_core import short
 from sweep.commands.shared import result_at
+from sweep.folder import write_file
 from sweep.report.content import content_of
 from sweep.report.page import report_page
 from sweep.show.terminal import own_console
@@ -22,6 +23,6 @@ def command(
     """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
     folder = result_at(directory)
     content = content_of(folder)
-    output.write_text(report_page(content), encoding="utf-8")
+    write_file(output, report_page(content))
     size = short(output.stat().st_size, "B")
     own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {size}")

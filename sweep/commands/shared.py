@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, read_traces, short, shown
 from sweep.executors.choice import Kind
-from sweep.folder import Folder, folder_at
+from sweep.folder import Folder, folder_at, write_file
 from sweep.one_plan import facts_of
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
@@ -103,7 +103,7 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_file(output, text)
 
 
 def write_json(data: object) -> None:

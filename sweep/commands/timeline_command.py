@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sim_core import PARTS, SpecError, blocks_of, recorded_step, replay, short, timeline
 from sweep.commands.shared import FactSets, Step, print_warnings, traces_at
-from sweep.folder import Folder, folder_at
+from sweep.folder import Folder, folder_at, naming, write_file
 from sweep.one_plan import plans_of
 from sweep.reopening import plan_number, reopened
 from sweep.show.perfetto import chrome_trace, write_plan
@@ -42,7 +42,7 @@ def command(
     job = traces_at(source, sets, step)
     print_warnings(job.warnings, console)
     replayed = replay(job, of_ranks=job.whole)
-    output.write_text(chrome_trace(recorded_step(job), replayed), encoding="utf-8")
+    write_file(output, chrome_trace(recorded_step(job), replayed))
     times = f"recorded {short(replayed.recorded_s, 's')}, replayed {short(replayed.step_s, 's')}"
     console.print(f"{output}: {times}; open it in ui.perfetto.dev")
     for note in replayed.notes:
@@ -70,7 +70,7 @@ def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | Non
         raise SpecError(f"plan {number}: {blocks:,} blocks, about {size}; --stages draws some of its {plans.pp[0]} stages")
     spans = timeline(sweep.workload, sweep.hardware, plans)
     result, totals = spans.result(), spans.totals()
-    with output.open("w", encoding="utf-8") as out:
+    with naming(output), output.open("w", encoding="utf-8") as out:
         written = write_plan(spans, {"plan": number, "result": str(folder), **result}, drawn, out)
     off = max(abs(totals[name] - result[name]) for name in PARTS)
     console.print(

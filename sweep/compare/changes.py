@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from sim_core import HARDWARE_KEYS, short
 
-Kind = Literal["file", "hardware", "model", "spec", "default"]
+Kind = Literal["file", "hardware", "model", "code", "spec", "default"]
 CONFIG: Final = "/config.json"
 """What a spec may leave out of the path of a model."""
 PRESETS: Final = "/presets/"
@@ -43,6 +43,7 @@ def input_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Chang
         *_hardware(before, after, "measured_on"),
         *_files(old, new),
         *_model(old, new),
+        *_code(old.get("code", {}), new.get("code", {})),
         *_spec(old.get("spec", {}), _with_paths_of(old, new)),
         *_listed("default", "held", old.get("held", ()), new.get("held", ())),
     )
@@ -142,6 +143,13 @@ def _model(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
         new=f"{new.get('model')}{f' ({listed})' if listed else ''}",
         moves_results=bool(sources) or not names,
     )
+
+
+def _code(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    """Sources of sweep and packages that differ. A search is made by more sources than a sweep; those have no pair."""
+    for part in sorted(before.keys() & after.keys() - {"sim_core"}):  # its sources are listed as those of the model
+        if before[part] != after[part]:
+            yield Change(kind="code", name=part, old=before[part], new=after[part])
 
 
 def _same_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:

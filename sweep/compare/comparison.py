@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sim_core import PARTS
+from sim_core import PARTS, masked
 from sweep.compare.changes import input_changes
 from sweep.compare.pairs import Pairs, known_column, listed, paired
 from sweep.compare.result import Champion, Comparison, Group, Moved, Shift, Steps
 from sweep.folder import Location
 from sweep.query import columns_of
-from sweep.selection import ordering
+from sweep.selection import check_ordered, ordering
 
 SAME: Final = 1e-9
 """Step times count as the same if their relative difference is smaller than this."""
@@ -29,13 +29,14 @@ def compare(
         before, after = pairs.provenances
         schema = columns_of(pairs.connection, "new_rows")
         order = [(known_column(name, pairs, "by"), more) for name, more in ordering(by, None, after, schema)]
+        check_ordered([name for name, _ in order], "objectives" if by is None else "--by", schema)
         groups_by = after["spec"].get("per", []) if per is None else per
         groups = tuple(known_column(name, pairs, "per") for name in groups_by)
         counts = [_counts(pairs, side) for side in ("old", "new")]
         return Comparison(
             name=str(after.get("name")),
-            old=str(old),
-            new=str(new),
+            old=masked(old),
+            new=masked(new),
             by=order[0][0],
             descending=order[0][1],
             per=groups,
@@ -46,7 +47,7 @@ def compare(
             old_failed=counts[0][2],
             new_failed=counts[1][2],
             incomplete=tuple(
-                f"{path}: {count[0]:,} of {provenance['rows']:,} plans are computed"
+                f"{masked(path)}: {count[0]:,} of {provenance['rows']:,} plans are computed"
                 for path, count, provenance in zip((old, new), counts, pairs.provenances, strict=True)
                 if count[0] < int(provenance.get("rows", 0))
             ),

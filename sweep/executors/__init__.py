@@ -12,11 +12,12 @@ The contract, which the same tests check on every executor:
   - `timed_out`: the slice took longer than the time limit;
   - `worker_lost`: the process died, twice, so that the cause is the plan and not an outside kill.
 
+- A worker whose code is not the driver's (`SliceTask.code`: sources and packages) ends the run before it computes a row.
 - Closing the iterator stops everything that was started.
 
-The inline executor has no process besides the driver's, so it meets the contract only for exceptions: `simulation_raised`,
-and `out_of_memory` if Python raises MemoryError. It has no time limit, and a plan that kills the process ends the run. The
-finished slices stay, and the same sweep resumed with worker processes finds the plan.
+The inline executor has no process besides the driver's. Of losses it meets the contract only for exceptions:
+`simulation_raised`, and `out_of_memory` if Python raises MemoryError. It has no time limit, and a plan that kills the process
+ends the run. The finished slices stay, and the same sweep resumed with worker processes finds the plan.
 """
 
 from collections.abc import Iterator
@@ -25,10 +26,22 @@ from typing import Protocol
 
 from sim_core import SimError
 from sweep.slices import Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.sources import Code, differences
 
 
 class ClusterLost(SimError):
     """What the executor ran on is gone, and no further slice can come back. Finished slices are stored."""
+
+
+class OtherCode(SimError):
+    """A worker has other code than the driver: its rows would not be those of the sweep."""
+
+
+def check_code(expected: Code, found: Code, worker: str) -> None:
+    """Raise OtherCode if a worker, which `worker` names, has not the code of the driver."""
+    if differing := differences(expected, found):
+        advice = "use one version everywhere and run the same command again"
+        raise OtherCode(f"{worker} has another version of the simulator than this run ({differing}); {advice}")
 
 
 class Executor(Protocol):

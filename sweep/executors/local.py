@@ -23,12 +23,13 @@ from typing import Final
 import pyarrow as pa
 
 from sim_core import SimError
+from sweep.executors import check_code
 from sweep.exits import end_with
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.sources import loaded
 
 _STOP_S: Final = 5.0
-_STARTED: Final = "started"
 _READY: Final = "ready"
 _COMPUTED: Final = "computed"
 MOST_STORING: Final = 4
@@ -93,7 +94,8 @@ class LocalExecutor:
             answer = worker.pipe.recv()
         except (EOFError, OSError):
             return self._died(worker, task, queue)
-        if answer == _STARTED:
+        if isinstance(answer, dict):  # it has started, with this code
+            check_code(task.code, answer, f"a worker process of this machine (PID {worker.process.pid})")
             _send(worker, task)
         elif answer == _READY and worker.computing is not None:
             worker.ready = True
@@ -202,7 +204,7 @@ def _work(pipe: Connection, driver: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        pipe.send(_STARTED)
+        pipe.send(loaded())
         task = pipe.recv()
         attempt(task.warm_up)  # an input error is raised again by the slice that has it
         pipe.send(_READY)

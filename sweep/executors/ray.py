@@ -9,6 +9,7 @@ write.
 import atexit
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -25,9 +26,10 @@ import ray
 from ray.exceptions import AuthenticationError, OutOfMemoryError, RayError, RayTaskError
 
 from sim_core import SimError
-from sweep.executors import ClusterLost
+from sweep.executors import ClusterLost, OtherCode, check_code
 from sweep.slice_file import Slice
 from sweep.slices import LIMIT_S, START_S, Loss, Receipt, SliceQueue, SliceTask, attempt, resolve
+from sweep.sources import Code, loaded
 
 RETRIES, SUSPECT_RETRIES = 3, 1
 """Ray's retries of a slice whose worker or node dies; fewer for a suspect slice, one that was lost before."""
@@ -47,6 +49,9 @@ _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
 _BUSY: Final = "busy"
 _WRITERS: Final = 8
+_NODE: Final = re.compile(r"\bip=([^,)\s]+)")
+"""In the text of an error of a task; the error itself forgets it."""
+_TOKEN: Final = "set RAY_AUTH_MODE to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
 
 Result = TypeVar("Result")
 
@@ -75,10 +80,10 @@ class RayExecutor:
         quiet = 0
         try:
             self.head.check()
-            shared = ray.put(pickle.dumps(task))
+            submit = partial(self._submit, task.code, ray.put(pickle.dumps(task)))
             while True:
                 while len(submitted) < self._in_flight() and (taken := queue.take()) is not None:
-                    submitted[self._submit(shared, taken)] = taken
+                    submitted[submit(taken)] = taken
                 if not submitted:
                     return
                 done = self._finished(list(submitted))
@@ -105,10 +110,10 @@ class RayExecutor:
             self.workers = max(_cpus(), 1)
         return max(IN_FLIGHT_PER_CPU * self.workers, MIN_IN_FLIGHT)
 
-    def _submit(self, shared: Any, taken: tuple[Slice, int]) -> Any:
+    def _submit(self, code: Code, shared: Any, taken: tuple[Slice, int]) -> Any:
         part, losses = taken
         options = {"max_retries": SUSPECT_RETRIES if losses else RETRIES, "name": f"slice {part.start}-{part.stop}"}
-        return _slice.options(**options).remote(shared, part, self.at_driver, self.limit_s)
+        return _slice.options(**options).remote(code, shared, part, self.at_driver, self.limit_s)
 
     def _finished(self, references: list[Any]) -> list[Any]:
         """Wait for a slice, then return all that are done; none if no slice came back for longer than one may take.
@@ -160,7 +165,11 @@ def _answer(task: SliceTask, reference: Any) -> object:
     except OutOfMemoryError:
         return Loss(reason="out_of_memory")
     except RayTaskError as error:  # our code cannot run there: packages are missing, or differ
-        return ClusterError(f"a worker cannot run slices: {str(error.cause or error).strip().splitlines()[-1]}")
+        if isinstance(error.cause, OtherCode):
+            return error.cause
+        node, why = _NODE.search(str(error)), str(error.cause or error).strip().splitlines()[-1]
+        where = f" on node {node[1]}" if node else ""
+        return ClusterError(f"a worker{where} cannot run slices, as with another version of the simulator: {why}")
     except RayError:
         return Loss(reason="worker_lost")
     return attempt(partial(task.kept, *answer)) if isinstance(answer, tuple) else answer
@@ -174,8 +183,13 @@ def unpacked(packed: bytes) -> SliceTask:
 
 
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
-def _slice(packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> object:
-    """Run one slice on a worker; every outcome but the worker's death is a value."""
+def _slice(code: Code, packed: bytes, part: Slice, at_driver: bool, limit_s: float) -> object:
+    """Run one slice on a worker; every outcome but the worker's death is a value.
+
+    Raises OtherCode before it unpacks the task, whose types may be others here.
+    """
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    check_code(code, loaded(), f"a worker on node {address} ({socket.gethostname()})")
     task = unpacked(packed)
     if any(thread.name == _SLICE_THREAD for thread in threading.enumerate()):
         return _BUSY  # the previous slice hangs in this process, which is about to end
@@ -306,12 +320,12 @@ def joined(workers: int | None) -> Iterator[tuple[Head, bool]]:
         ray.init(**options)
     except AuthenticationError as error:
         raise ClusterError(
-            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); set RAY_AUTH_MODE "
-            "to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
+            f"the Ray cluster at RAY_ADDRESS={address} refuses this token ({str(error).partition('.')[0]}); {_TOKEN}"
         ) from None
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         where = f"no Ray cluster at RAY_ADDRESS={address}" if address else "Ray cannot be started"
-        raise ClusterError(f"{where}: {' '.join(str(error).split())}") from None
+        hint = f"; something listens there: {_TOKEN}" if address and "Failed to connect" in str(error) else ""
+        raise ClusterError(f"{where}: {' '.join(str(error).split())}{hint}") from None
     head: Head | None = None
     try:
         if threading.current_thread() is threading.main_thread():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sim_core import SpecError
+from sim_core import SpecError, lock_file
 from sweep.folder import Folder
 
 LEASE_S: Final = 120.0
@@ -37,7 +37,7 @@ def locked(root: Folder) -> Iterator[Callable[[], None]]:
     """
     if root.local is not None:
         root.make()
-        with open(root.local / _FILE, "w") as file:  # noqa: PTH123 (flock wants the descriptor)
+        with lock_file(root.local / _FILE) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sim_core import SimError, SpecError
+from sim_core import SimError, SpecError, masked
 from sweep.compare.comparison import compare
 from sweep.compare.report import BEST_PLAN, group_text, paged, sections
 from sweep.compare.result import Comparison
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor, InlineExecutor
+from sweep.exits import in_words
 from sweep.folder import Folder, folder_at
 from sweep.nightly.judging import baseline_of, make_whole, regressions
 from sweep.nightly.lock import locked
@@ -133,7 +134,7 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
     try:
         prepared = prepare(load_spec(path, entry.set), path.parent)
     except (SimError, OSError) as error:
-        record.error = _one_line(error) if str(path) in str(error) else f"{path}: {_one_line(error)}"
+        record.error = _one_line(error) if str(path) in str(error) else f"{masked(path)}: {_one_line(error)}"
         return _NightlySweep(entry=entry, specs=path.parent, prepared=None, record=record)
     record.identity = prepared.sweep.identity
     record.results = f"{entry.label}-{record.identity[:8]}"
@@ -142,7 +143,8 @@ def _prepared(entry: SweepEntry, base: Path) -> _NightlySweep:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = in_words(error) if isinstance(error, OSError) else str(error)
+    return masked(" ".join(text.split())) or type(error).__name__
 
 
 def _inputs(spec: NightlySpec, sweeps: Sequence[_NightlySweep]) -> str:

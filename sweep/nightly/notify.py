@@ -8,10 +8,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
 from email.message import Message
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from typing import IO, Any, Final
 
-from sim_core import SpecError
+from sim_core import SpecError, masked
 from sweep.folder import Folder
 from sweep.nightly.nights import Night
 from sweep.nightly.spec import NightlySpec, Notify
@@ -77,8 +77,10 @@ def deliver(notify: Notify, body: Mapping[str, Any], pause: Callable[[float], No
             return None
         except (_Refused, SpecError) as error:
             return str(error)
-        except (OSError, HTTPException, subprocess.SubprocessError, ValueError) as error:
-            problem = " ".join(str(error).split()) or type(error).__name__
+        except (InvalidURL, ValueError):  # whose text repeats the address
+            return "the receiver's address is not a valid one"
+        except (OSError, HTTPException, subprocess.SubprocessError) as error:
+            problem = masked(" ".join(str(error).split())) or type(error).__name__
     return f"{problem} (after {notify.attempts} attempt{'s' * (notify.attempts != 1)})"
 
 

@@ -105,9 +105,7 @@ class Notify(_Model):
         if (self.webhook is None) == (self.command is None):
             raise ValueError("webhook, command: give exactly one of them")
         if self.webhook is not None and not _VARIABLE.match(self.webhook) and not re.match(r"https?://[^/]", self.webhook):
-            raise ValueError(
-                f"webhook: found {shown(self.webhook)}, expected http(s)://..., or $NAME of an environment variable"
-            )
+            raise ValueError("webhook: found another address, expected http(s)://..., or $NAME of an environment variable")
         return self
 
     @property

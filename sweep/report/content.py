@@ -8,7 +8,7 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 
-from sim_core import EXPLANATIONS, PARTS, Floats, Ints
+from sim_core import EXPLANATIONS, PARTS, Floats, Ints, masked
 from sweep.folder import Location
 from sweep.query import columns_of, results
 from sweep.ranking import rank
@@ -39,7 +39,7 @@ def content_of(directory: Location) -> dict[str, Any]:
     trade_offs = [("all_gpus", "step_time_s"), ("peak_memory_bytes", "step_time_s"), ("gpu_s_per_sample", "step_time_s")]
     trade_offs += [(name, "step_time_s") for name in ("usd", "gpu_hours") if name in columns.measures]
     return {
-        "name": provenance.get("name", str(directory)),
+        "name": provenance.get("name", masked(directory)),
         "by": columns.by,
         "descending": columns.descending,
         "per": list(provenance.get("spec", {}).get("per", ())),

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from sweep.search.candidates import WORSE, in_answer, search_among, search_block
 from sweep.search.objective import Objective
 from sweep.slice_file import Slice, encoded
 from sweep.slices import Receipt, SliceTask
+from sweep.sources import row_code
 from sweep.store import Store
 
 SEEDS: Final = 4096
@@ -38,6 +39,7 @@ MOST_OF_FAMILY: Final = 16
 class SearchTask(SliceTask):
     """Search a slice and store what can be in the answer. Every slice begins with the same frontier."""
 
+    entry: ClassVar = __name__
     frontier: Frontier
     blocks: Blocks  # a slice is one of places in them
 
@@ -79,9 +81,11 @@ def as_search(prepared: Prepared, objective: Objective) -> Prepared:
     asked = {"by": objective.column, "descending": objective.descending, "per": list(objective.per)}
     asked |= {"best": objective.best, "within": objective.within}
     order = blocks_of(prepared.sweep, objective)  # slices are of places in it
-    identity = hashlib.sha256(f"{prepared.sweep.identity} {json.dumps(asked)} {order}".encode()).hexdigest()
+    code = row_code(__name__)
+    of_all = f"{prepared.sweep.identity} {json.dumps(asked)} {order} {json.dumps(code)}"
+    identity = hashlib.sha256(of_all.encode()).hexdigest()
     sweep = replace(prepared.sweep, identity=identity)
-    told = {"sweep": identity, "search": asked | {"of": prepared.sweep.identity}}
+    told = {"sweep": identity, "code": code, "search": asked | {"of": prepared.sweep.identity}}
     return replace(prepared, sweep=sweep, provenance=prepared.provenance | told)
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sim_core import SpecError
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
+from sweep.folder import naming
 
 WIDE: Final = 250
 _PLAIN: Final[dict[str, Any]] = {"markup": False, "soft_wrap": True}
@@ -45,7 +46,7 @@ def screen(output: Path | None) -> Iterator[Console]:
     if output is None:
         yield own_console()
     else:
-        with output.open("w", encoding="utf-8") as file:
+        with naming(output), output.open("w", encoding="utf-8") as file:
             yield Console(file=file, width=WIDE, **_PLAIN)
 
 

@@ -7,6 +7,8 @@ import dis
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from contextvars import ContextVar
 from importlib import import_module
@@ -61,10 +63,9 @@ def test_compiled_code_is_kept_in_the_first_place_that_can_be_written(places: Pa
     (places / "home2").write_text("")  # a home that is no folder
     monkeypatch.setenv("HOME", str(places / "home2"))
     assert chosen() == places / "temporary" / f"training-plan-sweep-{os.getuid()}"
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert chosen().name.startswith("training-plan-sweep-")
-    assert chosen() != chosen()
-    assert chosen().is_dir()
+    (places / "temporary").chmod(0o777)  # anyone could put another folder in its place (test_places.py)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(places / f"{prefix}new"))
+    assert chosen() == places / "training-plan-sweep-new"
 
 
 def test_one_compiles_and_the_others_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +159,28 @@ def test_the_hash_of_a_kernel_changes_with_what_it_is_made_of(
         assert (function_hashes(copy)["sim_core.batch.run_rows"] != before) == changed
     finally:
         (copy / file).write_text(text)
+
+
+def test_kernels_of_a_process_whose_sources_were_edited_do_not_count_as_those_of_the_new_ones(
+    a_copy: tuple[Path, str], tmp_path: Path
+) -> None:
+    """They lie under the hash of all that it has loaded: else later processes would take the old machine code for the new."""
+    copy, _ = a_copy
+    source = copy / "engine" / "lanes.py"
+    text = source.read_text()
+    code = (
+        "from pathlib import Path; from sim_core import batch, jit, source_hash\n"
+        f"own = source_hash(); source = Path({str(source)!r}); source.write_text(source.read_text() + '# edited')\n"
+        "locator = jit.KernelLocator.from_function(getattr(batch.run_rows, 'py_func', batch.run_rows), batch.__file__)\n"
+        "print(locator.hash == own, [path.name for path in (jit.cache_dir() / own).iterdir()])"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    try:
+        line = [sys.executable, "-c", code]
+        done = subprocess.run(line, cwd=copy.parent, env=environment, capture_output=True, text=True, check=True)
+    finally:
+        source.write_text(text)
+    assert done.stdout == "True []\n"
 
 
 FOR_KERNELS: Final = {"inner_kernel", "inlined_kernel"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -27,6 +27,7 @@ class Faults:
     flips: float = 0.0  # share of objects that are stored with one wrong bit
     seen: Counter[str] = field(default_factory=Counter)
     address: str = ""
+    before: Callable[[str, str], object] = lambda method, path: None  # called with each request, which waits for it
     rng: random.Random = field(default_factory=lambda: random.Random(5))
     pause: threading.Event = field(default_factory=threading.Event)  # never set: `wait` is a delay
 
@@ -66,6 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         faults, body = self.faults, self._body()
         faults.seen[faults.kind(self.command, self.path)] += 1
+        faults.before(self.command, self.path)
         if faults.delay_s:
             faults.pause.wait(faults.delay_s)
         mine = faults.only in self.path

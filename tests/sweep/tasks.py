@@ -151,3 +151,19 @@ class Swelling(SliceTask):
         if held:
             threading.Event().wait()
         return super().encode(part)
+
+
+def run_with(task: str, **more: object) -> str:
+    """A Python program that is `sweep`, but for one of the tasks above."""
+    given = ", ".join(f"{name}={value!r}" for name, value in more.items())
+    return f"""
+import sys
+from functools import partial
+from sweep import execution
+from sweep.cli import main
+from tests.sweep.tasks import {task}
+if __name__ == "__main__":
+    execution.SliceTask = partial({task}, {given})
+    sys.argv = ["sweep", *sys.argv[1:]]
+    main()
+"""

@@ -10,6 +10,7 @@ import pytest
 import sweep.preparation
 from sim_core import HARDWARE_KEYS, hardware_yaml, read_hardware
 from sweep.preparation import prepare
+from sweep.sources import row_code
 from sweep.spec import load_spec
 from tests.sweep.conftest import SMALL, SpecWriter
 
@@ -103,7 +104,7 @@ def test_the_content_of_the_workload_changes_the_identity(write_spec: SpecWriter
 def test_the_sources_of_the_simulator_change_the_identity(write_spec: SpecWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_spec(**PLAIN)
     before = identity(path)
-    monkeypatch.setattr(sweep.preparation, "source_hash", lambda: "of other sources")
+    monkeypatch.setattr(sweep.preparation, "row_code", lambda: {**row_code(), "sim_core": "of other sources"})
     assert identity(path) != before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +16,11 @@ from sweep.executors.choice import Kind, opened
 from sweep.folder import folder_at
 from sweep.preparation import Prepared
 from sweep.slice_file import Slice
-from tests.sweep.tasks import Swelling
-from tests.sweep.test_executors import execute
+from tests.sweep.conftest import rows, spec_in
+from tests.sweep.tasks import Swelling, run_with
+from tests.sweep.test_execution import call, command
+from tests.sweep.test_executors import check_failed, execute, legal_after
+from tests.waiting import PATIENCE_S, until
 
 ROOM = 2**31
 """Bytes beyond what the machine uses now, at which the monitor of the test's cluster kills."""
@@ -41,6 +46,44 @@ def address() -> Iterator[str]:
         yield cluster.address
         ray.shutdown()
         cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+LIMIT = 2**30
+"""Bytes of a driver and its worker together: they need half of it."""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of the kernel with little memory; its killer ends the largest process of the group."""
+    root = Path("/sys/fs/cgroup")
+    first = root / "memory" if (root / "memory").is_dir() else root
+    group = first / f"sweep-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("needs the right to make control groups")
+    name = "memory.limit_in_bytes" if first != root else "memory.max"
+    if not (group / name).exists():
+        group.rmdir()
+        pytest.skip("needs control of memory")
+    (group / name).write_text(str(LIMIT))
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.long
+def test_a_worker_that_the_kernel_kills_for_its_memory(small_group: Path, tmp_path: Path) -> None:
+    spec = spec_in(tmp_path, axes={"tp": [4], "pp": [1, 2], "all_gpus": [64], "ga": {"range": [1, 8, 1]}}, where=None)
+    call("run", spec, "--out", tmp_path / "undisturbed", "--workers", 0, "--top", 0)
+    undisturbed = rows(tmp_path / "undisturbed")
+    guilty = legal_after(undisturbed, 3)
+    line = command("run", spec, "--out", tmp_path / "out", "--workers", 1, "--top", 0)
+    line[1:3] = ["-c", run_with("Swelling", position=guilty, most=4 * LIMIT)]
+    joined = ["sh", "-c", f'echo $$ > {small_group}/cgroup.procs; exec "$@"', "sh", *line]
+    done = subprocess.run(joined, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, "1 plan failed" in done.stdout + done.stderr) == (3, True), done.stdout + done.stderr
+    check_failed(rows(tmp_path / "out"), undisturbed, (guilty,), "worker_lost")
 
 
 @pytest.mark.long

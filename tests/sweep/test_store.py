@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,8 +104,13 @@ def test_a_write_that_fails_leaves_nothing(store: Store, prepared: Prepared) -> 
 def test_another_sweep_is_not_overwritten_unless_told(store: Store, prepared: Prepared) -> None:
     with store.opened(prepared.provenance):
         put(store, prepared, (0, 5))
-    for key, why in (("model", "another version of the simulator"), ("workload", "another workload"), ("x", "other axes")):
-        other = {**prepared.provenance, "sweep": "another", key: "another"}
+    others: dict[str, tuple[Any, str]] = {
+        "code": ({**prepared.provenance["code"], "numpy": "0.1"}, r"another version of .* \(numpy: found .*, expected 0\.1\)"),
+        "workload": ("another", "another workload"),
+        "x": ("another", "other axes"),
+    }
+    for key, (value, why) in others.items():
+        other = {**prepared.provenance, "sweep": "another", key: value}
         with pytest.raises(SpecError, match=why), store.opened(other):
             pass
     assert store.slices() == [Slice(0, 5)]

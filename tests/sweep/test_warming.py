@@ -48,7 +48,8 @@ def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("named", "compiled"), [("[1f1b]", {orders.ALTERNATING}), ("[gpipe, zb-v]", {orders.FORWARDS_FIRST, orders.ZERO_BUBBLE_V})]
+    ("named", "compiled"),
+    [("[1f1b]", {schedules.ALTERNATING}), ("[gpipe, zb-v]", {schedules.FORWARDS_FIRST, schedules.ZERO_BUBBLE_V})],
 )
 def test_only_the_orders_that_a_sweep_names_are_compiled(
     named: str, compiled: set[int], monkeypatch: pytest.MonkeyPatch

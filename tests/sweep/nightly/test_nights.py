@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from sim_core import SpecError
 from sweep.compare.comparison import compare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
+from sweep.folder import Folder
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
 from sweep.preparation import prepare
+from sweep.sources import row_code
 from sweep.spec import load_spec
 from sweep.store import Store
 from tests.sweep.conftest import rows
@@ -69,6 +72,20 @@ def test_three_nights_in_a_row(anywhere: Sandbox) -> None:
     a, b = anywhere.record(fourth).sweeps
     assert (a.baseline, b.baseline) == (third.night, second.night), "each with the last night in which it was done"
     assert (a.computed, b.computed) == (0, 0)
+
+
+def test_a_night_after_a_change_of_the_code_is_a_new_one_and_says_what_changed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.write(sweeps=["a.yaml"])
+    first = sandbox.night()
+    assert sandbox.night().did_nothing
+    monkeypatch.setattr("sweep.preparation.row_code", lambda: {**row_code(), "sweep/failures.py": "changed"})
+    second = sandbox.night()
+    assert (second.code, second.did_nothing) == (0, False)
+    assert "changed: code sweep/failures.py: " in second.summary
+    (a,) = sandbox.record(second).sweeps
+    assert (a.computed, a.baseline) == (a.rows, first.night)
 
 
 def test_a_broken_sweep_is_tried_again(sandbox: Sandbox) -> None:
@@ -432,6 +449,58 @@ def test_a_clock_that_was_ahead_once(sandbox: Sandbox) -> None:
     assert kept == [outcomes[k].night for k in (1, 3, 4, 5)], "three by number; a wrong date is not young for ever"
     for k in (4, 5):
         assert sandbox.record(outcomes[k]).sweeps[0].baseline == outcomes[k - 1].night
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_clock_that_jumps_back_and_forth(sandbox: Sandbox, seed: int) -> None:
+    """At every look, by up to a year: the line of nights, what each is compared with and what is kept go by number."""
+    chance, line = random.Random(seed), []
+    sandbox.write(sweeps=["a.yaml"], keep={"nights": 3})
+
+    def now() -> datetime:
+        return datetime(2026, 11, 22, tzinfo=UTC) + timedelta(hours=chance.uniform(-9000, 9000))
+
+    for number in range(6):
+        sandbox.change_network(f"{60 - number} GB/s")
+        outcome = sandbox.night(now=now)
+        line.append(outcome.night)
+        record = sandbox.record(outcome)
+        assert (outcome.code in (0, 1), record.number) == (True, number + 1)
+        assert record.sweeps[0].baseline == (line[-2] if number else None)
+        assert [night.night for night in sandbox.nights.read()] == line[-3:]
+        assert rows(sandbox.nights.results(record.sweeps[0].results)).num_rows == 48
+
+
+def test_retention_that_is_ended_in_the_middle_goes_on_the_next_night(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted is no night that is kept, nor its results, whichever file was the last."""
+    sandbox.write(keep={"nights": 1})
+    first = sandbox.night()
+    sandbox.change_network("45 GB/s")
+    sandbox.night()
+    delete, left = Folder.delete, [1]
+
+    def failing(folder: Folder, name: str) -> None:
+        if not left[0] and name.startswith(("part-", "report")):
+            raise OSError("ended here")
+        left[0] -= name.startswith("part-")
+        delete(folder, name)
+
+    sandbox.change_network("40 GB/s")
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "delete", failing)
+        with pytest.raises(OSError, match="ended here"):
+            sandbox.night()
+    assert first.night in [night.night for night in sandbox.nights.read()], "its record goes last"
+    sandbox.change_network("35 GB/s")
+    last = sandbox.night()
+    kept = sandbox.nights.read()
+    assert (last.code, [night.number for night in kept]) == (1, [3, 4]), "tonight, and what it was compared with"
+    for night in kept:
+        for sweep in night.sweeps:
+            assert rows(sandbox.nights.results(sweep.results)).num_rows == 48
+    assert set((sandbox.nights.root / "results").subfolders()) == {sweep.results for night in kept for sweep in night.sweeps}
 
 
 def test_a_night_of_an_earlier_version_from_the_future_is_set_aside(sandbox: Sandbox) -> None:

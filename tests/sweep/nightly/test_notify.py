@@ -15,6 +15,7 @@ import pytest
 from sim_core import SpecError
 from sweep.nightly.notify import deliver, wanted
 from sweep.nightly.spec import Notify
+from tests.sweep.conftest import rows
 from tests.sweep.nightly.conftest import Sandbox
 
 BODY = {"text": "two regressions: é", "code": 1}
@@ -204,6 +205,24 @@ def test_what_nobody_heard_is_a_failure_and_is_told_by_the_next_start(
     assert (again.code, again.night) == (1, night.night)
     assert [body["night"] for body in receiver.received] == [night.night]
     assert sandbox.night().did_nothing
+
+
+@pytest.mark.parametrize("how", ["slow", "down"])
+def test_a_webhook_that_is_slow_or_down_costs_no_row(sandbox: Sandbox, receiver: Receiver, how: str) -> None:
+    sandbox.write(notify={"webhook": receiver.url, "attempts": 1, "timeout": "1 s", "when": "always"})
+    receiver.answers = [0]
+    if how == "down":
+        sandbox.write(notify={"webhook": "http://127.0.0.1:9/hook", "attempts": 1, "when": "always"})
+    done = sandbox.call()
+    assert (done.returncode, "; not notified: notify 1 (webhook): " in done.stdout.splitlines()[-1]) == (2, True), done.stdout
+    (night,) = sandbox.nights.read()
+    whole = [rows(sandbox.nights.results(sweep.results)) for sweep in night.sweeps]
+    assert (night.code, [table.num_rows for table in whole]) == (0, [48, 48])
+    receiver.released.set()
+    sandbox.write(notify={"webhook": receiver.url, "when": "always"})
+    again = sandbox.night(hours=0)
+    assert (again.code, again.night, [body["night"] for body in receiver.received]) == (0, night.night, [night.night])
+    assert [rows(sandbox.nights.results(sweep.results)) for sweep in night.sweeps] == whole
 
 
 def test_a_night_with_nothing_to_do_is_told_to_those_who_always_want_to_hear(sandbox: Sandbox, receiver: Receiver) -> None:

@@ -58,7 +58,7 @@ def test_short_forms(tmp_path: Path) -> None:
         ({"thresholds": {"best": True}}, ":6: thresholds.best: found 'True', expected a fraction"),
         ({"thresholds": {"best": float("nan")}}, ":6: thresholds.best: found '.nan', expected a fraction"),
         ({"notify": {"when": "always"}}, ": notify.0: webhook, command: give exactly one of them"),
-        ({"notify": {"webhook": "ftp://x"}}, "webhook: found 'ftp://x', expected http(s)://..., or $NAME"),
+        ({"notify": {"webhook": "ftp://x"}}, "webhook: found another address, expected http(s)://..., or $NAME"),
         ({"notify": {"command": []}}, "notify.0.command: found '[]', "),
         ({"notify": {"command": ["x"], "timeout": 5}}, "timeout: found '5', expected seconds with their unit, such as '10 s'"),
         ({"notify": [{"webhok": "http://x"}]}, "notify.0.webhok: unknown key, nearest valid: webhook"),

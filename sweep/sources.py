@@ -1,0 +1,69 @@
+"""The code that makes rows, as this process has loaded it: sources that a worker imports, packages that can move a bit."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from sim_core import source_hash
+
+Code = Mapping[str, str]
+"""What each part is: a hash (16 hex digits) of a source of sweep, one of all of sim_core, the version of a package."""
+ROOT: Final = Path(__file__).parent
+WORKER: Final = "sweep.slices"
+"""The module whose imports make the rows of a sweep."""
+PACKAGES: Final = ("numba", "llvmlite", "numpy", "pyarrow", "duckdb")
+_IMPORTED: Final = re.compile(r"^ *(?:from|import) (sweep[\w.]+)", re.MULTILINE)
+_MOST_NAMED: Final = 3
+
+
+def hashes_of(root: Path = ROOT) -> dict[str, str]:
+    """A hash of the text of each source of the package in `root`, comments too, by its path: `sweep/columns.py`."""
+    paths = sorted(root.rglob("[!.]*.py"))  # without what editors put beside them
+    return {path.relative_to(root.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
+
+
+_SOURCES: Final = {"sim_core": source_hash(), **hashes_of()}
+"""Now, as they are imported: a source that is edited later is not what this process runs."""
+
+
+@cache
+def loaded() -> Code:
+    """All that this process could make rows with."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {**_SOURCES, "python": python, **{name: version(name) for name in PACKAGES}}
+
+
+@cache
+def row_code(entry: str = WORKER) -> Code:
+    """What makes the rows of a worker that imports `entry`, a module of sweep."""
+    own = loaded()
+    return {part: own[part] for part in ("sim_core", *sources_of(entry), "python", *PACKAGES)}
+
+
+def sources_of(entry: str, root: Path = ROOT) -> list[str]:
+    """Paths of the modules that `entry` imports, directly or not, by the text of the sources in `root`.
+
+    What `sweep/__init__.py` names for users is imported when they ask for it: no worker does.
+    """
+    known, waiting = {"sweep": "sweep/__init__.py"}, [entry]
+    while waiting:
+        module = waiting.pop()
+        if module in known:
+            continue
+        path = root.parent / module.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        known[module] = path.relative_to(root.parent).as_posix()
+        waiting += [module.rpartition(".")[0], *_IMPORTED.findall(path.read_text(encoding="utf-8"))]
+    return sorted(known.values())
+
+
+def differences(expected: Code, found: Code) -> str:
+    """Where `found` is not the expected code, in words; empty if it is."""
+    others = [part for part in expected if expected[part] != found.get(part)]
+    named = [f"{part}: found {found.get(part, 'none')}, expected {expected[part]}" for part in others[:_MOST_NAMED]]
+    return "; ".join(named + [f"and {len(others) - _MOST_NAMED} more"] * (len(others) > _MOST_NAMED))
