@@ -18,6 +18,7 @@ import sweep.warming as warming
 from sim_core import PLAIN_PYTHON, HardwareTable, Workload, compile_steps, simulate
 from sim_core import plans as plans_of
 from sim_core.batch import run_rows
+from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
 from sim_core.jit import in_plain_python
 from sweep.columns import describe_rows
 from sweep.evaluation import WARM_UP_PLANS, spread
@@ -49,7 +50,7 @@ def test_the_steps_of_a_sweep_are_compiled_for_its_arguments(name: str, monkeypa
 
 @pytest.mark.parametrize(
     ("named", "compiled"),
-    [("[1f1b]", {schedules.ALTERNATING}), ("[gpipe, zb-v]", {schedules.FORWARDS_FIRST, schedules.ZERO_BUBBLE_V})],
+    [("[1f1b]", {ALTERNATING}), ("[gpipe, zb-v]", {FORWARDS_FIRST, ZERO_BUBBLE_V})],
 )
 def test_only_the_orders_that_a_sweep_names_are_compiled(
     named: str, compiled: set[int], monkeypatch: pytest.MonkeyPatch
