@@ -87,7 +87,8 @@ def _ring_steps(filled: Filled, sent: Messages) -> Floats:
 
 def _between_nodes(filled: Filled) -> Bools:
     groups = filled.groups
-    return groups.placed[groups.end[groups.key[filled.first], TP] - 1, 0] > 1
+    between: Bools = groups.placed[groups.end[groups.key[filled.first], TP] - 1, 0] > 1
+    return between
 
 
 SMALL: Final = 1e5

@@ -218,9 +218,18 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
             memory = shape_of(workload, table, job.plan).memory[:, 0]
             tensors = float(sum(memory[MEMORY.index(name)] for name in ALLOCATED))
         on_device = float(measures["peak_memory_bytes"][number])
-        step_s, fits = float(measures["step_time_s"][number]), on_device <= hardware.value("memory")
-        values = {"fragmentation": fragmentation, "network": network, "network_stated": stated}
-        runs.append(Run(job.row, step_s, tensors, on_device, fits, **values))
+        runs.append(
+            Run(
+                row=job.row,
+                step_s=float(measures["step_time_s"][number]),
+                peak_bytes=tensors,
+                device_bytes=on_device,
+                fits=on_device <= hardware.value("memory"),
+                fragmentation=fragmentation,
+                network=network,
+                network_stated=stated,
+            )
+        )
     return runs
 
 

@@ -309,7 +309,7 @@ def test_a_record_takes_the_models_value(tmp_path: Path) -> None:
         ends = 2 * run(alone, **at)[name] - run(twice, **at)[name]
         of_layers = run(calibrated(_without_embedding(path), numbers(DENSE), STACK, H20), **at)[name]
         assert run(work, **at)[name] == pytest.approx(of_layers + ends, rel=1e-5)
-    optimizer = run(work, **at)["optimizer_s"] - STACK.step
+    optimizer = run(work, **at)["optimizer_s"] - STACK.host_step
     assert optimizer == pytest.approx(run(alone, **at)["optimizer_s"], rel=0.02)
     assert {"embedding_layer.forward", "grad_param_compute"} <= {check.record for check in own.checks}
     assert not {check.record.partition(".")[0] for check in work.checks} & {*records}  # nobody doubts the model's

@@ -166,8 +166,8 @@ def test_a_shared_optimizer_hides_nothing_and_is_reduced_whole() -> None:
     plan: dict[str, Any] = {"dp": 64, "ga": 2, "micro_batch": 1}
     whole = step(work(), sharding="optimizer", **plan)
     assert whole["dp_exposed_s"] == pytest.approx(whole["dp_total_s"], rel=1e-9)
-    hides = {"hides_sharded": True, "reduces_whole": False}
-    hidden = step(work(host_gather="0 s", **hides), sharding="optimizer", **plan)
+    hides = work(host_gather="0 s", hides_sharded=True, reduces_whole=False)
+    hidden = step(hides, sharding="optimizer", **plan)
     assert hidden["dp_exposed_s"] < 0.7 * hidden["dp_total_s"]
     scattered = step(work(reduces_whole=False, host_gather="0 s"), sharding="optimizer", **plan)
     gathered = step(work(host_gather="0 s"), sharding="optimizer", **plan)
