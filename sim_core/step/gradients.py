@@ -93,7 +93,7 @@ def cost_buckets(case: Case, role: int, row: int, buckets: Buckets) -> None:
         bucket = default_bucket_bytes(width, case.dp)
         if case.arrays.framework.reduces_whole and case.sharding == OPTIMIZER_SHARDED:
             bucket = np.inf
-        elif case.arrays.framework.bucket_bytes > 0:
+        elif case.sharding == UNSHARDED and case.arrays.framework.bucket_bytes > 0:
             bucket = case.arrays.framework.bucket_bytes
     if role == GATHER_PARAMETERS:
         bucket *= PARAMETER_BYTES * GATHERED[case.plan.precision] / width  # the same parameters, in fewer bytes
