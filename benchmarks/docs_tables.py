@@ -11,6 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from pydantic_core import PydanticUndefined
+
+from sim_core import STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
 from sweep.columns import ROWS as COLUMNS
 from sweep.columns import Column
@@ -49,7 +52,24 @@ def _named(row: Column) -> str:
     return f"`{row.name}` ({row.heading})" if row.heading else f"`{row.name}`"
 
 
-TABLES: Final = {("schedules.md", "schedules"): schedules, ("results.md", "measures"): measures}
+def stack_facts() -> Iterator[str]:
+    """The lines of the table of facts of a stack."""
+    yield "| fact | unit | range | default | what it is | used by | which run tells it |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, fact in STACK_FACTS.items():
+        default = Stack.model_fields[name].default
+        number = fact.unit in ("s", "B", "")
+        reach = f"{short(fact.least, fact.unit)} to {short(fact.most, fact.unit)}" if number else ""
+        unit = (fact.unit or "number") + (", forward and backward" if fact.pair else "")
+        stated = "" if default is PydanticUndefined else fact.text(default)
+        yield f"| `{name}` | {unit.replace('|', 'or')} | {reach} | {stated} | {fact.what} | {fact.used_by} | {fact.told_by} |"
+
+
+TABLES: Final = {
+    ("schedules.md", "schedules"): schedules,
+    ("results.md", "measures"): measures,
+    ("stacks.md", "facts"): stack_facts,
+}
 
 
 def page(name: str) -> str:

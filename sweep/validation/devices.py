@@ -21,6 +21,9 @@ RACK: Final = 64
 STATED: Final = "stated by the run: "
 """What the source of a row's own network begins with."""
 
+FABRICS: Final = (("EFA, AWS p5", "+EFA-v2"),)
+"""Words of a row's `interconnect`, and the fabric that they mean."""
+
 _MEMORY = re.compile(r"^(\d+)GI?B?$")
 _CHIP = re.compile(r"^(GB|GH|[ABHVLT]|MI|RTX|TPU)\d+[A-Z]*$")
 
@@ -101,7 +104,8 @@ def network_of(hardware: Hardware) -> tuple[float, bool]:
 
 def _stated(row: Row, preset: str) -> Hardware:
     """A preset with the row's memory, node and network."""
-    hardware = read_hardware(preset)
+    fabric = next((fabric for words, fabric in FABRICS if words in row.text("interconnect")), "")
+    hardware = read_hardware(preset + fabric)
     name = _Name(row.text("hw"))
     smaller = SMALLER.get((name.chip, name.memory or 0))
     if smaller is not None:
@@ -123,16 +127,6 @@ def _stated(row: Row, preset: str) -> Hardware:
     if network is None:
         return hardware
     node = network * hardware.value("gpus_per_node") / gpus
-    if "EFA" in row.text("interconnect"):
-        import os
-
-        hardware = hardware.with_values(
-            {
-                "fabric_efficiency": float(os.environ.get("FE", ".6")),
-                "nic_latency": os.environ.get("NL", "44 us"),
-                "net_overhead": os.environ.get("NO", "1 us"),
-            }
-        )
     source = f"{STATED}{row.text('interconnect')[:80]}"
     return hardware.with_values(
         {"nic_bandwidth": {"value": f"{node / hardware.value('nics_per_node')} Gb/s", "source": source}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import IO, cast
 import pytest
 import typer
 
-from sim_core import HARDWARE_KEYS, read_hardware
+from sim_core import HARDWARE_KEYS, STACK_FACTS, read_hardware, stack_names
 from sweep.cli import COMMANDS
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
@@ -98,6 +99,17 @@ def test_hardware_lists_presets_and_sources() -> None:
     ):
         assert name in listed
     assert "NVIDIA/nccl src/graph/tuning.cc" in sweep("hardware", "H100-SXM").stdout
+
+
+def test_stacks_are_listed_and_shown_with_their_sources() -> None:
+    listed = sweep("stack").stdout
+    assert all(name in listed for name in stack_names())
+    shown = sweep("stack", "nanotron").stdout
+    assert all(f"  {name} " in shown for name in STACK_FACTS)
+    assert "models/base.py:216-237" in shown
+    assert json.loads(sweep("stack", "nanotron", "--json").stdout)["host_forward"] == pytest.approx(2.1e-3)
+    wrong = sweep("stack", "nanotrn")
+    assert (wrong.returncode, wrong.stderr) == (1, "error: unknown stack 'nanotrn', nearest valid: nanotron\n")
 
 
 def test_the_columns_of_a_preset_are_aligned() -> None:

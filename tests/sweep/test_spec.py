@@ -257,3 +257,30 @@ def test_numbers_are_what_they_look_like(write_spec: SpecWriter, text: str) -> N
 def test_conditions_on_one_plan_may_say_what_sql_says(write_spec: SpecWriter) -> None:
     path = write_spec(where=["tp is distinct from pp", "checkpointing like 'block%' or ga in (1, 4)", "abs(tp - pp) < 8"])
     assert prepare(load_spec(path), path.parent).sweep.where
+
+
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        (
+            {"preset": "megatron-core", "host_forwrd": "1 ms"},
+            "host_forwrd: unknown fact of a stack, nearest valid: host_forward",
+        ),
+        ({"preset": "megatron-core", "host_forward": "1"}, "host_forward: found '1', expected a number with its unit"),
+        ({"preset": "nanotrn"}, "unknown stack 'nanotrn', nearest valid: nanotron"),
+        ({"preset": 7}, "found '7', expected the name of a stack"),
+        (7, "found '7', expected the name of a stack, or a preset and facts"),
+    ],
+)
+def test_a_stack_that_cannot_be(write_spec: SpecWriter, stack: object, message: str) -> None:
+    path = write_spec(workload={"model": "llama3-8b", "sequence": 4096, "stack": stack})
+    with pytest.raises(SpecError) as error:
+        load_spec(path)
+    assert f"workload.stack: {message}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_stack_with_facts_of_ones_own_says_so(write_spec: SpecWriter) -> None:
+    path = write_spec(workload={"model": "llama3-8b", "sequence": 4096, "stack": {"host_forward": "1.2 ms"}})
+    prepared = prepare(load_spec(path), path.parent)
+    assert any("stack megatron-core (host_forward 1.2 ms)" in note for note in prepared.sweep.workload.notes)

@@ -351,3 +351,49 @@ def test_stages_of_megatron_bridge_are_those_of_its_recipes(pp: str, vpp: str, l
     assert (sum(found), len(found), found[-1]) == (61, int(pp) * int(vpp), last)
     for other in ({"framework": "Megatron-LM"}, {"layers": "94"}, {"pp": "3"}):
         assert layer_split(Row("", cells | other)) == "balanced"
+
+
+NANOTRON = {
+    "framework": "nanotron", "model": "llama-small", "layers": "16", "hidden": "2048", "heads": "32", "kv_heads": "32",
+    "ffn": "8192", "vocab": "131072", "seq": "4096", "dtype": "bf16", "hw": "H100-80GB-SXM", "gpus": "8", "tp": "1", "pp": "4",
+    "dp": "2", "mbs": "1", "gbs": "32", "zero": "1", "interconnect": "NVSwitch; 3200 Gb/s per node (EFA, AWS p5)",
+}  # fmt: skip
+
+
+def test_a_run_that_failed_is_called_by_its_structure_or_its_memory() -> None:
+    failed = {"quality": "failed", "iter_ms": "", "notes": "did not finish: memory or unknown"}
+    runs = run_rows(
+        [
+            row(**NANOTRON, **failed),
+            row(**NANOTRON | {"mbs": "8", "tp": "1", "pp": "1", "dp": "8", "gbs": "64"}, **failed),
+            row(**NANOTRON | {"pp": "8", "dp": "1", "gbs": "4"}, **failed),
+            row(**NANOTRON | {"gpus": "16", "pp": "16", "dp": "1"}, **failed),
+            row(**NANOTRON, **failed | {"notes": "did not finish: inconsistent"}),
+            row(**NANOTRON, quality="sleep"),
+        ]
+    )
+    assert [run.reason or run.fits for run in runs] == [
+        True,
+        False,
+        "plan: fewer_microbatches_than_stages",
+        "plan: stage_without_layers",
+        "did not finish: inconsistent",
+        "quality sleep",
+    ]
+    of_failed = figures.figures(runs)
+    assert (of_failed[0].runs, of_failed[0].mape) == (0, None)
+
+
+def test_memory_of_the_first_stage_is_read_where_the_row_says_so() -> None:
+    kinds = "peak GPU memory of the first pipeline stage, reserved", "peak GPU memory, reserved"
+    wide = NANOTRON | {"pp": "2", "dp": "4", "mbs": "8"}
+    first, fullest = run_rows([row(**wide, mem_gib="10", mem_kind=kind) for kind in kinds])
+    assert first.peak_bytes < fullest.peak_bytes  # the last stage has the logits
+
+
+def test_rows_together_are_as_each_alone() -> None:
+    rows = [
+        row(**NANOTRON | changes)
+        for changes in ({}, {"tp": "2", "dp": "1"}, {"pp": "2", "dp": "4", "mbs": "2"}, {"gpus": "16", "dp": "4"})
+    ]
+    assert run_rows(rows) == [run_rows([one])[0] for one in rows]
