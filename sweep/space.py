@@ -30,7 +30,7 @@ from sim_core import (
 )
 from sweep.spec import FIELDS, SweepSpec, Value
 
-MAX_VARIANTS: Final = 100_000
+MAX_VARIANTS: Final = 5_000
 MAX_SIZE: Final = 2**62
 _HARDWARE: Final = ("name", "device", "node", "fabric", "nccl", "kernels")
 """Keys of a hardware given whole; the last two may be missing."""

@@ -50,6 +50,7 @@ Workers = Annotated[
     int | None,
     typer.Option(
         min=0,
+        max=100_000,
         help="Worker processes; 0: none, run in this process. Default: all cores, but none to run less than 2 s of plans."
         " A cluster sets its own.",
     ),
