@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, cached_property, update_wrapper
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -187,7 +188,9 @@ class Kernel:
         numba = _numba()
         from sim_core.reference_code import kind_of_argument
 
-        kinds = [kind_of_argument(kind) for name, kind in self.py_func.__annotations__.items() if name != "return"]
+        kinds = [
+            kind_of_argument(kind) for name, kind in get_annotations(self.py_func, eval_str=True).items() if name != "return"
+        ]
         options = {name: value for name, value in self._options.items() if name != "no_cfunc_wrapper"}
         return int(numba.cfunc(numba.void(*kinds), **options)(self.py_func).address)
 

@@ -228,7 +228,7 @@ def test_a_collective_from_its_recipe(copy: Copy) -> None:
 
 MEMORY = """
 from sim_core import MEMORY, hardware_table, plans, read_hardware, read_model, read_stack, simulate, workload_from_model
-workload = workload_from_model(read_model("llama3-8b", {"sequence": 2048}), read_stack("megatron-core"))
+workload = workload_from_model(read_model("llama3-8b", {"sequence": 2048}), read_stack("megatron-core"), sequence_parallel=True)
 found = simulate(workload, hardware_table([read_hardware("H100-SXM")], None), plans(workload, tp=[2, 4], all_gpus=8))
 print(*found.memory[MEMORY.index("peak_memory_bytes")])
 print(*(found.memory[MEMORY.index("workspace_bytes")] if "workspace_bytes" in MEMORY else ()))

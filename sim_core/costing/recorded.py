@@ -193,9 +193,9 @@ def _with_weights(workload: Workload, device: Hardware) -> Arrays:
 
     It is part of the recorded compute of the piece before, and is not longer than that.
     """
-    arrays = workload.arrays
+    arrays, forward_bytes = workload.arrays, workload.expert_weights[0]
     rows = np.flatnonzero(arrays.compute_rule == EXPERT_WEIGHTS)
-    if not len(rows):
+    if not len(rows) or not forward_bytes:
         return arrays
     bandwidth = device.value("memory_bandwidth")  # streamed by matrix products
     row, before = int(rows[0]), int(rows[0]) - 1

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import ValidationError
 
 from sim_core.documents import located, read_document
-from sim_core.errors import SpecError, nearest, shown
+from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.activations import Kept
 from sim_core.models.description import Checked
 from sim_core.models.facts import SWITCH, Fact, split_sources
@@ -272,7 +272,7 @@ def _read_facts(page: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, s
     values, sources = split_sources(page)
     for name, value in values.items():
         if name not in STACK_FACTS:
-            raise SpecError(f"{name}: unknown fact of a stack, {nearest(name, STACK_FACTS)}")
+            raise SpecError(f"{named(name)}: unknown fact of a stack, {nearest(str(name), STACK_FACTS)}")
         try:
             values[name] = STACK_FACTS[name].read(value)
         except SpecError as error:

@@ -193,7 +193,7 @@ def decorators(function: ast.FunctionDef) -> set[str]:
 
 def used_outside_kernels(code: ast.AST, names: set[str]) -> list[tuple[str, int]]:
     """Those of `names` that code read by Python uses, with their lines."""
-    if isinstance(code, ast.FunctionDef) and decorators(code) & ({"kernel", "outer_kernel"} | FOR_KERNELS):
+    if isinstance(code, ast.FunctionDef) and decorators(code) & ({"kernel", "outer_kernel", "addressed_kernel"} | FOR_KERNELS):
         return []
     own = [(code.id, code.lineno)] if isinstance(code, ast.Name) and isinstance(code.ctx, ast.Load) and code.id in names else []
     return own + [use for child in ast.iter_child_nodes(code) for use in used_outside_kernels(child, names)]
@@ -307,12 +307,14 @@ def both(values: npt.NDArray[np.float64]) -> float:
 
 @jit.addressed_kernel
 def _doubled(times: int, values: Ints) -> None:
-    values[:] = 2 * times * values
+    for k in range(len(values)):  # what is called by its address must not allocate
+        values[k] *= 2 * times
 
 
 @jit.addressed_kernel
 def _increased(times: int, values: Ints) -> None:
-    values[:] = times + values
+    for k in range(len(values)):
+        values[k] += times
 
 
 @jit.outer_kernel

@@ -107,12 +107,13 @@ def test_a_node_with_another_version_ends_the_run(two: Two, spec: Path, differin
 
 
 def test_a_node_with_a_version_that_knows_no_check_ends_the_run(two: Two, spec: Path, tmp_path: Path) -> None:
-    earlier = two.folder / "sweep" / "sources.py"
-    earlier.rename(tmp_path / "sources.py")
+    file = two.folder / "sweep" / "sources.py"
+    own = file.read_text(encoding="utf-8")
+    file.write_text("""raise ModuleNotFoundError("No module named 'sweep.sources'")""", encoding="utf-8")
     try:
         told = refused(two.run(spec, tmp_path / "out", "worker"))
     finally:
-        (tmp_path / "sources.py").rename(earlier)
+        file.write_text(own, encoding="utf-8")
     assert told.startswith("error: a worker on node ")
     assert " cannot run slices, as with another version of the simulator: " in told
     assert told.endswith("No module named 'sweep.sources'")
