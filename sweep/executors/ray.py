@@ -49,6 +49,7 @@ _DELIVERY_S: Final = 2.0
 _SLICE_THREAD: Final = "sweep-slice"
 _BUSY: Final = "busy"
 _WRITERS: Final = 8
+_SETTLE_S: Final = 1.0
 _NODE: Final = re.compile(r"\bip=([^,)\s]+)")
 """In the text of an error of a task; the error itself forgets it."""
 _TOKEN: Final = "set RAY_AUTH_MODE to the mode of its head, and for `token` RAY_AUTH_TOKEN_PATH to the head's token"
@@ -230,7 +231,10 @@ def _cpus() -> int:
 
 
 def _cancel(references: Any) -> None:
-    for reference in references:
+    """Cancel slices, but those that end within a moment: Ray 2.5x aborts the driver if a task ends while it is cancelled
+    (task_manager.cc, "Check failed: it != submissible_tasks_.end()"), before it can say why the run ends."""
+    submitted = list(references)
+    for reference in ray.wait(submitted, num_returns=len(submitted), timeout=_SETTLE_S)[1] if submitted else ():
         ray.cancel(reference, force=True)
 
 

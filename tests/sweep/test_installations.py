@@ -84,8 +84,9 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     """The one line in which a run says why it ends."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    return line
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stdout + done.stderr
+    return lines[0]
 
 
 @pytest.mark.parametrize("writer", ["driver", "worker"])
