@@ -38,6 +38,7 @@ def test_commands_need_no_home(folder: Path, variables: dict[str, str]) -> None:
     assert taken.lstat().st_uid == USER
 
 
+@pytest.mark.long  # the engine is compiled anew
 def test_nothing_but_the_temporary_folder_need_be_writable(folder: Path) -> None:
     """The root of a container may be read-only: here every file system but a fresh one at $TMPDIR."""
     place = folder / "t"
@@ -51,7 +52,7 @@ def test_nothing_but_the_temporary_folder_need_be_writable(folder: Path) -> None
         assert told.returncode == 0, told.stderr
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_run_needs_no_home(folder: Path, workers: int) -> None:
     kernels = folder / "kernels"
     shutil.copytree(cache_dir(), kernels, ignore=shutil.ignore_patterns(".lock"))  # compiled by the tests: it takes a minute
