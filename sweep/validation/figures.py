@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sim_core import Floats
-from sweep.validation.simulation import Run
+from sweep.validation.simulation import FAILED, Run
 
 ALIKE: Final = (
     "set", "hw", "framework", "model", "layers", "hidden", "heads", "experts", "gpus", "seq", "gbs", "dtype", "interconnect",
@@ -52,6 +52,7 @@ class Figures:
     mape_experts: float | None
     not_simulated: dict[str, int] = field(default_factory=dict)
     other_quality: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)  # runs without a step, by what is predicted of them
 
 
 def figures(runs: Sequence[Run]) -> list[Figures]:
@@ -96,8 +97,13 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run]) -> Figures:
         mape_dense=_mean([abs(run.error) for run in timed if not run.row.text("experts")]),
         mape_experts=_mean([abs(run.error) for run in timed if run.row.text("experts")]),
         not_simulated=dict(sorted(Counter(run.reason for run in runs if run.reason).items())),
+        failed=dict(Counter(_predicted(run) for run in all_runs if run.row.quality == FAILED).most_common()),
         other_quality=dict(sorted(Counter(run.row.quality for run in all_runs if run.row.quality != "ok").items())),
     )
+
+
+def _predicted(run: Run) -> str:
+    return run.reason or ("runs" if run.fits else "out of memory")
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,9 @@ def _left_out(figures: Sequence[Figures]) -> str:
     if reasons:
         lines += ["", "Not simulated:", "", "| runs | why | sets |", "|--:|---|---|"]
         lines += [f"| {count} | {reason} | {', '.join(sorted(where[reason]))} |" for reason, count in reasons.most_common()]
+    failed = sum((Counter(row.failed) for row in figures), Counter[str]())
+    if failed:
+        lines += ["", f"Predicted of runs that failed: {', '.join(f'{count} {what}' for what, count in failed.most_common())}."]
     other = sum((Counter(row.other_quality) for row in figures), Counter[str]())
     if other:
         named = ", ".join(f"{count} {quality}" for quality, count in other.most_common())

@@ -382,6 +382,7 @@ def test_a_run_that_failed_is_called_by_its_structure_or_its_memory() -> None:
     ]
     of_failed = figures.figures(runs)
     assert (of_failed[0].runs, of_failed[0].mape) == (0, None)
+    assert of_failed[0].failed["runs"] == of_failed[0].failed["out of memory"] == 1
 
 
 def test_memory_of_the_first_stage_is_read_where_the_row_says_so() -> None:
