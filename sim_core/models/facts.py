@@ -22,16 +22,23 @@ class Fact(NamedTuple):
     least: float = 0.0
     most: float = 1e15
     pair: bool = False  # a value for the forward and one for the backward
+    among: tuple[float, ...] = ()  # the only values, where few are meant
+    optional: bool = False  # null: nothing is said
+    by_device: bool = False  # one value, or one for each device
 
     def read(self, value: object) -> Any:
         """The value in SI. Raises SpecError: what was found, what was expected."""
+        if value is None and self.optional:
+            return None
         if self.pair:
             if not isinstance(value, list | tuple) or len(value) != 2:
                 raise SpecError(f"found {shown(value)}, expected two: of the forward and of the backward")
             return tuple(self._one(part) for part in value)
-        if isinstance(value, Mapping):  # by device
+        if isinstance(value, Mapping) and self.by_device:
+            if not value:
+                raise SpecError(f"found {shown(value)}, expected a value, or one for each device")
             return {str(device): self._one(part) for device, part in value.items()}
-        return value if value is None else self._one(value)
+        return self._one(value)
 
     def text(self, value: Any) -> str:
         """A value as it would be written."""
@@ -55,6 +62,9 @@ class Fact(NamedTuple):
                 raise SpecError(f"found {shown(value)}, expected one of {self.unit.replace(' | ', ', ')}")
             return value
         number = quantity(value, self.unit)
+        if self.among and number not in self.among:
+            among = " or ".join(short(one, self.unit) for one in self.among)
+            raise SpecError(f"found {shown(value)}, expected {among}")
         if not self.least <= number <= self.most:
             bounds = f"{short(self.least, self.unit)} to {short(self.most, self.unit)}"
             raise SpecError(f"found {shown(value)}, expected {bounds}")

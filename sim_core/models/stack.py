@@ -54,7 +54,15 @@ class Stack(Checked):
     flash_attention: Annotated[bool, Fact(SWITCH, "core attention is one kernel", "operators", CODE)]
     attention_scale: Annotated[
         float | dict[str, float],
-        Fact("", "time of core attention over that of the measured kernels, by their device", "operators", FULL, 0.1, 10),
+        Fact(
+            "",
+            "time of core attention over that of the measured kernels, by their device",
+            "operators",
+            FULL,
+            least=0.1,
+            most=10,
+            by_device=True,
+        ),
     ]
     attention_copies: Annotated[
         Pair, Fact("B", "copies around core attention, per element of the queries", "operators", CODE, most=1e3, pair=True)
@@ -65,7 +73,15 @@ class Stack(Checked):
     fused_loss: Annotated[bool, Fact(SWITCH, "the loss is one kernel", "operators", CODE)]
     loss_bytes: Annotated[
         Pair | None,
-        Fact("B", "traffic of the loss per logit; without it as counted by fused_loss", "operators", CODE, most=1e3, pair=True),
+        Fact(
+            "B",
+            "traffic of the loss per logit; without it as counted by fused_loss",
+            "operators",
+            CODE,
+            most=1e3,
+            pair=True,
+            optional=True,
+        ),
     ] = None
     fp8: Annotated[
         bool,
@@ -144,9 +160,10 @@ class Stack(Checked):
         Sharding, Fact(SHARDING_WORDS, "what data-parallel ranks share, unless the plan says otherwise", "gradients", CODE)
     ]
     sharding_in_pipeline: Annotated[
-        Sharding | None, Fact(SHARDING_WORDS, "the same where pp > 1, if it is another", "gradients", CODE)
+        Sharding | None,
+        Fact(SHARDING_WORDS, "the same where pp > 1, if it is another", "gradients", CODE, optional=True),
     ] = None
-    gradient_bytes: Annotated[float, Fact("B", "of an element that is reduced: 2 or 4", "gradients", CODE, 2, 4)]
+    gradient_bytes: Annotated[float, Fact("B", "of an element that is reduced: 2 or 4", "gradients", CODE, 2, 4, among=(2, 4))]
     reduces_whole: Annotated[
         bool, Fact(SWITCH, "gradients are all-reduced although ranks share the optimizer", "gradients", CODE)
     ] = False
@@ -179,6 +196,7 @@ class Stack(Checked):
             "traffic per weight of a rank's share and step: fused Adam 36, FSDP's 30, not fused 54",
             "optimizer",
             REDUCTION,
+            least=1,
             most=1e3,
         ),
     ]
@@ -219,6 +237,7 @@ class Stack(Checked):
             "memory",
             MEMORY,
             most=64,
+            optional=True,
         ),
     ] = None
     reserved: Annotated[

@@ -71,6 +71,24 @@ def test_each_page_states_every_fact_within_its_range(name: str) -> None:
         ({"sharding": "all"}, "sharding: found 'all', expected one of none, optimizer, gradients, parameters"),
         ({"own_part_first": 1}, "own_part_first: found '1', expected true or false"),
         ({"loss_bytes": "4 B"}, "loss_bytes: found '4 B', expected two: of the forward and of the backward"),
+        ({"host_forward": None}, "host_forward: found 'None', expected a number with a unit of s"),
+        (
+            {"host_forward": {"H100-SXM": "1 ms"}},
+            "host_forward: found \"{'H100-SXM': '1 ms'}\", expected a number with a unit of s",
+        ),
+        ({"host_forward": ["1 ms"]}, "host_forward: found \"['1 ms']\", expected a number with a unit of s"),
+        (
+            {"host_forward": {"value": {"H100-SXM": "1 ms"}, "source": "our own"}},
+            "host_forward: found \"{'H100-SXM': '1 ms'}\", expected a number with a unit of s",
+        ),
+        ({"attention_scale": {}}, "attention_scale: found '{}', expected a value, or one for each device"),
+        ({"attention_scale": {"H100-SXM": {"a": 1}}}, "attention_scale: found \"{'a': 1}\", expected a number"),
+        ({"attention_scale": None}, "attention_scale: found 'None', expected a number"),
+        ({"sharding": None}, "sharding: found 'None', expected one of none, optimizer, gradients, parameters"),
+        ({"sharding": ["none"]}, "sharding: found \"['none']\", expected one of none, optimizer, gradients, parameters"),
+        ({"own_part_first": None}, "own_part_first: found 'None', expected true or false"),
+        ({"gradient_bytes": "3 B"}, "gradient_bytes: found '3 B', expected 2 B or 4 B"),
+        ({"optimizer_bytes": "0 B"}, "optimizer_bytes: found '0 B', expected 1 B to 1 kB"),
         ({"host_step": {"value": "1 ms"}}, "host_step: found keys value, expected value and source"),
         ({"host_step": {"value": "1 ms", "source": " "}}, "host_step: found keys value, source, expected value and source"),
     ],
@@ -79,6 +97,11 @@ def test_a_wrong_fact_is_one_clear_line(facts: dict[str, object], message: str) 
     with pytest.raises(SpecError) as error:
         read_stack("megatron-core").with_facts(facts)
     assert str(error.value).startswith(message)
+
+
+def test_what_is_optional_may_be_left_unsaid() -> None:
+    changed = read_stack("torchtitan").with_facts({"loss_bytes": None, "sharding_in_pipeline": None})
+    assert (changed.loss_bytes, changed.sharding_in_pipeline) == (None, None)
 
 
 def test_a_changed_fact_is_said_with_its_source() -> None:
