@@ -9,7 +9,7 @@ from sim_core import LARGEST, SpecError
 from sweep.commands.shared import prepared_spec
 from sweep.show.terminal import own_console
 from sweep.spec import load_spec
-from sweep.starter import starter, starter_name
+from sweep.starter import starter, starter_name, suited
 
 
 def command(
@@ -42,6 +42,6 @@ def command(
     except BaseException:
         path.unlink()
         raise
-    own_console().print(
-        f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run"
-    )
+    size = prepared.sweep.space.size
+    best = " --best 20" if suited(size) == "search" else ""
+    own_console().print(f"{path}: {size:,} plans. Next: sweep {suited(size)} {path}{best}")

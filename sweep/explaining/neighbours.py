@@ -1,6 +1,6 @@
 """The plans around one: what each change of one axis gives, simulated, also where the sweep has no such value."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,9 +40,13 @@ class Neighbour:
         return self.axis not in ELSEWHERE
 
 
-def neighbours(opened: Reopened, number: int, row: Mapping[str, Any]) -> list[Neighbour]:
-    """The neighbours of plan `number`, whose result is `row`, by axis. Raises SimError."""
-    changes = list(_changes(opened, number, row))
+def neighbours(
+    opened: Reopened, number: int, row: Mapping[str, Any], wanted: Callable[[Change], bool] = lambda _: True
+) -> list[Neighbour]:
+    """The neighbours of plan `number`, whose result is `row`, by axis; those with a wanted change. Raises SimError."""
+    changes = [(axis, change) for axis, change in _changes(opened, number, row) if wanted(change)]
+    if not changes:
+        return []
     sweep = sweep_around(opened, number, row, [change for _, change in changes]).sweep
     rows = pa.Table.from_batches([evaluate(sweep, np.arange(len(changes)))]).to_pylist()
     return [Neighbour(axis=axis, change=_told(change, own), row=own) for (axis, change), own in zip(changes, rows, strict=True)]
