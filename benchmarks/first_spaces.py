@@ -108,7 +108,9 @@ def main() -> int:
     cases += [(model, device, gpus, layers, None) for model, device, gpus, layers in ODD]
     cases += [(model, device, gpus, None, sequence) for model, device, gpus, sequence in LONG]
     for model, device, gpus, layers, sequence in cases:
-        name = f"{model} x{gpus} {device}" + (f" {layers} layers" if layers else "") + (f" {sequence} tokens" if sequence else "")
+        name = (
+            f"{model} x{gpus} {device}" + (f" {layers} layers" if layers else "") + (f" {sequence} tokens" if sequence else "")
+        )
         if given.only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,10 @@ _MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
 _COMMENT_AT: Final = 44
 _ALL: Final = 500_000
 """Plans that are simulated in seconds (docs/performance.md)."""
-_WHY: Final = {"run": "simulates and keeps them all", "search": "finds the best, proven (`--best 20`); `run` would simulate them all"}
+_WHY: Final = {
+    "run": "simulates and keeps them all",
+    "search": "finds the best, proven (`--best 20`); `run` would simulate them all",
+}
 
 
 def starter_name(source: str) -> str:

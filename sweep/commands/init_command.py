@@ -1,5 +1,6 @@
 """`sweep init`: a commented spec to start from."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,9 @@ def command(
     if path.exists():
         raise SpecError(f"{path}: is there already; choose another --output, or remove it")
     text = starter(workload, hardware, gpus, path.parent, sequence=sequence, micro_batch=micro_batch)
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
