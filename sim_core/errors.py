@@ -58,7 +58,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     words = sorted(set(valid))
     name = name[:100]
     around = [word for word in words if len(name) > 1 and (word.startswith(f"{name}_") or word.endswith(f"_{name}"))]
-    close = around[:5] or difflib.get_close_matches(name, words, n=3, cutoff=0.5)
+    like = difflib.get_close_matches(name, words, n=3, cutoff=0.8)
+    close = like or around[:3] or difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:
         return f"nearest valid: {', '.join(close)}"
     if len(words) > _FEW:

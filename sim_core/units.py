@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*
 
 def _with_unit(value: object, unit: str) -> str:
     """A bare number with a unit that it is likely to have."""
-    seconds = unit == "s" and float(str(value)) >= 1
+    seconds = unit == "s" and float(str(value)) >= 100
     return f"{value} {'s' if seconds else _EXAMPLE[unit]}"
 
 
