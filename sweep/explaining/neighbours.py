@@ -143,20 +143,10 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
 
     GPUs and global batch stay what they are unless they are changed; `ga` follows. Raises SimError.
     """
-    space = opened.prepared.sweep.space
-    fields = fields_of(space, number)
-    named = {*space.named, NETWORK} - {*FOLLOWING}
+    hardware, fixed = pinned(opened, number, row)
+    fields = fields_of(opened.prepared.sweep.space, number)
     fields |= {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
     changed = list(dict.fromkeys(name for change in changes for name in change))
-    hardware = dict(opened.spec.hardware)
-    fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
-    for name, value in fields.items():
-        if name == HARDWARE and name in named:
-            hardware = {"preset": value, **hardware}
-        elif name.startswith(f"{HARDWARE}."):
-            hardware[name.removeprefix(f"{HARDWARE}.")] = value
-        elif name in named:
-            fixed[name] = value
     for name in changed:
         fixed.pop(name, None)
     if NETWORK in changed:
@@ -174,6 +164,23 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
         "sample": None,
     }
     return prepare(SweepSpec.model_validate(document), opened.base)
+
+
+def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sections `hardware` and `fixed` of a spec that is plan `number` alone; GPUs and global batch are those of `row`."""
+    space = opened.prepared.sweep.space
+    fields = fields_of(space, number) | {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
+    named = {*space.named, NETWORK} - {*FOLLOWING}
+    hardware = dict(opened.spec.hardware)
+    fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
+    for name, value in fields.items():
+        if name == HARDWARE and name in named:
+            hardware = {"preset": value, **hardware}
+        elif name.startswith(f"{HARDWARE}."):
+            hardware[name.removeprefix(f"{HARDWARE}.")] = value
+        elif name in named:
+            fixed[name] = value
+    return hardware, fixed
 
 
 def network_of(opened: Reopened, row: Mapping[str, Any], times: float = 1.0) -> str:
