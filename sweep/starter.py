@@ -2,25 +2,23 @@
 
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
-from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_workload
+from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
+from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, step_batch, wide_axes
 
-TOKENS: Final = 4_000_000
-"""Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
 _MOST_PP: Final = 32
 _MOST_VPP: Final = 10
-_MOST_EP: Final = 64
-_LONG: Final = 8192
-"""Sequences from which context parallelism is worth a look."""
 _MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
 _COMMENT_AT: Final = 44
-
-
-Lines = dict[str, tuple[Any, str]]
-"""Keys of a section, each with its value and why it is so."""
+_ALL: Final = 500_000
+"""Plans that are simulated in seconds (docs/performance.md)."""
+_WHY: Final = {
+    "run": "simulates and keeps them all",
+    "search": "finds the best, proven (`--best 20`); `run` would simulate them all",
+}
 
 
 def starter_name(source: str) -> str:
@@ -57,14 +55,15 @@ def starter(
     objective = _shown("- maximize", "mfu", f"{best}: also the fastest", 2)
     if not is_model:
         objective = _shown("- minimize", "step_time", best, 2)
+    plans = math.prod(len(value) for value, _ in lines.values() if isinstance(value, list))
     return "\n".join(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
-            "# `sweep run FILE --dry-run` says what a run would do.",
+            f"# {plans:,} plans: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
             f"name: {name}",
             *top,
             "",
-            _shown("hardware", _place(hardware, base), "`sweep hardware` lists the presets"),
+            _hardware(hardware, device, base),
             "",
             "axes:" + " " * (_COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
             *(_shown(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
@@ -79,36 +78,23 @@ def starter(
     )
 
 
+def suited(plans: int) -> str:
+    """The command that suits a space: all plans where they take seconds, else only the best, proven."""
+    return "run" if plans <= _ALL else "search"
+
+
 def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The model with its sequence and stack; axes and fixed values."""
     sequence = model.sequence or min(model.positions or 4096, 4096)
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
+    stack, reason = best_stack(model, device)
     top = [
         _shown("model", _place(source, base), f"`sweep model {source}` shows its numbers"),
         "workload:",
         _shown("sequence", sequence, why, 2),
-        _shown("stack", "megatron-core", "the framework whose behaviour is simulated", 2),
+        _shown("stack", stack, reason, 2),
     ]
-    node = int(device.value("gpus_per_node"))
-    fits = [n for n in _doubled(node) if not (model.heads % n or (model.kv_heads % n and n % model.kv_heads))]
-    tp = [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
-    lines: Lines = {"tp": (tp, f"divides {model.heads} heads; more than {node} would leave the node")}
-    if sequence >= _LONG:
-        cp = [n for n in (1, 2, 4) if gpus % n == 0 and sequence % (2 * n) == 0]
-        lines["cp"] = cp, "context parallelism: ranks that share a sequence"
-    if model.experts:
-        ep = [n for n in _doubled(_MOST_EP) if model.experts.count % n == 0 and gpus % n == 0]
-        lines["ep"] = ep, f"divides {model.experts.count} experts"
-        lines["overlap_ep"] = [False, True], "all-to-alls beside the experts' GEMMs"
-    lines |= _stages(model.layers, gpus)
-    lines["micro_batch"] = [1, 2, 4], "sequences"
-    lines["checkpointing"] = ["none", "selective", "full"], "what the backward computes again"
-    if len(tp) > 1:
-        lines["overlap_tp"] = [False, True], "--tp-comm-overlap of Megatron-LM"
-    batch = _batch(gpus, sequence, max(tp) * max(lines["pp"][0]))
-    lines["all_gpus"] = gpus, ""
-    lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens"
-    return top, lines
+    return top, wide_axes(model, device, read_stack(stack), gpus, sequence)
 
 
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
@@ -119,7 +105,7 @@ def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gp
         top.append(_shown("micro_batch", facts.micro_batch, "that the file was made with", 2))
     if facts.sequence:
         top.append(_shown("sequence", facts.sequence, "tokens", 2))
-    tp = [n for n in sorted({*_doubled(node), own.tp}) if gpus % n == 0] or [1]
+    tp = [n for n in sorted({*doubled(node), own.tp}) if gpus % n == 0] or [1]
     lines: Lines = {"tp": (tp, f"the file has {own.tp}")}
     if own.ep > 1:
         lines["ep"] = sorted({1, own.ep}), f"the file has {own.ep}"
@@ -127,7 +113,10 @@ def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gp
     lines["micro_batch"] = sorted({own.micro_batch, 2 * own.micro_batch}), f"the file has {own.micro_batch}"
     lines["checkpointing"] = ["none", "full"], "what the backward computes again"
     lines["all_gpus"] = gpus, ""
-    lines["global_batch"] = _batch(gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0])), "sequences of a step"
+    lines["global_batch"] = (
+        step_batch(TOKENS, gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0])),
+        "sequences of a step",
+    )
     return top, lines
 
 
@@ -142,7 +131,7 @@ def _stages(layers: int, gpus: int) -> Lines:
             "vpp": (sorted([1, *often]), "interleaving; pp x vpp divides the layers"),
             "layer_split": ("even", "Megatron-LM's default"),
         }
-    stages = [n for n in _doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1]
+    stages = [n for n in doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1]
     return {
         "pp": (stages, "stages"),
         "vpp": ([1, 2, 4], "interleaving"),
@@ -150,16 +139,12 @@ def _stages(layers: int, gpus: int) -> Lines:
     }
 
 
-def _batch(gpus: int, sequence: int, most_split: int) -> int:
-    """Sequences of a step: about TOKENS, with the odd part of the GPUs as a divisor, and at least one for each replica."""
-    odd = gpus // (gpus & -gpus)
-    twos = max(round(math.log2(max(TOKENS / sequence / odd, 1))), 0)
-    least = math.ceil(math.log2(max(gpus / most_split / odd, 1)))
-    return int(odd * 2 ** max(twos, least))
-
-
-def _doubled(most: int) -> list[int]:
-    return [2**k for k in range(int(math.log2(max(most, 1))) + 1)]
+def _hardware(name: str, device: Hardware, base: Path) -> str:
+    """The device; of a rack whose GPUs are no power of two, the part that groups fill."""
+    place, room = _place(name, base), domain(device)
+    if room == int(device.value("gpus_per_node")):
+        return _shown("hardware", place, "`sweep hardware` lists the presets")
+    return _shown("hardware", {"preset": place, "gpus_per_node": room}, "of each rack, so that no group straddles two")
 
 
 def _place(source: str, base: Path) -> str:

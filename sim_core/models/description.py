@@ -107,6 +107,7 @@ class Model(Checked):
     vocabulary: Count
     vocabulary_multiple: Count = 128  # Megatron-LM's --make-vocab-size-divisible-by
     sequence: Count | None = None
+    batch_tokens: Count | None = None  # of a step, as trained: where a first space begins
     qkv_bias: Flag = False
     projection_bias: Flag = False
     mlp_bias: Flag = False

@@ -1,5 +1,6 @@
 """`sweep init`: a commented spec to start from."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from sim_core import LARGEST, SpecError
 from sweep.commands.shared import prepared_spec
 from sweep.show.terminal import own_console
 from sweep.spec import load_spec
-from sweep.starter import starter, starter_name
+from sweep.starter import starter, starter_name, suited
 
 
 def command(
@@ -35,6 +36,9 @@ def command(
     if path.exists():
         raise SpecError(f"{path}: is there already; choose another --output, or remove it")
     text = starter(workload, hardware, gpus, path.parent, sequence=sequence, micro_batch=micro_batch)
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
@@ -42,6 +46,6 @@ def command(
     except BaseException:
         path.unlink()
         raise
-    own_console().print(
-        f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run"
-    )
+    size = prepared.sweep.space.size
+    best = " --best 20" if suited(size) == "search" else ""
+    own_console().print(f"{path}: {size:,} plans. Next: sweep {suited(size)} {path}{best}")
