@@ -53,6 +53,8 @@ EXPERTS = [
     ("kimi-k2", "H100-SXM", 2048),
     ("gpt-oss-120b", "H100-SXM", 64),
 ]
+Case = tuple[str, str, int, int | None, int | None]
+"""Model, device, GPUs, other number of layers, other sequence."""
 SPLITS = ["even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer"]
 MODULES = ["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts"]
 
@@ -104,7 +106,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    cases = [(*case, None, None) for case in DENSE + EXPERTS]
+    cases: list[Case] = [(*case, None, None) for case in DENSE + EXPERTS]
     cases += [(model, device, gpus, layers, None) for model, device, gpus, layers in ODD]
     cases += [(model, device, gpus, None, sequence) for model, device, gpus, sequence in LONG]
     for model, device, gpus, layers, sequence in cases:
@@ -120,7 +122,7 @@ def main() -> int:
                 numbers = yaml.safe_load(sweep("model", model, "--yaml"))["model"]
                 source = at / "model.yaml"
                 source.write_text(yaml.safe_dump({"model": numbers | {"layers": layers}}))
-            more = ["--sequence", sequence] if sequence else []
+            more: list[object] = ["--sequence", sequence] if sequence else []
             sweep("init", source, "--hardware", device, "--gpus", gpus, "-o", at / "init.yaml", *more)
             spec = yaml.safe_load((at / "init.yaml").read_text())
             count = int(layers or json.loads(sweep("model", model, "--json"))["layers"])
