@@ -58,11 +58,13 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     words = sorted(set(valid))
     name = name[:100]
     around = [word for word in words if len(name) > 1 and (word.startswith(f"{name}_") or word.endswith(f"_{name}"))]
-    like = difflib.get_close_matches(name, words, n=3, cutoff=0.8)
-    close = like or around[:3] or difflib.get_close_matches(name, words, n=3, cutoff=0.5)
+    if around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8):
+        close = around[:3]
+    else:
+        close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:
         return f"nearest valid: {', '.join(close)}"
-    if len(words) > _FEW:
+    if name and len(words) > _FEW:
         first = difflib.get_close_matches(name, words, n=5, cutoff=0.0)
         return f"nearest valid: {', '.join(first)} ({len(words)} in all)"
     return f"valid: {', '.join(words)}" if words else ""
