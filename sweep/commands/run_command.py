@@ -21,6 +21,7 @@ from sweep.commands.shared import (
     SpecFile,
     SpecSets,
     Workers,
+    ended_at_once,
     interruptible,
     introduce,
     make_ready,
@@ -78,7 +79,7 @@ def command(
     with interruptible(console, stopped), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
         if executor is Kind.ray:
             console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
-        make_ready(prepared, console)
+        make_ready(prepared, console, stopped)
         if _by_default(executor, workers) and cpu_seconds(prepared.sweep, prepared.sweep.space.count) < SHORT_S:
             running = InlineExecutor()
         with progress_display(console) as watch:
@@ -95,8 +96,9 @@ def _dry_run(
     store, count = Store(directory=folder), prepared.sweep.space.count
     store.check_held(prepared.provenance, fresh=fresh)
     left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
-    say_if_compiling(console)
-    sample = dry_run(prepared)
+    with ended_at_once(console, "Interrupted. Nothing was stored."):
+        say_if_compiling(console)
+        sample = dry_run(prepared)
     short_run = _by_default(executor, workers) and count * sample.seconds_per_plan < SHORT_S
     at_once = 0 if short_run else _at_once(executor, workers)
     print_reasons(sample.reasons, console, f"Of {sample.probed:,} plans spread over the space")

@@ -66,7 +66,7 @@ def command(
     store.check(prepared.provenance, fresh=fresh)
     stopped = f"Interrupted. Finished slices are in {folder}; run the same command to resume."
     with interruptible(console, stopped), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
-        make_ready(prepared, console, BOUNDS)
+        make_ready(prepared, console, stopped, BOUNDS)
         begun = time.monotonic()
         with progress_display(console) as watch:
             answer = run_search(prepared, objective, store, running, fresh=fresh, watch=watch)

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -157,9 +157,16 @@ def say_if_compiling(console: Console, what: str = STEP) -> None:
         console.print(f"Compiling the engine: once per version, about half a minute; cached in {cache_dir()}")
 
 
-def make_ready(prepared: Prepared, console: Console, what: str = STEP) -> None:
-    """Compile or load the engine for STEP or BOUNDS."""
-    with nullcontext() if is_compiled(what) else signals_end_at_once():
+@contextmanager
+def ended_at_once(console: Console, text: str) -> Iterator[None]:
+    """What `interruptible` does, for a block that compiles or loads the engine."""
+    with signals_end_at_once(lambda: console.print(text)):
+        yield
+
+
+def make_ready(prepared: Prepared, console: Console, stopped: str, what: str = STEP) -> None:
+    """Compile or load the engine for STEP or BOUNDS; `stopped` is said if a signal ends that."""
+    with ended_at_once(console, stopped):
         say_if_compiling(console, what)
         seconds = warm_up(prepared.sweep, what)
     console.print(f"Engine ready in {short(seconds, 's')}.")

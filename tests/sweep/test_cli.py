@@ -10,7 +10,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from subprocess import PIPE
-from typing import IO, cast
 
 import pytest
 import typer
@@ -20,6 +19,7 @@ from sweep.cli import COMMANDS
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
+from tests.waiting import until
 
 
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -183,18 +183,34 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "plans/s with 1 worker" in told.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_compilation_at_once(write_spec: SpecWriter, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "command"), [(signal.SIGTERM, "run"), (signal.SIGTERM, "nightly"), (signal.SIGINT, "dry")])
+def test_a_signal_ends_the_compilation_at_once(
+    write_spec: SpecWriter, tmp_path: Path, number: signal.Signals, command: str
+) -> None:
     """LLVM calls back into Python, where an exception is lost: it printed a traceback and went on."""
-    command = [sys.executable, "-m", "sweep", "run", str(write_spec()), "--out", str(tmp_path / "out")]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "empty"), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as running:
-        told = iter(cast(IO[str], running.stdout))
-        assert any(line.startswith("Compiling the engine") for line in told)
+    spec, out = write_spec(), tmp_path / "out"
+    night = tmp_path / "nightly.yaml"
+    night.write_text(f"name: n\nroot: {out}\nsweeps: [{{spec: {spec.name}}}]\n", encoding="utf-8")
+    arguments = {
+        "run": ["run", str(spec), "--out", str(out)],
+        "dry": ["run", str(spec), "--dry-run"],
+        "nightly": ["nightly", str(night)],
+    }
+    said = {
+        "run": f"Interrupted. Finished slices are in {out}; run the same command to resume.\n",
+        "dry": "Interrupted. Nothing was stored.\n",
+        "nightly": "Interrupted. Run the same command to resume.\n",
+    }
+    cache = tmp_path / "empty"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONUNBUFFERED": "1"}
+    line = [sys.executable, "-m", "sweep", *arguments[command]]
+    with subprocess.Popen(line, stdout=PIPE, stderr=PIPE, text=True, env=environment) as running:
+        until(lambda: list(cache.glob("*/.lock")), running)  # it compiles
         running.send_signal(number)
         assert running.stderr is not None
-        assert running.stderr.read() == ""
-    assert running.returncode == -number
+        assert running.stdout is not None
+        assert (running.stderr.read(), running.stdout.read().splitlines(keepends=True)[-1]) == ("", said[command])
+    assert running.returncode == 128 + number
 
 
 def test_a_short_sweep_runs_in_this_process_unless_workers_are_asked_for(write_spec: SpecWriter, tmp_path: Path) -> None:
