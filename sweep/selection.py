@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, Floats, Ints, SpecError
 from sweep.columns import higher_is_better, result_column
+from sweep.options import OptionError, of_option
 from sweep.uncertainty.evidence import Basis
 
 CHOSEN: Final = "chosen"
@@ -68,7 +69,8 @@ def check_ordered(names: Sequence[str], option: str, schema: Mapping[str, str]) 
     """Raise SpecError if one of these columns holds words, which have no order from best to worst."""
     for name in names:
         if schema[name] == "VARCHAR" or schema[name].startswith("ENUM"):
-            raise SpecError(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
+            kind = OptionError if option.startswith("--") else SpecError
+            raise kind(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
 
 
 def ordering(
@@ -80,7 +82,8 @@ def ordering(
         order = [(result_column(str(o["column"]), list(schema)), o["direction"] == "maximize") for o in objectives]
         if order:
             return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
-    name = result_column(by or "gpu_s_per_sample", list(schema))
+    with of_option("--by"):
+        name = result_column("gpu_s_per_sample" if by is None else by, list(schema))
     return [(name, higher_is_better(name) if descending is None else descending)]
 
 
@@ -187,7 +190,7 @@ def check_type(connection: duckdb.DuckDBPyConnection, where: str, source: str) -
     """Raise SpecError if `where` has another type than true or false."""
     kind = connection.sql(f"SELECT ({where}\n) FROM {source} LIMIT 0").types[0]
     if str(kind) != "BOOLEAN":
-        raise SpecError(f"--where {where!r}: found a value of type {kind}, expected a condition")
+        raise OptionError(f"--where {where!r}: found a value of type {kind}, expected a condition")
 
 
 def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per: Sequence[str]) -> pa.Table:

@@ -32,7 +32,7 @@ from sweep.commands.shared import (
 )
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
 from sweep.executors import InlineExecutor
-from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder
 from sweep.preparation import Prepared
@@ -65,10 +65,11 @@ def command(
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
+    check_workers(executor, workers)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    introduce(loaded, prepared, console)
     folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
+    introduce(loaded, prepared, console)
     if only_plan:
         _dry_run(prepared, folder, executor, workers, fresh, console, as_json=as_json)
         return

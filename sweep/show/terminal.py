@@ -13,9 +13,9 @@ from typing import Any, Final, NoReturn
 
 from rich.console import Console
 
-from sim_core import SpecError
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.folder import naming
+from sweep.options import OptionError
 
 WIDE: Final = 250
 _PLAIN: Final[dict[str, Any]] = {"markup": False, "soft_wrap": True}
@@ -59,7 +59,7 @@ def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
         return table
     if suffix not in forms:
         known = ", ".join(f".{form}" for form in forms if form != table)
-        raise SpecError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
+        raise OptionError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
     return suffix
 
 
