@@ -27,6 +27,7 @@ SIZES: Final = ("all_gpus", "global_batch")
 SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
 FRONT: Final = "front"
 """Table of the plans of the Pareto fronts."""
+_SAMPLE: Final = 10_000  # points whose front the others are held against
 _BATCH: Final = 1_000_000
 _FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
@@ -251,6 +252,8 @@ def _groups(batch: pa.RecordBatch, keys: int) -> dict[tuple[object, ...], pa.Tab
 
 def best_of(points: Floats) -> Ints:
     """Indices of the points, [n, columns], that no other beats: none is at most as high everywhere and lower somewhere."""
+    if points.shape[1] == 2:
+        return _best_of_two(points)
     left = np.lexsort(points.T[::-1])
     front: list[Ints] = []
     while len(left):
@@ -259,3 +262,23 @@ def best_of(points: Floats) -> Ints:
         front.append(left[equal])
         left = left[~(points[left] >= pivot).all(axis=1)]
     return np.sort(np.concatenate(front)) if front else np.zeros(0, np.int64)
+
+
+def _best_of_two(points: Floats) -> Ints:
+    """`best_of` in two columns: those that the front of a sample does not beat are few, and only they are sorted."""
+    left = np.arange(len(points))
+    if len(points) > 2 * _SAMPLE:
+        x, y = points[:: len(points) // _SAMPLE][_steps_down(points[:: len(points) // _SAMPLE])].T
+        at = np.searchsorted(x, points[:, 0], side="right") - 1  # of the front, the last that is not to the right
+        beaten = (y[at] < points[:, 1]) | ((y[at] == points[:, 1]) & (x[at] < points[:, 0]))
+        left = np.flatnonzero((at < 0) | ~beaten)
+    return np.sort(left[_steps_down(points[left])])
+
+
+def _steps_down(points: Floats) -> Ints:
+    """Indices of the points that no other beats, from left to right: each the first to be lower, or equal to such a one."""
+    order = np.lexsort(points.T[::-1])
+    x, y = points[order].T
+    lower = np.append(True, y[1:] < np.minimum.accumulate(y)[:-1])[: len(y)]
+    last = np.maximum.accumulate(np.where(lower, np.arange(len(y)), 0))
+    return order[(x == x[last]) & (y == y[last])]
