@@ -281,4 +281,5 @@ def _steps_down(points: Floats) -> Ints:
     x, y = points[order].T
     lower = np.append(True, y[1:] < np.minimum.accumulate(y)[:-1])[: len(y)]
     last = np.maximum.accumulate(np.where(lower, np.arange(len(y)), 0))
-    return order[(x == x[last]) & (y == y[last])]
+    kept: Ints = order[(x == x[last]) & (y == y[last])]
+    return kept
