@@ -127,7 +127,7 @@ def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
     assert [{k: str(v) for k, v in row.items()} for row in expected] == as_csv
     assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
     refused = sweep(*options, "--format", "parquet")
-    assert (refused.returncode, refused.stderr) == (1, "error: --format parquet needs --output FILE\n")
+    assert (refused.returncode, refused.stderr) == (2, "error: --format parquet needs --output FILE\n")
 
 
 def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Pat
     figures = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert figures[0]["x"]["names"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
     refused = subprocess.run([*command, "--nights", str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: --nights {tmp_path}: no night there has the result a-")
 
 
