@@ -1,6 +1,6 @@
 """An option of a command that cannot be: one line with the option, what was found and what was expected, and exit code 2."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -28,3 +28,16 @@ def of_option(option: str) -> Iterator[None]:
         raise
     except SpecError as error:
         raise OptionError(f"{option}: {error}") from None
+
+
+@contextmanager
+def of_keys(options: Mapping[str, str]) -> Iterator[None]:
+    """Let an error about a key of a spec name the option that has set it, `options` by key. Raises OptionError."""
+    try:
+        yield
+    except SpecError as error:
+        for key, option in options.items():
+            _, found, rest = str(error).partition(f"{key}: ")
+            if found:
+                raise OptionError(f"{option}: {rest}") from None
+        raise

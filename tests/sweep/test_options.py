@@ -41,7 +41,7 @@ UNKNOWN = (
 
 MEANT = {
     "rank": [
-        ("@R --by nope", "--by: unknown column 'nope', valid: "),
+        ("@R --by nope", "--by: unknown column 'nope', nearest valid: "),
         ("@R --by step_time,tp", "--by: unknown column 'step_time,tp', nearest valid: step_time_s"),
         ("@R --by checkpointing", "--by: found checkpointing, which holds words, expected a column of numbers"),
         ("@R --by ''", "--by: found '', expected a value (Column to rank by)"),
@@ -117,6 +117,17 @@ MEANT = {
         ("@R 0 --step 1", "--step: found beside a folder of results, which takes PLAN, "),
         ("@D/w.txt --stages 0", "--stages: found beside @D/w.txt (no result of a sweep), which takes --step and --set"),
         ("@D/w.txt --set nope=1", "--set: nope: unknown key"),
+    ],
+    "whatif": [
+        ("@R 0", "OPTIONS: found none, expected one of --gpus, --nic, "),
+        ("@R 0 --nic 3", "--nic: found '3', expected a number with its unit"),
+        ("@R 0 --device nope", "--device: unknown hardware preset 'nope'"),
+        ("@R 0 --tokens x", "--tokens: found 'x', expected a number above 0, such as 300B"),
+        ("@R 0 --price nan", "--price: found nan, expected a number, 0 or more"),
+        ("@R 0 --price 2", "--price: the result has no budget; say --tokens, too"),
+        ("@R 0 --sequence 4096", "--sequence: a workload file tells the times of its own sequence only"),
+        ("@R 12 --gpus 8", "PLAN: found 12, expected a number from 0 to 11"),
+        ("@R 0 --gpus 8 --spec nope.yaml", "--spec: found nope.yaml, expected a file that is there"),
     ],
     "report": [("@R --output /nope/x.html", "--output: found /nope/x.html, expected a file in a folder that is there")],
     "hardware": [
@@ -259,7 +270,7 @@ def test_every_command_has_wrong_options_that_only_it_can_have() -> None:
 
 def test_a_command_that_is_not_there_is_answered_with_the_nearest() -> None:
     for words, told in (
-        (("rnk",), "error: rnk: is no command of sweep, nearest valid: rank, run"),
+        (("rnk",), "error: rnk: is no command of sweep, nearest valid: rank"),
         (("calibrate", "ncll"), "error: ncll: is no command of sweep calibrate, nearest valid: nccl"),
         (("--nope",), "error: --nope: is no option of sweep, "),
     ):
