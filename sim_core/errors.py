@@ -39,9 +39,10 @@ def one_line(text: str) -> str:
 
 
 def named(name: object, limit: int = 60) -> str:
-    """A name for a message: as it is, in quotes if it is empty, long, or has characters that cannot be told in print."""
+    """A name for a message: as it is; in quotes if it is empty, long, has blanks at its ends or what no print shows."""
     text = masked(name)
-    return text if text.isascii() and text.isprintable() and 0 < len(text) <= limit else shown(text, limit)
+    plain = text.isascii() and text.isprintable() and text == text.strip() and 0 < len(text) <= limit
+    return text if plain else shown(text, limit)
 
 
 def shown(text: object, limit: int = 60) -> str:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from sim_core import LARGEST, SpecError
-from sweep.commands.shared import prepared_spec
+from sim_core import LARGEST, read_hardware
+from sweep.commands.shared import check_output, prepared_spec
+from sweep.options import of_option
 from sweep.show.terminal import own_console
 from sweep.spec import load_spec
 from sweep.starter import starter, starter_name, suited
@@ -33,8 +34,9 @@ def command(
 ) -> None:
     """Write a commented spec for a model or a workload file, ready to run and to change."""
     path = output or Path(f"{starter_name(workload)}.yaml")
-    if path.exists():
-        raise SpecError(f"{path}: is there already; choose another --output, or remove it")
+    check_output(path, new=True)
+    with of_option("--hardware"):
+        read_hardware(hardware)
     text = starter(workload, hardware, gpus, path.parent, sequence=sequence, micro_batch=micro_batch)
     if str(path) == "-":
         sys.stdout.write(text)

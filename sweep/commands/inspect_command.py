@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
-from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json
-from sweep.one_plan import facts_of
+from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, takes, write_json
+from sweep.one_plan import facts_of, of_sets
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job
@@ -27,6 +27,8 @@ def command(
 ) -> None:
     """Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful."""
     console, values = own_console(), []
+    if suggest:
+        takes("--suggest-model", {"--json": as_json}, "--set, --micro-batch and --record")
     for path in map(str, files):
         if path in model_names() or Path(path).name == "config.json":
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
@@ -41,11 +43,12 @@ def command(
                 print_warnings(job.warnings, console)
                 print_job(path, job, console)
         else:
-            workload, warnings = read_workload(path, facts)
+            with of_sets(sets or []):
+                workload, warnings = read_workload(path, facts)
             if as_json:
                 values.append(workload_values(path, workload, warnings))
             else:
                 print_warnings(warnings, console)
                 print_workload(path, workload, console)
-    if as_json and not suggest:
+    if as_json:
         write_json(values)
