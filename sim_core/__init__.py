@@ -84,6 +84,7 @@ from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
 from sim_core.models.facts import Fact as Fact
 from sim_core.models.reading import model_names as model_names
+from sim_core.models.reading import model_of_dump as model_of_dump
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
 from sim_core.models.stack import STACK_FACTS as STACK_FACTS

@@ -10,6 +10,7 @@ from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import read_config
 from sim_core.models.readers.megatron import read_megatron
+from sim_core.models.readers.megatron_dump import flags_of_dump
 from sim_core.models.readers.megatron_flags import flags_of_document, flags_of_text
 
 PRESET_DIR: Final = Path(__file__).parent / "presets"
@@ -41,6 +42,15 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
     except SpecError as error:
         of_file = not str(error).startswith(tuple(f"{name_or_path}: {key}: " for key in values))
         raise (located(error, name_or_path, lines) if of_file else error) from None
+
+
+def model_of_dump(values: Mapping[str, str], where: str, numbers: Mapping[str, object]) -> Model:
+    """A model from the arguments that Megatron-LM prints when a run starts, by their names, with `numbers` set over it.
+
+    Raises SpecError.
+    """
+    document = {"name": "model", "source": "the arguments that a run printed"}
+    return parse_model(document | read_megatron(flags_of_dump(values), where, numbers) | dict(numbers), where)
 
 
 def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str, Any], Lines]:

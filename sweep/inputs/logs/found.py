@@ -46,6 +46,13 @@ class Steps:
         self._clean.append(not (self._disturbed or restarted))
         self._disturbed = False
 
+    def over(self, amount: float) -> "Steps":
+        """The same steps with `amount` divided by what is logged: seconds of rates."""
+        steps = Steps()
+        steps._seconds = array("d", (amount / rate for rate in self._seconds))
+        steps._iterations, steps._clean, steps.begins = self._iterations, self._clean, self.begins
+        return steps
+
     @property
     def interval(self) -> int:
         """Steps of an interval: the usual distance of the iterations that are logged."""
@@ -53,11 +60,6 @@ class Steps:
             return max(self._iterations[0], 1) if self._iterations else 1
         apart = np.diff(np.frombuffer(self._iterations, dtype=np.int64))
         return max(int(np.median(apart)), 1)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the first interval is that of the job's start."""
-        return self.begins or (len(self._iterations) > 1 and self._iterations[0] <= self.interval)
 
     def steady(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Seconds of the steady steps: without the first interval and disturbed ones; a single interval stays unless it is
@@ -83,9 +85,8 @@ class Found:
         self.plan: Plan = {}
         self.refused = ""  # why the plan that the log prints cannot be believed
         self.model: dict[str, Value] = {}
-        self.name = ""
+        self.preset = ""  # the model by name, where the log states no numbers
         self.parameters: int | None = None
-        self.parameters_of = ""  # how they were counted, where that is not plain
         self.steps = Steps()
         self.precision_share = 0.0  # how far rounding of the log may move a step
         self.peak_memory_gib: float | None = None

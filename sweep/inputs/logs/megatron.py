@@ -10,6 +10,8 @@ from sweep.inputs.logs.found import Found, LogReader, Plan, Value, whole
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
 ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
+RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
+TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
 ITERATION: Final = re.compile(r"\biteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
 ELAPSED: Final = re.compile(r"\belapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
 BATCH: Final = re.compile(r"\bglobal batch size:\s*(\d{1,9})\s*\|")
@@ -48,7 +50,7 @@ class MegatronLog(LogReader):
 
     KEYS = (
         b"iteration", b" ..", b"  ", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
-        b"padded vocab", b"loss at", b"checkpoint",
+        b"padded vocab", b"loss at", b"checkpoint", b"total parameters",
     )  # fmt: skip
     SIGNS = (
         r"elapsed time per iteration \(ms\):",
@@ -83,6 +85,8 @@ class MegatronLog(LogReader):
             self._take_world(line)
         elif "padded vocab" in line and (padded := PADDED.search(line)):
             self._vocabulary = int(padded[1])
+        elif "total parameters" in line and (total := TOTAL.search(line)):
+            self._found.parameters = round(float(total[1]) * 1e9)
         elif any(words in line for words in OTHER_WORK):
             self._found.steps.disturb()
         for match in MEMORY.finditer(line) if "max allocated" in line else ():
@@ -103,7 +107,7 @@ class MegatronLog(LogReader):
         if iteration is None or elapsed is None:
             return
         seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
-        size = int(batch[1]) if batch else None
+        size = int(batch[1]) if batch else _batch_of(line, seconds)
         if self._batch is not None and size is not None and size != self._batch:
             self._found.start_again()  # a batch that grows: the steps before were of another one
         self._batch = size or self._batch
@@ -147,7 +151,7 @@ class MegatronLog(LogReader):
         hold equal shares."""
         tp, pp = found.plan.get("tp"), found.plan.get("pp")
         if not isinstance(tp, int) or not isinstance(pp, int):
-            found.parameters = sum(self._ranks.values()) or None
+            found.parameters = sum(self._ranks.values()) or sum(self._old_ranks) or found.parameters
             return
         by_stage: dict[int, Counter[int]] = {}
         for (_, stage), count in self._ranks.items():
@@ -156,6 +160,13 @@ class MegatronLog(LogReader):
             found.parameters = sum(tp * counts.most_common(1)[0][0] for counts in by_stage.values())
         elif by_stage:
             found.notes.append(f"parameters of {pp - len(by_stage)} of {pp} stages cannot be read")
+
+
+def _batch_of(line: str, seconds: float) -> int | None:
+    """The batch of a line that has a rate in its place, where their product is whole."""
+    rate = RATE.search(line)
+    size = float(rate[1]) * seconds if rate else 0.0
+    return round(size) if size >= 1 and abs(size - round(size)) < 5e-3 * size and abs(size - round(size)) < 0.1 else None
 
 
 PLAN_NAMES: Final = (
