@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sim_core import Model, SimError, SpecError, model_document, model_of_dump, read_model
+from sweep.inputs.arguments import Plan, Value
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Plan, Value
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader
 from sweep.inputs.logs.machine import KEYS, Machine, device_of
 from sweep.inputs.logs.megatron import MegatronLog
 from sweep.inputs.logs.mllog import MllogLog

@@ -1,4 +1,4 @@
-"""The files that can be read: one row for each reader, with how its files are recognised and what can be done with them."""
+"""The files that users have: one row for each reader, with how its files are recognised and what can be done with them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,16 +7,28 @@ from typing import Final, NamedTuple
 
 from sim_core import SpecError
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
+from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import LogReader
 from sweep.inputs.logs.megatron import MegatronLog
+from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
+from sweep.inputs.logs.nemo import NemoLog
+from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import head_of, plain, raw_lines
 
-LOG, LAUNCH, TRACE_FILE = "log", "launch", "trace"
+LOG, LAUNCH, TRACE_FILE, WORKLOAD = "log", "launch", "trace", "workload"
 LATEST_SIGN: Final = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE: Final = "inputs.md"
-OF_LOGS: Final = ("sweep inspect", "sweep inspect --rows", "sweep init")
+OF_LOGS: Final = ("inspect", "inspect --rows", "init")
+
+
+FIRST: Final = 8192
+"""Characters in which a text of SimAI shows what it is."""
+SIMAI_SIGN: Final = re.compile(
+    r"\A\s*(?-i:[A-Z][A-Z_]+)\s|hybrid_transformer|parallel_NPU|^\S+[ \t]+-?\d+[ \t]+-?\d+[ \t]+[A-Z]+[ \t]+-?\d+",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 class Reader(NamedTuple):
@@ -35,18 +47,33 @@ def _signs(*readers: type[LogReader]) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None
 
 
+def _is_simai(text: str) -> bool:
+    return SIMAI_SIGN.search(text[:FIRST]) is not None
+
+
 def _out_of_memory(text: str) -> bool:
     return OUT_OF_MEMORY.search(text) is not None
 
 
 ROWS: Final[Sequence[Reader]] = (
-    Reader("log of nanotron", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
+    Reader("MLPerf log", LOG, "`:::MLLOG {`", _signs(MllogLog), OF_LOGS),
+    Reader("NeMo log", LOG, "`train_step_timing in s`, or its groups of ranks", _signs(NemoLog), OF_LOGS),
     Reader(
-        "log of Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge or GPT-NeoX", LOG,
-        "`elapsed time per iteration (ms):`, a dump between `arguments` lines, or `using world size:`",
-        _signs(MegatronLog), OF_LOGS,
+        "torchtitan log", LOG, "`step: 10  loss: ... tps: 5,856` (2024: `wps:`), or its device mesh", _signs(TorchtitanLog),
+        OF_LOGS,
     ),
+    Reader("nanotron log", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
+    Reader(
+        "Megatron-LM log (also Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX)", LOG,
+        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`", _signs(MegatronLog), OF_LOGS,
+    ),
+    Reader("DeepSpeed log (also under the Hugging Face Trainer)", LOG, "`SamplesPerSec=`, `iter time (s):`, or its own lines",
+           _signs(DeepSpeedLog), OF_LOGS),
     Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _out_of_memory, OF_LOGS),
+    Reader(
+        "SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, ("inspect", "init", "simulate", "run"),
+        "formats.md",
+    ),
 )  # fmt: skip
 """Rows in the order in which they are tried."""
 
@@ -70,7 +97,7 @@ def _may_be_log(head: str) -> bool:
 
 def _late_log(path: Path, passed: int) -> Reader | None:
     """The reader of a log whose sign comes late."""
-    keys = {key for reader in READERS for key in reader.KEYS if len(key) > 2}
+    keys = {key for reader in READERS for key in reader.KEYS if len(key) > 3}
     seen = 0
     for raw in raw_lines(path):
         seen += len(raw)
@@ -84,11 +111,11 @@ def _late_log(path: Path, passed: int) -> Reader | None:
     return None
 
 
-def known_formats() -> str:
-    """All formats in words, for a message."""
-    return "; ".join(row.name for row in ROWS)
-
-
 def cannot(path: str | Path, row: Reader, command: str) -> SpecError:
     """What to say of a file that `command` does not take: what it is, and which commands do."""
-    return SpecError(f"{path}: is a {row.name}, which `{command}` does not take; what does: {', '.join(row.does)}")
+    return SpecError(f"{path}: is a {row.name}, which `sweep {command}` does not take; commands that do: {', '.join(row.does)}")
+
+
+def unknown(path: str | Path) -> SpecError:
+    """What to say of a file that no row knows."""
+    return SpecError(f"{path}: not recognised; known: {'; '.join(row.name for row in ROWS)} (docs/{PAGE})")

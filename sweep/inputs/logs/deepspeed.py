@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan, Steps, number
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 PIPELINE: Final = re.compile(
     r"\bsteps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)"

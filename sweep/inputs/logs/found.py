@@ -7,6 +7,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from sweep.inputs.arguments import Plan, Value
+
 PLAN_FIELDS: Final = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
     "checkpointing", "sharding", "precision",
@@ -14,9 +16,6 @@ PLAN_FIELDS: Final = (
 """What a log may tell of a plan, by the names of plan fields."""
 SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
 """The fields without which a plan is not known."""
-
-Value = int | float | str | bool
-Plan = dict[str, Value | None]
 
 
 class Steps:
@@ -116,12 +115,6 @@ class LogReader(ABC):
     @abstractmethod
     def found(self) -> Found | None:
         """What the lines told; None if none was of this family."""
-
-
-def whole(values: Mapping[str, str], key: str) -> int | None:
-    """A whole number of a dump; None if it is not there or no such number."""
-    text = values.get(key, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 def number(text: str) -> float | None:

@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan, Value, whole
+from sweep.inputs import arguments
+from sweep.inputs.arguments import Plan, Value, whole
+from sweep.inputs.logs.found import Found, LogReader
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
@@ -33,9 +35,6 @@ CORE: Final = ("context_parallel_size", "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
 SWITCHES: Final = ("flexpipe_config", "data_parallel_size_of_each_op")
 """Arguments of forks that keep the plan in a file of their own."""
-PRECISIONS: Final = {"delayed": "fp8_delayed", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
-ZERO: Final = {"0": "none", "1": "optimizer", "2": "gradients", "3": "parameters"}
-FSDP: Final = {"optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters", "no_shard": "none"}
 NUMBERS: Final = {
     "num_layers": "layers",
     "hidden_size": "hidden",
@@ -184,8 +183,8 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
         "all_gpus": gpus,
         "global_batch": whole(values, "global_batch_size"),
         "sequence": whole(values, "seq_length"),
-        "checkpointing": _checkpointing(values) if values else None,
-        "precision": _precision(values) if values else None,
+        "checkpointing": arguments.checkpointing(values) if values else None,
+        "precision": arguments.precision(values) if values else None,
     }
     if not values and not world:
         return {}, ""
@@ -194,16 +193,16 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
     dp = whole(values, "data_parallel_size") or world.get("dp")
     cp = whole(values, "context_parallel_size") or world.get("cp") or 1
     if why := _lies(values, gpus, tp, pp, dp, cp, ranks):
-        return rest, why
+        return {**rest, "checkpointing": None}, why
     plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
     if not values:
         return plan, ""
     plan |= {
-        "vpp": _vpp(values, pp or 1),
-        "ep": _experts(values),
+        "vpp": arguments.virtual_stages(values, pp or 1),
+        "ep": arguments.experts(values),
         "micro_batch": whole(values, "micro_batch_size"),
         "sequence_parallel": values.get("sequence_parallel") == "True",
-        "sharding": _sharding(values),
+        "sharding": arguments.sharding(values),
     }
     return plan, ""
 
@@ -231,48 +230,6 @@ def _lies(
     if outside is not None:
         return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
     return ""
-
-
-def _vpp(values: Mapping[str, str], pp: int) -> int | None:
-    layers, each = whole(values, "num_layers"), whole(values, "num_layers_per_virtual_pipeline_stage")
-    stated = whole(values, "virtual_pipeline_model_parallel_size") or whole(values, "num_virtual_stages_per_pipeline_rank")
-    if stated is None and layers and each and layers % (pp * each) == 0:
-        return layers // (pp * each)
-    return stated or 1
-
-
-def _experts(values: Mapping[str, str]) -> int | None:
-    if values.get("expert_parallel") == "True":  # of early cores: over ranks that it does not state
-        return None
-    return whole(values, "expert_model_parallel_size") or 1
-
-
-def _checkpointing(values: Mapping[str, str]) -> str | None:
-    granularity = values.get("recompute_granularity", "None")
-    if granularity in ("full", "selective"):
-        return granularity
-    if values.get("checkpoint_activations") == "True" or values.get("activations_checkpoint_method", "None") != "None":
-        return "full"
-    return "none"
-
-
-def _precision(values: Mapping[str, str]) -> str:
-    fp8 = values.get("fp8", "None")
-    if fp8 not in ("None", "False"):
-        return PRECISIONS.get(values.get("fp8_recipe", "delayed"), "fp8_delayed")
-    if values.get("fp4", "None") not in ("None", "False"):
-        return "nvfp4"
-    return "bf16" if values.get("bf16") == "True" else "fp16" if values.get("fp16") == "True" else "fp32"
-
-
-def _sharding(values: Mapping[str, str]) -> str:
-    if values.get("deepspeed") == "True" and values.get("zero_stage", "") in ZERO:
-        return ZERO[values["zero_stage"]]
-    if "True" in (values.get("use_megatron_fsdp"), values.get("use_custom_fsdp")):
-        return FSDP.get(values.get("data_parallel_sharding_strategy", ""), "parameters")
-    if values.get("use_torch_fsdp2") == "True":
-        return "parameters"
-    return "optimizer" if values.get("use_distributed_optimizer") == "True" else "none"
 
 
 def _stack(framework: str, values: Mapping[str, str]) -> str:

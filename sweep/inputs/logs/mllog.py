@@ -4,7 +4,8 @@ import json
 import re
 from typing import Any, Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader
 
 MARK: Final = ":::MLLOG "
 SECONDS: Final = ("train_step_timing in s", "train_step_time")

@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader
 
 SECONDS: Final = re.compile(r"\btrain_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
 STEP: Final = re.compile(r"\bglobal_step[:=]\s*(\d{1,12})(?:\.0)?\b")

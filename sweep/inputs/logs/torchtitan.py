@@ -4,7 +4,8 @@ import re
 from datetime import datetime
 from typing import Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan, Steps, number
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
 """Colour codes that lost their first character when a log was copied."""
