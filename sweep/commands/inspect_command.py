@@ -9,12 +9,13 @@ from rich.console import Console
 
 from sim_core import OP_TABLE, TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
 from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json, write_text
+from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
-from sweep.inputs.registry import LOG, recognised, unknown
+from sweep.inputs.registry import LAUNCH, LOG, WORKLOAD, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
 from sweep.one_plan import facts_of
 from sweep.show.inputs import print_workload, workload_values
-from sweep.show.logs import log_values, print_log
+from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.tables import plural
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job
@@ -45,45 +46,55 @@ def command(
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
         if suggest:
             sys.stdout.write(model_yaml(*suggest_model(path, facts_of(path, facts))))
-        elif _is_log(path):
+            continue
+        kind = _kind(path)
+        if rows is not None and kind != LOG:
+            raise SpecError(f"{path}: is no log of a run; --rows takes only those")
+        shown = None if as_json or rows is not None else console
+        if kind == LOG:
             logs.append(read_log(path))
             values.append(log_values(logs[-1]))
-            if not as_json and rows is None:
-                print_log(logs[-1], console)
+            if shown:
+                print_log(logs[-1], shown)
+        elif kind == LAUNCH:
+            launch = read_launch(path)
+            values.append(launch_values(launch))
+            if shown:
+                print_launch(launch, shown)
         else:
-            if rows is not None:
-                raise SpecError(f"{path}: is no log of a run; --rows takes only those")
-            values.append(_workload(path, facts, as_json, console))
+            values.append(_workload(path, facts, shown))
     if rows is not None:
         _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:
         write_json(values)
 
 
-def _is_log(path: str) -> bool:
-    """Whether a file is a log of a training run. Raises SpecError for a file that nothing reads."""
-    if Path(path).is_file() and kind_of(path) in (TRACE, OP_TABLE):
-        return False
+def _kind(path: str) -> str:
+    """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
+    if not Path(path).is_file() or kind_of(path) in (TRACE, OP_TABLE):
+        return WORKLOAD
     row = recognised(path)
-    if row is None and Path(path).is_file():
+    if row is None:
         raise unknown(path)
-    return row is not None and row.kind == LOG
+    return row.kind
 
 
-def _workload(path: str, given: list[str], as_json: bool, console: Console) -> dict[str, object]:
-    """What a workload holds, as values, and on the screen unless as JSON."""
+def _workload(path: str, given: list[str], console: Console | None) -> dict[str, object]:
+    """Print what a workload holds, or give it as values where there is no console."""
     facts = facts_of(path, given)
     if kind_of(path) == TRACE:
         job = read_traces(path, facts)
-        if not as_json:
-            print_warnings(job.warnings, console)
-            print_job(path, job, console)
-        return job_values(path, job) if as_json else {}
+        if console is None:
+            return job_values(path, job)
+        print_warnings(job.warnings, console)
+        print_job(path, job, console)
+        return {}
     workload, warnings = read_workload(path, facts)
-    if not as_json:
-        print_warnings(warnings, console)
-        print_workload(path, workload, console)
-    return workload_values(path, workload, warnings) if as_json else {}
+    if console is None:
+        return workload_values(path, workload, warnings)
+    print_warnings(warnings, console)
+    print_workload(path, workload, console)
+    return {}
 
 
 def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import SpecError
+from sweep.inputs.launches import SIGNS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import LogReader
@@ -14,7 +15,7 @@ from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.logs.nemo import NemoLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
-from sweep.inputs.text import head_of, plain, raw_lines
+from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
 
 LOG, LAUNCH, TRACE_FILE, WORKLOAD = "log", "launch", "trace", "workload"
 LATEST_SIGN: Final = 2**26
@@ -29,6 +30,9 @@ SIMAI_SIGN: Final = re.compile(
     r"\A\s*(?-i:[A-Z][A-Z_]+)\s|hybrid_transformer|parallel_NPU|^\S+[ \t]+-?\d+[ \t]+-?\d+[ \t]+[A-Z]+[ \t]+-?\d+",
     re.IGNORECASE | re.MULTILINE,
 )
+
+
+OF_LAUNCHES: Final = ("inspect", "init")
 
 
 class Reader(NamedTuple):
@@ -69,6 +73,18 @@ ROWS: Final[Sequence[Reader]] = (
     ),
     Reader("DeepSpeed log (also under the Hugging Face Trainer)", LOG, "`SamplesPerSec=`, `iter time (s):`, or its own lines",
            _signs(DeepSpeedLog), OF_LOGS),
+    *(
+        Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
+        for name, sign, known_by in (
+            ("torchtitan TOML", "torchtitan", "its degrees of parallelism, such as `tensor_parallel_degree =`"),
+            ("nanotron YAML", "nanotron", "`pp_engine:` or `batch_accumulation_per_replica:`"),
+            ("DeepSpeed JSON", "deepspeed", "`train_batch_size`, `train_micro_batch_size_per_gpu` or `zero_optimization`"),
+            ("arguments of the Hugging Face Trainer", "trainer", "`per_device_train_batch_size`, as a key or a flag"),
+            ("Megatron-LM YAML", "megatron yaml", "`MODEL_ARGS:`, or `num_layers: 32` and the like"),
+            ("NeMo or Megatron-Bridge YAML", "nemo", "`tensor_model_parallel_size:` inside a section"),
+            ("Megatron-LM script", "megatron", "flags such as `--num-layers` or `--tensor-model-parallel-size`"),
+        )
+    ),
     Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _out_of_memory, OF_LOGS),
     Reader(
         "SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, ("inspect", "init", "simulate", "run"),
@@ -83,9 +99,12 @@ def recognised(path: str | Path) -> Reader | None:
     place = Path(path)
     if not place.is_file():
         return None
-    head = head_of(place).decode("utf-8", "replace")
+    raw = head_of(place)
+    head = raw.decode("utf-8", "replace")
     for row in ROWS:
-        if row.recognise(head):
+        if (row.kind != LAUNCH or len(raw) < HEAD_BYTES) and row.recognise(
+            head
+        ):  # a log may begin with the flags of its launch
             return row
     return _late_log(place, len(head)) if _may_be_log(head) else None
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from sim_core import short
+from sweep.inputs.launch.job import Launch
 from sweep.inputs.log import Log
 from sweep.show.tables import plural
 
@@ -34,6 +35,31 @@ def print_log(log: Log, console: Console) -> None:
     if log.state != "ok":
         _line("state", {"oom": "out of memory", "crash": "failed before a steady step"}[log.state], console)
     print_missing(log.missing, log.notes, console)
+
+
+def print_launch(launch: Launch, console: Console) -> None:
+    """Print what a launch file states."""
+    console.print(f"{launch.path}: launch file of {launch.framework}")
+    _line("plan", plan_words(launch.plan), console)
+    print_model(launch.model, console)
+    print_missing(launch.missing, launch.notes, console)
+    if launch.kept:
+        _line("kept", plural(len(launch.kept), "setting") + " without a part in plan or model", console)
+
+
+def launch_values(launch: Launch) -> dict[str, object]:
+    """What a launch file states as plain values, for JSON; None: left to the moment of the launch."""
+    return {
+        "path": launch.path,
+        "kind": "launch",
+        "framework": launch.framework,
+        "step_time_s": None,
+        "plan": dict(launch.plan),
+        "model": dict(launch.model),
+        "missing": list(launch.missing),
+        "notes": list(launch.notes),
+        "kept": list(launch.kept),
+    }
 
 
 def plan_words(plan: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ class TorchtitanLog(LogReader):
         r"step:\s*[\d,]+\s+\D*loss:.*(?:wps|tps):\s*[\d,]+",
         r"Building \d+-D device mesh with",
         r"Building device mesh with parallelism:",
-        r"torchtitan",
+        r"\[titan\] \d{4}-\d\d-\d\d ",
     )
 
     def __init__(self) -> None:
