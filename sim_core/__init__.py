@@ -146,7 +146,8 @@ from sim_core.workloads.plausibility import Plausibility as Plausibility
 from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
 from sim_core.workloads.readers.op_table import Repeat as Repeat
-from sim_core.workloads.reading import OP_TABLE as OP_TABLE
+from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
+from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import TRACE as TRACE
 from sim_core.workloads.reading import Facts as Facts

@@ -5,11 +5,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sim_core import LARGEST, SpecError, model_document, parse_yaml, read_model
+from sim_core import LARGEST, SimError, SpecError, model_document, nearest, parse_yaml, read_model, whole_number
 from sweep.commands.shared import prepared_spec
-from sweep.inputs.job import Job, job_of
+from sweep.inputs.job import OF_MODEL, Job, job_of
+from sweep.inputs.registry import explained
 from sweep.show.terminal import own_console
-from sweep.spec import load_spec
+from sweep.spec import ALIASES, FIELDS, check_value, load_spec
 from sweep.starter import job_starter, starter, starter_name
 from sweep.validation.devices import presets_of
 from sweep.validation.table import NotSimulated
@@ -55,7 +56,7 @@ def command(
     if path.exists():
         raise SpecError(f"{path}: is there already; choose another --output, or remove it")
     if job is None:
-        text = starter(workload, hardware or HARDWARE, gpus or GPUS, path.parent, sequence=sequence, micro_batch=micro_batch)
+        text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, sequence, micro_batch)
     else:
         text = job_starter(job, hardware or _device(job), gpus or job.plan.get("all_gpus") or GPUS, path.parent)
     with path.open("x", encoding="utf-8") as file:
@@ -72,14 +73,34 @@ def command(
     console.print(f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run")
 
 
-def _given(assignment: str) -> tuple[str, Any]:
-    name, equals, text = assignment.partition("=")
-    if not equals or not name.strip():
-        raise SpecError(f"--set {assignment}: expected NAME=VALUE, such as global_batch=256")
+def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, sequence: int | None, micro_batch: int | None) -> str:
+    """The spec of a model or a workload file. Raises SimError; of a file of another kind it says what that is."""
     try:
-        return name.strip(), parse_yaml(text, "--set")[0]
+        return starter(source, hardware, gpus, base, sequence=sequence, micro_batch=micro_batch)
+    except SimError as error:
+        raise explained(source, error) from None
+
+
+def _given(assignment: str) -> tuple[str, Any]:
+    """A fact by name: a field of a plan, or of OF_MODEL. Raises SpecError."""
+    name, equals, text = assignment.partition("=")
+    name = ALIASES.get(name.strip(), name.strip())
+    if not equals or not name:
+        raise SpecError(f"--set {assignment}: expected NAME=VALUE, such as global_batch=256")
+    if name not in (*FIELDS, *OF_MODEL):
+        raise SpecError(f"--set {assignment}: unknown name, {nearest(name, (*FIELDS, *OF_MODEL))}")
+    try:
+        value, _ = parse_yaml(text, "--set")
     except SpecError:
         raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
+    if name in OF_MODEL:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST["sequence"]:
+            raise SpecError(f"--set {assignment}: expected {whole_number(1, LARGEST['sequence'])}")
+        return name, value
+    try:
+        return name, check_value(name, value, "--set " + name)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
 
 
 def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) -> Job | None:
@@ -94,6 +115,8 @@ def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) 
 
 def _device(job: Job) -> str:
     """The preset of the device that a log names. Raises SpecError where none is."""
+    if not job.device and job.step_time_s is not None:
+        raise SpecError(f"{job.path}: the log names no device; give --hardware (`sweep hardware` lists the presets)")
     if not job.device:
         return HARDWARE
     try:

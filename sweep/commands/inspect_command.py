@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import OP_TABLE, TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
+from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
 from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json, write_text
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
-from sweep.inputs.registry import LAUNCH, LOG, WORKLOAD, recognised, unknown
+from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
 from sweep.one_plan import facts_of
 from sweep.show.inputs import print_workload, workload_values
@@ -71,11 +71,15 @@ def command(
 
 def _kind(path: str) -> str:
     """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
-    if not Path(path).is_file() or kind_of(path) in (TRACE, OP_TABLE):
+    if not Path(path).is_file():
         return WORKLOAD
     row = recognised(path)
     if row is None:
         raise unknown(path)
+    if row.kind == MODEL:
+        raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
+    if row.kind == SPEC:
+        raise cannot(path, row, "a workload or a log")
     return row.kind
 
 

@@ -9,8 +9,8 @@ from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
 
-NEEDED: Final = ("tp", "pp", "micro_batch", "global_batch")
-"""Fields of a plan without which there is no job to start from; others have defaults."""
+NEEDED: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch")
+"""Fields of a plan without which there is no job to start from."""
 STACKS: Final = {"Hugging Face Trainer + DeepSpeed": "megatron-deepspeed", "DeepSpeed": "megatron-deepspeed"}
 """Frameworks without a preset of their own, and the nearest."""
 
@@ -48,10 +48,11 @@ def _of_log(path: str, given: Mapping[str, Any], model: Mapping[str, Any] | None
     log = read_log(path)
     if log.refused and not {"tp", "pp"} <= set(given):
         raise SpecError(f"{path}: its plan is not known: {log.refused}; give it: --set tp=... --set pp=...")
+    numbers = _model(log.model, log.plan, given, model)
     return _checked(
         Job(
             path=path, name=_name(path), framework=log.framework, stack=log.stack or STACKS.get(log.framework, ""),
-            plan=_plan(log.plan, given), model=_model(log.model, log.plan, given, model), step_time_s=log.step_time_s,
+            plan=_plan(log.plan, given, experts="experts" in numbers), model=numbers, step_time_s=log.step_time_s,
             spread=max(log.spread or 0.0, log.rounding), device=log.device, gpus_per_node=log.gpus_per_node,
             missing=log.missing, notes=log.notes,
         )
@@ -60,18 +61,23 @@ def _of_log(path: str, given: Mapping[str, Any], model: Mapping[str, Any] | None
 
 def _of_launch(path: str, given: Mapping[str, Any], model: Mapping[str, Any] | None) -> Job:
     launch = read_launch(path)
+    numbers = _model(launch.model, launch.plan, given, model)
     return _checked(
         Job(
-            path=path, name=_name(path), framework=launch.framework, stack=launch.stack, plan=_plan(launch.plan, given),
-            model=_model(launch.model, launch.plan, given, model), step_time_s=None, spread=0.0, device="", gpus_per_node=None,
-            missing=launch.missing, notes=launch.notes,
+            path=path, name=_name(path), framework=launch.framework, stack=launch.stack,
+            plan=_plan(launch.plan, given, experts="experts" in numbers), model=numbers, step_time_s=None, spread=0.0,
+            device="", gpus_per_node=None, missing=launch.missing, notes=launch.notes,
         )
     )  # fmt: skip
 
 
-def _plan(plan: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _plan(plan: Mapping[str, Any], given: Mapping[str, Any], *, experts: bool) -> dict[str, Any]:
     """The plan with what is given in place of what the file tells; the batch follows where the ranks do."""
     merged = {**plan, **{name: value for name, value in given.items() if name not in OF_MODEL}}
+    if merged.get("vpp") is None and merged.get("pp") == 1:
+        merged["vpp"] = 1
+    if merged.get("ep") is None and not experts:
+        merged["ep"] = 1
     if merged.get("global_batch") is None and isinstance(merged.get("all_gpus"), int) and merged.get("micro_batch"):
         width = _product(merged.get(name) or 1 for name in ("tp", "pp", "cp"))
         merged["global_batch"] = merged["all_gpus"] // width * merged["micro_batch"] or None
