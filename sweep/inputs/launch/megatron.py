@@ -32,7 +32,8 @@ PLAN_FLAGS: Final = (
     "--ddp-bucket-size", "--grad-reduce-in-bf16", "--cp-comm-type", "--hierarchical-context-parallel-sizes",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
     "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
-    "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
+    "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
+    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
 )  # fmt: skip
 """Flags that the plan is read from, and those of the launcher."""
 TOKENIZER: Final = "--tokenizer-type"

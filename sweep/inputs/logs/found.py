@@ -108,6 +108,11 @@ class LogReader(ABC):
     SIGNS: ClassVar[Sequence[str]]
     """Patterns of which one in a file means a log of this family."""
 
+    @property
+    @abstractmethod
+    def steps(self) -> Steps:
+        """The steps found so far."""
+
     @abstractmethod
     def take(self, line: str) -> None:
         """Read a line."""
