@@ -25,6 +25,7 @@ from sweep.document import apply_sets, bare_size, first_error, read_spec
 from sweep.failures import Failures
 from sweep.options import OptionError
 from sweep.other_names import meant
+from sweep.running import Running
 from sweep.stragglers import Stragglers
 from sweep.workloads import STORED, Section, WorkloadSpec, from_text
 
@@ -95,6 +96,7 @@ class SweepSpec(Section):
     budget: Annotated[Budget | None, from_text("tokens")] = None
     failures: Failures | None = None
     stragglers: Stragglers | None = None
+    running: Running | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -137,6 +139,9 @@ class SweepSpec(Section):
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
         if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
             raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
+        if self.running:
+            for name, value in self.running.plan.items():
+                check_value(_field_name(name, "running.plan"), value, f"running.plan.{name}")
         if not self.hardware and "hardware" not in named:
             raise ValueError("hardware: missing (a preset name, a path, or numbers)")
         return self
