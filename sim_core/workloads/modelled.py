@@ -86,7 +86,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             bucket_bytes=stack.bucket_bytes,
             bucket_copies=stack.bucket_copies,
             gather_host_s=stack.host_gather,
-            message_host_s=stack.host_message,
+            message_host_s=stack.host_message + stack.message_sleep,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )

@@ -207,7 +207,7 @@ class _Part(NamedTuple):
 def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
     """`base` with the kernels of a file. Raises SpecError if none can be used."""
     notes = list(_notes(measured, base))
-    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1})
+    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1, "narrow_scale": 1})
     gemm = list(_gemm_parts(measured, bare, notes))
     attention = list(_attention_parts(measured, bare, notes))
     if not gemm:
@@ -219,7 +219,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
         attention=tuple(cast(AttentionSurface, part.surface) for part in attention),
     )
     under_load = {"value": 1, "source": f"the kernels of this file were measured under sustained load: {source}"}
-    values: dict[str, object] = {"gemm_scale": under_load, "sustained_scale": under_load}
+    values: dict[str, object] = dict.fromkeys(("gemm_scale", "sustained_scale", "narrow_scale"), under_load)
     memory = _memory(measured, base, notes)
     if memory is not None:
         stated = f"bytes over seconds of element-wise kernels: {source}"
