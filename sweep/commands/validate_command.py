@@ -15,6 +15,7 @@ from sweep.validation.collectives import as_markdown as collectives_markdown
 from sweep.validation.collectives import compare, published
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of, out_of_bounds
+from sweep.validation.features import unknown_features
 from sweep.validation.figures import Figures, as_json, figures, figures_of, more_simulated, record, worse
 from sweep.validation.report import ablation_table, as_markdown, as_networks, as_rows
 from sweep.validation.simulation import Run, errors_without, run_rows
@@ -59,7 +60,9 @@ def command(
         raise SpecError("--record is for the whole table of published runs")
     if form is Form.json and (rows or ablate):
         raise SpecError("--rows and --ablate print tables: leave --format json out")
-    runs = run_rows(rows_of_set(read_table(table or COMMITTED), only))
+    given = rows_of_set(read_table(table or COMMITTED), only)
+    sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(given)))
+    runs = run_rows(given)
     by_set = figures(runs)
     if form is Form.json:
         sys.stdout.write(as_json(by_set) + "\n")

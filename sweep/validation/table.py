@@ -135,6 +135,8 @@ def _check(name: str, line: int, row: Row) -> None:
             raise wrong(column, "0, 1 or nothing")
     if row.quality not in QUALITIES:
         raise wrong("quality", "one of " + ", ".join(QUALITIES))
+    if part := next((part for part in row.text("features").split(";") if part.strip() and "=" not in part), ""):
+        raise FormatError(name, line, "features", found=shown(part.strip()), expected="key=value; ...")
     for column in ("set", "gpus", "model"):
         if not row.text(column):
             raise wrong(column, "a number" if column == "gpus" else "a name")
