@@ -83,6 +83,11 @@ from sim_core.models.description import model_document as model_document
 from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
 from sim_core.models.facts import Fact as Fact
+from sim_core.models.features import FEATURES as FEATURES
+from sim_core.models.features import Recipe as Recipe
+from sim_core.models.features import feature_aliases as feature_aliases
+from sim_core.models.features import read_features as read_features
+from sim_core.models.features import split_features as split_features
 from sim_core.models.reading import model_names as model_names
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES

@@ -1,5 +1,6 @@
 """Collects the operators of a unit as rows, then stacks them into columns."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -100,14 +101,19 @@ class Rows:
         flops = 2.0 * m * n * k * batch
         self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0, linear=linear)
 
-    def casts(self, forward: Floats, backward: Floats) -> None:
-        """Kernels that cast the inputs of linear layers, and the gradients of their outputs; bytes per element, [n]."""
+    def casts(self, forward: Floats, backward: Floats, *, fused: Sequence[tuple[str, int]] = ()) -> None:
+        """Kernels that cast the inputs of linear layers, and the gradients of their outputs; bytes per element, [n].
+
+        `fused`: products, by name and phase, whose operand is cast by the kernel that writes it.
+        """
         if not (forward.any() or backward.any()):
             return
         for phase, each in ((FORWARD, forward), (INPUT_GRADIENT, backward)):
             elements, kernels = np.zeros(self._keys), 0
-            for (_, when, linear, _), (m, _, k, batch, *_) in zip(self._columns, self._numbers, strict=True):
-                if linear and when == phase:  # m, k of the forward are m, k of its input gradient's operand, too
+            for name, (_, when, linear, _), (m, _, k, batch, *_) in zip(self._names, self._columns, self._numbers, strict=True):
+                if (
+                    linear and when == phase and (name, when) not in fused
+                ):  # m, k of the forward are m, k of its input gradient's operand, too
                     elements = elements + np.asarray(m) * k * batch
                     kernels += 1
             self.memory("casts", phase, each * elements, kernels=np.where(each > 0, float(kernels), 0.0))

@@ -1,44 +1,54 @@
-"""The `features` cell of a measured run, `key=value;...`: what its recipe sets, by names of its own; which of them we know."""
+"""The `features` cell of a measured run, `key=value;...`: what its recipe sets, as facts and fields; which keys we know."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sim_core import nearest, shown
-from sweep.validation.table import Row
+from sim_core import FEATURES, Model, Recipe, SpecError, feature_aliases, nearest, read_features, shown, split_features
+from sweep.validation.table import NotSimulated, Row
 
-USED: Final = (
-    "cuda_graph", "ep_overlap", "router_fusion", "permute_fusion", "force_balance", "shared_expert_overlap", "token_drop",
-    "capacity_factor", "pad_to_capacity", "recompute", "hybrid_pattern", "base_frozen", "fused_grouped_mlp", "fp8_attention",
-)  # fmt: skip
-"""Keys that change what is simulated, or whether it is."""
+ELSEWHERE: Final = ("base_frozen", "hybrid_pattern")
+"""Keys by which a run needs what our models do not have (models.py)."""
 WITHOUT_EFFECT: Final = (
     "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
-    "account_embedding", "attention", "cross_entropy", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "fp4_param_gather",
-    "fp8_param_gather", "fp8_recipe", "fsdp", "grad_overlap", "grad_reduce_dtype", "ici_fsdp_parallelism", "kernels", "layout",
-    "lora_alpha", "lora_rank", "lora_targets", "mtp", "offload_layers", "offload_modules", "paged_stash", "rank_capacity",
-    "precision_aware_optimizer", "remat_policy", "seq_packed", "tp_overlap", "use_iota_embed",
+    "account_embedding", "attention", "cross_entropy", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "force_balance",
+    "fp4_param_gather", "fp8_attention", "fp8_param_gather", "fp8_recipe", "fsdp", "grad_overlap", "grad_reduce_dtype",
+    "ici_fsdp_parallelism", "kernels", "layout", "lora_alpha", "lora_rank", "lora_targets", "mtp", "offload_layers",
+    "offload_modules", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity", "recompute",
+    "remat_policy", "seq_packed", "token_drop", "use_iota_embed",
 )  # fmt: skip
 """Keys that say where a run comes from, or what other columns say, too, or what we do not simulate."""
 
 
-def features_of(row: Row) -> Mapping[str, str]:
-    """The value of each key of a row's cell, which was checked when the table was read."""
-    parts = [part.partition("=") for part in row.text("features").split(";")]
-    return {key.strip(): value.strip() for key, _, value in parts if key.strip()}
+def recipe_of(row: Row) -> Recipe:
+    """What a row's features mean. Raises NotSimulated for a value that we cannot read."""
+    try:
+        return read_features(split_features(row.text("features")), others=True)
+    except SpecError as error:
+        raise NotSimulated(f"features: {error}") from None
+
+
+def with_capacity(model: Model, recipe: Recipe) -> Model:
+    """The model with the capacity of its experts that a recipe sets."""
+    if model.experts is None or not recipe.experts:
+        return model
+    return model.model_copy(update={"experts": model.experts.model_copy(update=dict(recipe.experts))})
 
 
 def unknown_features(rows: Sequence[Row]) -> list[str]:
     """A line for each key that we do not know: it has no effect."""
-    known = (*USED, *WITHOUT_EFFECT)
-    found = Counter(key for row in rows for key in features_of(row) if key not in known)
-    first = {key: row.where for row in reversed(rows) for key in features_of(row)}
+    used = (*FEATURES, *feature_aliases())
+    known = {*used, *ELSEWHERE, *WITHOUT_EFFECT}
+    cells = [(row.where, split_features(row.text("features"))) for row in rows]
+    found = Counter(key for _, features in cells for key in features if key not in known)
+    first: Mapping[str, str] = {key: where for where, features in reversed(cells) for key in features}
     return [
-        f"feature {shown(key)} of {count} run{'s' if count > 1 else ''} has no effect ({first[key]}), {nearest(key, USED)}"
+        f"feature {shown(key)} of {count} run{'s' if count > 1 else ''} has no effect ({first[key]}), {nearest(key, used)}"
         for key, count in sorted(found.items())
     ]
 
 
 def effective(row: Row) -> str:
     """The features of a row that are used, as they stand in its cell."""
-    return ";".join(f"{key}={value}" for key, value in features_of(row).items() if key in USED)
+    used = (*FEATURES, *feature_aliases(), *ELSEWHERE)
+    return ";".join(f"{key}={value}" for key, value in split_features(row.text("features")).items() if key in used)

@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
+from sweep.validation.features import recipe_of
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
@@ -66,8 +67,7 @@ def stack_of(row: Row, model: Model) -> Stack:
         stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
-
-    return stack
+    return stack.model_copy(update=dict(recipe_of(row).facts))
 
 
 def overlaps(row: Row) -> bool:
