@@ -7,6 +7,8 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.hardware.kernels.attention import (
+    LARGEST_FUSED,
+    LARGEST_IN_CORE,
     attention_backward_s,
     attention_forward_s,
     unfused_attention_backward_s,
@@ -120,7 +122,9 @@ def _unfused(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels, o
     ones = np.ones(len(rows))
     heads = ops.batch[rows, op]
     dim = np.full(len(rows), float(model.head_dim))
-    return cost(kernels, modelled.dtype, ones, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
+    largest = LARGEST_IN_CORE if modelled.stack.flash_attention else LARGEST_FUSED
+    dropout = model.attention_dropout > 0
+    return cost(kernels, modelled.dtype, ones, sequence, heads, dim, dropout=dropout, largest=largest).seconds
 
 
 def sum_of(seconds: Floats, which: Bools) -> Floats:

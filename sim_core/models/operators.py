@@ -47,7 +47,7 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kern
         _projections(rows, model, shape)
     if any(kernels.attention_copies):
         rows.both("attention_copies", kernels.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
-    if kernels.flash_attention:
+    if kernels.flash_attention and (kernels.fused_window_sinks or not (model.attention_sinks and unit.window)):
         rows.flash(_attention_shape(model, unit, shape))
         _ring(rows, model, shape)
     else:

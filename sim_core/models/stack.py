@@ -46,6 +46,7 @@ class Kernels(NamedTuple):
     attention_copies: Pair = (0.0, 0.0)  # bytes per element of the queries, forward and backward
     gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
     loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
+    fused_window_sinks: bool = True
     fused_router: bool = True
     fused_experts: bool = False  # activation and casts inside the grouped GEMMs
     expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
@@ -326,6 +327,9 @@ class Stack(Checked):
     router_share: Annotated[
         float, Fact("", "part of host_experts that graphs of the router take over", "experts", EXPERTS, most=1)
     ] = 1.0
+    fused_window_sinks: Annotated[
+        bool, Fact(SWITCH, "attention with learned sinks in a window is one kernel, too", "operators", CODE)
+    ] = True
     fused_router: Annotated[bool, Fact(SWITCH, "the router is 31 kernels, else 72", "operators", CODE)] = True
     fused_experts: Annotated[
         bool, Fact(SWITCH, "the experts' GEMMs are one kernel with activation, casts and biases", "operators", CODE)
@@ -362,6 +366,7 @@ class Stack(Checked):
             attention_copies=self.attention_copies,
             gated_bytes=self.gated_bytes,
             loss_bytes=self.loss_bytes,
+            fused_window_sinks=self.fused_window_sinks,
             fused_router=self.fused_router,
             fused_experts=self.fused_experts,
             expert_bias_bytes=(0.0, 0.0) if self.fused_experts else self.expert_bias_bytes,
