@@ -34,11 +34,6 @@ def _switch(value: str) -> bool:
     raise SpecError(f"found {shown(value)}, expected 0 or 1")
 
 
-def _fused_if_set(value: str) -> bool | None:
-    """None where it is off: that says nothing of other kernels."""
-    return _switch(value) or None
-
-
 def _graphs(value: str) -> str:
     """`none`, `full`, or modules as in `transformer_engine:attn+moe_router+moe_preprocess`."""
     implementation, _, modules = value.lower().partition(":")
@@ -68,7 +63,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "cuda_graph": Feature("facts", "graphs", _graphs, "none, full_iteration, or the modules of a layer that graphs launch"),
     "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
     "router_fusion": Feature("facts", "fused_router", _switch, "kernels of the router are fused"),
-    "fp8_attention": Feature("facts", "fused_window_sinks", _fused_if_set, "attention in 8 bits, which only fused kernels have"),
+    "fp8_attention": Feature("facts", "fp8_attention", _switch, "core attention in 8 bits"),
     "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
     "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),
     "tp_overlap": Feature("plan", "overlap_tp", _switch, "tensor-parallel messages beside GEMMs"),
@@ -78,6 +73,7 @@ FEATURES: Final[Mapping[str, Feature]] = {
 """The options that change what is simulated; the other names of some are in ALIASES."""
 ALIASES: Final[Mapping[str, str]] = {
     "cuda_graph_impl": "cuda_graph",
+    "fp8_dot_product_attention": "fp8_attention",
     "cutedsl_fused_grouped_mlp": "fused_grouped_mlp",
     "fused_grouped_gemm": "fused_grouped_mlp",
     "moe_a2a_overlap": "ep_overlap",
@@ -106,9 +102,7 @@ def read_features(features: Mapping[str, object], *, others: bool = False) -> Re
                 continue
             raise SpecError(f"{name}: unknown feature, {nearest(str(name), (*FEATURES, *ALIASES))}")
         try:
-            meant = feature.read(str(value))
+            read[feature.place][feature.name] = feature.read(str(value))
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
-        if meant is not None:
-            read[feature.place][feature.name] = meant
     return Recipe(**read)

@@ -327,6 +327,9 @@ class Stack(Checked):
     router_share: Annotated[
         float, Fact("", "part of host_experts that graphs of the router take over", "experts", EXPERTS, most=1)
     ] = 1.0
+    fp8_attention: Annotated[
+        bool, Fact(SWITCH, "core attention runs in 8 bits, too, where linear layers do", "operators", CODE)
+    ] = False
     fused_window_sinks: Annotated[
         bool, Fact(SWITCH, "attention with learned sinks in a window is one kernel, too", "operators", CODE)
     ] = True
@@ -366,7 +369,7 @@ class Stack(Checked):
             attention_copies=self.attention_copies,
             gated_bytes=self.gated_bytes,
             loss_bytes=self.loss_bytes,
-            fused_window_sinks=self.fused_window_sinks,
+            fused_window_sinks=self.fused_window_sinks or self.fp8_attention,  # in 8 bits all kernels are fused
             fused_router=self.fused_router,
             fused_experts=self.fused_experts,
             expert_bias_bytes=(0.0, 0.0) if self.fused_experts else self.expert_bias_bytes,

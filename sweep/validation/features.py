@@ -7,6 +7,7 @@ from typing import Final
 from sim_core import FEATURES, Model, Recipe, SpecError, feature_aliases, nearest, read_features, shown, split_features
 from sweep.validation.table import NotSimulated, Row
 
+DIFFERS: Final = "differs"
 ELSEWHERE: Final = ("base_frozen", "hybrid_pattern")
 """Keys by which a run needs what our models do not have (models.py)."""
 WITHOUT_EFFECT: Final = (
@@ -21,11 +22,17 @@ WITHOUT_EFFECT: Final = (
 
 
 def recipe_of(row: Row) -> Recipe:
-    """What a row's features mean. Raises NotSimulated for a value that we cannot read."""
+    """What a row's features mean. Raises NotSimulated for a value that we cannot read.
+
+    `recipe_match=differs(...)`: the run's plan is not that of the recipe which the features were read from. What a recipe
+    chooses for its plan (overlap) is then left to the row's other columns; kernels are those of the release.
+    """
+    features = split_features(row.text("features"))
     try:
-        return read_features(split_features(row.text("features")), others=True)
+        recipe = read_features(features, others=True)
     except SpecError as error:
         raise NotSimulated(f"features: {error}") from None
+    return recipe._replace(plan={}) if features.get("recipe_match", "").startswith(DIFFERS) else recipe
 
 
 def with_capacity(model: Model, recipe: Recipe) -> Model:

@@ -14,6 +14,9 @@ Phase = Literal["forward", "backward"]
 BACKWARD: Final = 2.9
 """Seconds of the backward over those of the forward, MooreThreads/SimuMax 4dcaae5: median of 12 shapes on an A100
 (2.55-3.31), and of 32 on a B200 2.69 (1.22-3.23)."""
+IN_8_BITS: Final = 0.62
+"""Seconds of attention in 8 bits over those in 16: 740 and 1,200 TFLOP/s, FlashAttention-3's forward on an H100 (arXiv
+2407.08608); of the backward and of other devices nothing is published."""
 BATCHED_GEMM_EFFICIENCY: Final = 0.55
 """Part of the peak that the batched GEMMs of unfused attention reach, and below the part of the memory bandwidth
 [fitted to runs of vTrain, Megatron-LM 2021-22 and BigScience on A100s]."""
