@@ -1,5 +1,6 @@
 """What a recipe sets, by the names of its options, as facts of a stack, fields of a plan, and capacities of experts."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -59,11 +60,31 @@ def _number(value: str) -> float:
     return number
 
 
+DISPATCHERS: Final = {
+    "flex": r"flex|deep-?ep(?:\s?v?2)?|hybrid-?ep",
+    "hierarchical": r"hierarchical|tutel|2dh",
+    "alltoall": r"alltoall|all-to-all|all_to_all|a2a|nccl",
+}
+"""Names of the libraries that bring tokens to their experts, by the word of a plan's `dispatcher`."""
+
+
+def dispatcher_named(name: str) -> str | None:
+    """The plan's `dispatcher` by the name of a library; None if we do not know it."""
+    return next((word for word, names in DISPATCHERS.items() if re.fullmatch(names, name.strip().lower())), None)
+
+
+def _dispatcher(value: str) -> str:
+    if (word := dispatcher_named(value)) is None:
+        raise SpecError(f"found {shown(value)}, expected alltoall, deepep, hybridep or hierarchical")
+    return word
+
+
 FEATURES: Final[Mapping[str, Feature]] = {
     "cuda_graph": Feature("facts", "graphs", _graphs, "none, full_iteration, or the modules of a layer that graphs launch"),
     "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
     "router_fusion": Feature("facts", "fused_router", _switch, "kernels of the router are fused"),
     "fp8_attention": Feature("facts", "fp8_attention", _switch, "core attention in 8 bits"),
+    "dispatcher": Feature("plan", "dispatcher", _dispatcher, "how tokens reach their experts: alltoall, deepep, hybridep"),
     "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
     "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),
     "tp_overlap": Feature("plan", "overlap_tp", _switch, "tensor-parallel messages beside GEMMs"),

@@ -260,7 +260,6 @@ def _plan(row: Row) -> dict[str, object]:
         "vpp": vpp,
         "ep": row.count("ep", 1),
         "precision": _precision(row),
-        "dispatcher": dispatcher_of(row),
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": checkpointing_of(row),
@@ -271,6 +270,7 @@ def _plan(row: Row) -> dict[str, object]:
         "overlap_param": overlapping,
         **sharding_of(row),
         **recipe_of(row).plan,
+        "dispatcher": dispatcher_of(row),
     }
 
 
