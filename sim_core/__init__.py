@@ -89,6 +89,7 @@ from sim_core.models.features import dispatcher_named as dispatcher_named
 from sim_core.models.features import feature_aliases as feature_aliases
 from sim_core.models.features import read_features as read_features
 from sim_core.models.features import split_features as split_features
+from sim_core.models.features import with_capacity as with_capacity
 from sim_core.models.reading import model_names as model_names
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sim_core.errors import SpecError, nearest, shown
+from sim_core.models.description import Model
 
 YES: Final = ("1", "true", "yes", "on")
 NO: Final = ("0", "false", "no", "off", "none", "")
@@ -127,3 +128,10 @@ def read_features(features: Mapping[str, object], *, others: bool = False) -> Re
         except SpecError as error:
             raise SpecError(f"{name}: {error}") from None
     return Recipe(**read)
+
+
+def with_capacity(model: Model, recipe: Recipe) -> Model:
+    """The model with the capacity of its experts that a recipe sets."""
+    if model.experts is None or not recipe.experts:
+        return model
+    return model.model_copy(update={"experts": model.experts.model_copy(update=dict(recipe.experts))})

@@ -7,7 +7,6 @@ from typing import Final
 from sim_core import (
     FEATURES,
     Defaults,
-    Model,
     Recipe,
     SpecError,
     feature_aliases,
@@ -70,13 +69,6 @@ def _defaults(row: Row) -> Defaults | None:
         return release_defaults(stack, row.text("release") or last_release(stack), model, device)
     except SpecError:  # no number
         return release_defaults(stack, last_release(stack), model, device)._replace(known=False)
-
-
-def with_capacity(model: Model, recipe: Recipe) -> Model:
-    """The model with the capacity of its experts that a recipe sets."""
-    if model.experts is None or not recipe.experts:
-        return model
-    return model.model_copy(update={"experts": model.experts.model_copy(update=dict(recipe.experts))})
 
 
 def unknown_features(rows: Sequence[Row]) -> list[str]:

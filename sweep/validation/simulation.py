@@ -18,10 +18,11 @@ from sim_core import (
     plans,
     shape_of,
     simulate,
+    with_capacity,
     workload_from_model,
 )
 from sweep.validation.devices import candidates, network_of, preset_of
-from sweep.validation.features import recipe_of, with_capacity
+from sweep.validation.features import recipe_of
 from sweep.validation.models import check_needs, model_of
 from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
 from sweep.validation.table import NotSimulated, Row
