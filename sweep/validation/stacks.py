@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from sim_core import RECOMPUTE_MODULES, Model, Stack, dispatcher_named, read_stack
+from sim_core import RECOMPUTE_MODULES, Model, Stack, dispatcher_named, read_stack, split_features
 from sweep.validation.features import recipe_of
 from sweep.validation.table import NotSimulated, Row
 
@@ -129,17 +129,14 @@ def layer_split(row: Row) -> str | list[int]:
 
 
 def dispatcher_of(row: Row) -> str:
-    """How its tokens reach experts: by its column, else its recipe, its notes, its framework. Raises NotSimulated.
-
-    Megatron-Bridge advises DeepEP or HybridEP on all GPUs since Hopper (docs.nvidia.com/nemo/megatron-bridge, MoE Dispatcher
-    Selection Guide).
-    """
+    """How its tokens reach experts: by its column, else its features, its notes, its release. Raises NotSimulated."""
     if stated := row.text("dispatcher"):
         if (dispatcher := dispatcher_named(stated)) is None:
             raise NotSimulated(f"not modelled: dispatcher {stated[:40]}")
         return dispatcher
-    if recipe := recipe_of(row).plan.get("dispatcher"):
-        return str(recipe)
+    recipe = str(recipe_of(row).plan.get("dispatcher", "alltoall"))
+    if "dispatcher" in split_features(row.text("features")):
+        return recipe
     if (named := re.search(NOTED, row.text("notes").lower())) is not None:
         return "alltoall" if named["not"] or named["off"] else "flex"
-    return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"
+    return recipe
