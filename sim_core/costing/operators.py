@@ -92,7 +92,8 @@ def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels,
             if kind == GEMM:
                 timed = gemm_s(kernels, dtype, m, n, k, phase=how)
             else:
-                timed = grouped_gemm_s(kernels, dtype, ops.batch[rows, op], m, n, k, phase=how)
+                fused = modelled.stack.fused_experts
+                timed = grouped_gemm_s(kernels, dtype, ops.batch[rows, op], m, n, k, phase=how, fused=fused)
         else:
             timed = _flash(modelled, ops.attention, rows, kernels, phase, narrow=linear not in WIDE_OPERANDS)
         seconds[:, op], measured[:, op] = timed
