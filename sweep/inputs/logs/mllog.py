@@ -77,5 +77,5 @@ class MllogLog(LogReader):
         found.preset = PRESETS.get(self._benchmark, "")
         found.notes.append(BESIDE)
         if self._benchmark in ADAPTERS:
-            found.notes.append(f"{ADAPTERS[self._benchmark]}: not modelled")
+            found.notes.append(f"{ADAPTERS[self._benchmark]}: give the model with --model")
         return found
