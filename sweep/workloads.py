@@ -1,6 +1,6 @@
 """The `workload:` section of a spec, a file with facts or a model in numbers, and the workload that it means."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -17,6 +17,7 @@ from sim_core import (
     SpecError,
     Stack,
     Workload,
+    is_page,
     parse_model,
     read_calibrated,
     read_features,
@@ -27,14 +28,19 @@ from sim_core import (
     release_defaults,
     shown,
     split_features,
+    stack_names,
     whole_number,
     with_capacity,
     workload_from_model,
 )
 from sweep.inputs.registry import explained
+from sweep.nearest_stack import assumed, nearest_stack
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
+LONGEST_NAME: Final = 60
+StackSpec = str | Mapping[str, Any]
+"""A name, or a mapping of `preset` or `framework` and facts."""
 STORED: Final = "stored"
 """The context in which the spec of a stored result is validated."""
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
@@ -66,12 +72,13 @@ def _model(value: object) -> object:
     return {"preset": value}
 
 
-def _stack(value: object) -> object:
+def check_stack(value: object) -> Any:
     """The name of a stack, or a mapping of a preset and facts, checked. Raises ValueError."""
     if value is not None and not isinstance(value, str | Mapping):
         raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
     try:
-        framework_of(value)
+        preset, facts, _ = _stated(value)
+        framework_of({**facts, "preset": STACK if is_page(preset) else preset})  # a page is read where the spec lies
     except SpecError as error:
         raise ValueError(str(error)) from None
     return value
@@ -85,17 +92,18 @@ class Framework(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def framework_of(stated: str | Mapping[str, Any] | None, model: str = "", device: str = "") -> Framework:
-    """What `workload.stack` means for a model on a device (names): a preset, STACK where it names none; what its `release`
-    sets, in place of that its `features`, in place of both its facts.
+def framework_of(stated: StackSpec | None, model: str = "", device: str = "", base: Path | None = None) -> Framework:
+    """What `workload.stack` means for a model on a device (names): a preset or a page (a file, relative to `base`), STACK where
+    it names none; what its `release` sets, in place of that its `features`, in place of both its facts. A `framework` without a
+    page has the nearest one.
 
     Raises SpecError.
     """
-    facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
-    preset, release, features = facts.pop("preset", STACK), facts.pop("release", None), facts.pop("features", None)
-    if not isinstance(preset, str):
-        raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
-    stack = read_stack(preset)
+    preset, facts, framework = _stated(stated)
+    release, features = facts.pop("release", None), facts.pop("features", None)
+    stack = read_stack(preset, base)
+    if framework:
+        stack = stack.model_copy(update={"name": assumed(framework, preset)})
     usual: dict[str, object] = {}
     notes: tuple[str, ...] = ()
     if release is not None:
@@ -109,6 +117,34 @@ def framework_of(stated: str | Mapping[str, Any] | None, model: str = "", device
     recipe = read_features({**usual, **own})
     sources = {name: {"value": value, "source": "its release and features"} for name, value in recipe.facts.items()}
     return Framework(stack.with_facts({**sources, **facts}), recipe, notes)
+
+
+def page_of(stated: StackSpec | None) -> str | None:
+    """The file of a stack's page, None of a preset."""
+    preset = _stated(stated)[0]
+    return preset if is_page(preset) else None
+
+
+def unmet(stated: StackSpec | None) -> str | None:
+    """The framework that has no page and what it is simulated as, None of one that has."""
+    preset, _, framework = _stated(stated)
+    return assumed(framework, preset) if framework else None
+
+
+def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:
+    """The preset or file that is named, facts in place of its own, and a framework without a page. Raises SpecError."""
+    facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
+    framework = facts.pop("framework", None)
+    if framework is not None:
+        if not isinstance(framework, str) or not framework.strip() or len(framework) > LONGEST_NAME:
+            raise SpecError(f"framework: found {shown(framework)}, expected the name of a framework without a page")
+        if framework in stack_names():
+            raise SpecError(f"framework: {framework} has a page: say preset: {framework}")
+        facts.setdefault("preset", nearest_stack(str(facts.get("sharding", ""))))
+    preset = facts.pop("preset", STACK)
+    if not isinstance(preset, str):
+        raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
+    return preset, facts, " ".join((framework or "").split())
 
 
 class RepeatSpec(Section):
@@ -133,7 +169,7 @@ class WorkloadSpec(Section):
 
     path: str | None = Field(default=None, min_length=1)
     model: Annotated[dict[str, Any] | None, BeforeValidator(_model)] = None
-    stack: Annotated[str | dict[str, Any] | None, BeforeValidator(_stack)] = None
+    stack: Annotated[str | dict[str, Any] | None, BeforeValidator(check_stack)] = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     micro_batch: int | None = None
     sequence: int | None = None
@@ -196,6 +232,11 @@ class WorkloadSpec(Section):
         return Facts(**facts, repeat=None if self.repeat is None else self.repeat.rows())
 
 
+def by_stack(section: WorkloadSpec, stacks: Sequence[StackSpec]) -> list[WorkloadSpec]:
+    """The same section with each of several stacks; without any the section itself."""
+    return [section.model_copy(update={"stack": stack}) for stack in stacks] or [section]
+
+
 def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings; `device`: what its stack's recipes are
     for. Raises SpecError.
@@ -203,12 +244,12 @@ def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Wo
     parallel = section.sequence_parallel
     if section.model is not None and section.path is None:
         model = _model_of(section, base)
-        framework = framework_of(section.stack, model.name, device)
+        framework = _framework(section, base, model.name, device)
         model = with_capacity(model, framework.recipe)
         usual = framework.recipe.plan
         workload = workload_from_model(model, framework.stack, sequence_parallel=parallel is not False, usual=usual)
         return replace(workload, notes=(*workload.notes, *framework.notes)), ()
-    stack = framework_of(section.stack).stack
+    stack = _framework(section, base).stack
     path = base / str(section.path)
     try:
         if section.model is None or section.measured_on is None:
@@ -219,6 +260,13 @@ def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Wo
         raise explained(path, error) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
+
+
+def _framework(section: WorkloadSpec, base: Path, model: str = "", device: str = "") -> Framework:
+    try:
+        return framework_of(section.stack, model, device, base)
+    except SpecError as error:
+        raise SpecError(f"workload.stack: {error}") from None
 
 
 def _model_of(section: WorkloadSpec, base: Path) -> Model:

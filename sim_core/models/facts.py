@@ -1,6 +1,7 @@
 """What a fact of a stack is: a value with unit, range and source; who uses it, and which run would tell it."""
 
 from collections.abc import Mapping
+from math import isclose
 from typing import Any, Final, NamedTuple
 
 from sim_core.errors import SpecError, shown
@@ -62,6 +63,19 @@ class Fact(NamedTuple):
         if isinstance(value, bool):
             return str(value).lower()
         return value if isinstance(value, str) else short(value, self.unit)
+
+    def plain(self, value: Any) -> Any:
+        """A value in SI as `read` takes it, as short as it can be without another meaning."""
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, Mapping):
+            return {device: self.plain(part) for device, part in value.items()}
+        if isinstance(value, tuple):
+            return [self.plain(part) for part in value]
+        if not self.unit:
+            return value
+        brief = short(value, self.unit)
+        return brief if isclose(quantity(brief, self.unit), value, rel_tol=1e-12) else f"{value!r} {self.unit}"
 
     def _one(self, value: object) -> Any:
         if self.unit == SWITCH:

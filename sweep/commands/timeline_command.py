@@ -64,7 +64,7 @@ def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | Non
         )
     opened = reopened(folder, there("--spec", spec))
     number = plan_number(opened, plan)
-    sweep, plans = opened.prepared.sweep, plans_of(opened.prepared, number)
+    sweep, plans = opened.prepared.sweep.of_plan(number), plans_of(opened.prepared, number)
     drawn = _stages(stages, int(plans.pp[0]))
     blocks = blocks_of(plans) * len(drawn) // int(plans.pp[0])
     if blocks > MOST_BLOCKS:

@@ -48,8 +48,8 @@ def _judged(runs: Sequence[Run]) -> list[Run]:
 
 
 def evidence_of(runs: Sequence[Run]) -> Evidence:
-    """What the runs say of errors; runs of at least two sets."""
-    return fit(residuals(runs))
+    """What the runs of frameworks with a page say of errors; runs of at least two sets."""
+    return fit(residuals([run for run in runs if not run.unmet]))
 
 
 def out_of_bounds(evidence: Evidence) -> list[str]:
