@@ -11,11 +11,13 @@ from sweep.inputs.logs.found import LogReader
 from sweep.inputs.logs.megatron import MegatronLog
 from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.text import head_of, plain, raw_lines
+from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
 
 LOG, LAUNCH, TRACE_FILE = "log", "launch", "trace"
 LATEST_SIGN: Final = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE: Final = "inputs.md"
+OF_TRACES: Final = ("sweep inspect", "sweep calibrate kernels", "sweep calibrate nccl", "sweep calibrate stack")
 OF_LOGS: Final = ("sweep inspect", "sweep inspect --rows", "sweep init")
 
 
@@ -40,6 +42,10 @@ def _out_of_memory(text: str) -> bool:
 
 
 ROWS: Final[Sequence[Reader]] = (
+    Reader(
+        "profiler trace of PyTorch (Kineto)", TRACE_FILE, "`traceEvents`, or a list of events with `ph`",
+        is_profile, OF_TRACES, "traces.md",
+    ),
     Reader("log of nanotron", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
     Reader(
         "log of Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge or GPT-NeoX", LOG,
@@ -61,6 +67,12 @@ def recognised(path: str | Path) -> Reader | None:
         if row.recognise(head):
             return row
     return _late_log(place, len(head)) if _may_be_log(head) else None
+
+
+def is_trace(path: str) -> bool:
+    """Whether a file, or what is in a folder, is a profiler trace. Raises SpecError for broken gzip, OSError."""
+    row = recognised(path)
+    return row.kind == TRACE_FILE if row is not None else is_folder_of_profiles(path)
 
 
 def _may_be_log(head: str) -> bool:

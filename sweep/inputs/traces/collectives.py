@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweep.inputs.traces.events import Collective, Events, Ints
 from sweep.inputs.traces.groups import role_of
@@ -104,10 +105,10 @@ class Row(NamedTuple):
     total_s: float
 
 
-def calls(events: Events, joins: Joins, kind: Ints, world: int | None) -> list[Call]:
-    """The collectives that ran on a GPU, in the order of their starts."""
+def calls(events: Events, joins: Joins, kind: Ints, chosen: NDArray[np.bool_], world: int | None) -> list[Call]:
+    """The chosen collectives that ran on a GPU, in the order of their starts."""
     found = []
-    for row in np.flatnonzero(kind == Kind.COMMUNICATION).tolist():
+    for row in np.flatnonzero(chosen & (kind == Kind.COMMUNICATION)).tolist():
         told = events.collectives.get(row)
         if told is None and joins.operator[row] != NONE:
             told = events.op_collectives.get(int(joins.operator[row]))

@@ -95,6 +95,8 @@ class Events:
     reserved_bytes: int = 0
     memory_events: int = 0
     doubtful: int = 0  # events whose times are no numbers
+    # operators as the profiler numbered them ("Ev Idx"): how many, the lowest and the highest
+    numbered: tuple[int, int, int] = (0, 0, 0)
 
 
 class _Rows:
@@ -141,7 +143,9 @@ class _Reader:
         (events.gpu_us, events.gpu_dur_us, events.gpu_name, memory, events.gpu_stream, events.gpu_correlation,
          events.gpu_external) = self.gpu.columns()  # fmt: skip
         events.gpu_memory = memory.astype(np.bool_)
-        (events.host_us, events.host_dur_us, events.host_name, events.host_thread, events.host_correlation) = self.host.columns()
+        (events.host_us, events.host_dur_us, events.host_name, events.host_thread, events.host_correlation) = (
+            self.host.columns()
+        )
         events.op_us, events.op_dur_us, events.op_name, events.op_thread, events.op_external = self.ops.columns()
         return events
 
@@ -170,7 +174,9 @@ class _Reader:
         stream = _whole(args.get("stream", event.get("tid")), -1)
         if (told := _collective(args)) is not None:
             self.events.collectives[len(self.gpu.rows)] = told
-        self.gpu.rows.append((*times, self._number(event.get("name")), int(memory), stream, _id(args, "correlation"), _external(args)))
+        self.gpu.rows.append(
+            (*times, self._number(event.get("name")), int(memory), stream, _id(args, "correlation"), _external(args))
+        )
 
     def _launch(self, event: Mapping[str, Any]) -> None:
         times, args = self._times(event), _args(event)
@@ -181,6 +187,7 @@ class _Reader:
         times, name = self._times(event), event.get("name")
         if times is None or not isinstance(name, str):
             return
+        self._numbered(_id(_args(event), "Ev Idx"))
         if name.startswith(STEP):
             if name[len(STEP) :].isdecimal() and len(name) < 30:
                 self.events.steps.append((int(name[len(STEP) :]), *times))
@@ -195,6 +202,11 @@ class _Reader:
             self.events.op_collectives[len(self.ops.rows)] = told
         self.ops.rows.append((*times, self._number(name), self._thread(event), _external(args)))
 
+    def _numbered(self, number: int) -> None:
+        if number >= 0:
+            count, low, high = self.events.numbered
+            self.events.numbered = (count + 1, min(low, number) if count else number, max(high, number))
+
     def _memory(self, event: Mapping[str, Any]) -> None:
         args = _args(event)
         if _whole(args.get("Device Type"), -1) == 0:  # of the host
@@ -205,7 +217,15 @@ class _Reader:
 
 
 _ABOUT: Final = frozenset(
-    ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes", "with_stack", "profile_memory", "schemaVersion")
+    (
+        "distributedInfo",
+        "deviceProperties",
+        "baseTimeNanoseconds",
+        "record_shapes",
+        "with_stack",
+        "profile_memory",
+        "schemaVersion",
+    )
 )
 
 

@@ -80,7 +80,6 @@ def place_of(about: Mapping[str, Any]) -> Place:
     info = about.get("distributedInfo")
     place = Place()
     if not isinstance(info, dict):
-        place.notes.append("no distributedInfo: neither rank nor groups")
         return place
     place.rank, place.world = _count(info.get("rank"), 0), _count(info.get("world_size"), 1)
     backend = info.get("backend")
@@ -89,9 +88,7 @@ def place_of(about: Mapping[str, Any]) -> Place:
     for each in config if isinstance(config, list) else ():
         if isinstance(each, dict):
             place.groups.append(_group(each, place.world))
-    if not place.groups:
-        place.notes.append("no pg_config: the roles of the groups, so the plan, are not in the file")
-    else:
+    if place.groups:
         _plan(place)
     return place
 
@@ -127,7 +124,9 @@ def _plan(place: Place) -> None:
     if not any(place.plan.values()):
         others = [group for group in place.groups if group.role == OTHER]
         if not others and place.world is not None:
-            place.notes.append(f"one group of all {place.world} ranks and none with a role: data parallel, if anything; no plan is stated")
+            place.notes.append(
+                f"one group of all {place.world} ranks and none with a role: data parallel, if anything; no plan is stated"
+            )
         else:
             place.notes.append("the groups have no names of roles: no plan is stated")
         return

@@ -21,7 +21,8 @@ class Joins(NamedTuple):
     @property
     def linked(self) -> NDArray[np.bool_]:
         """Events whose launch is in the file; the others were launched before the window opened."""
-        return self.launch != NONE
+        mask: NDArray[np.bool_] = self.launch != NONE
+        return mask
 
 
 def join(events: Events) -> Joins:

@@ -6,7 +6,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -25,41 +25,49 @@ def sources(path: str) -> Iterator[tuple[str, BinaryIO]]:
     """
     if os.path.isdir(path):
         for each in sorted(Path(path).iterdir()):
-            if each.is_file() and looks_like_profile(head_of(str(each))):
-                yield from sources(str(each))
+            if each.is_file():
+                yield from _of_file(str(each), only_profiles=True)
         return
+    yield from _of_file(path, only_profiles=False)
+
+
+def _of_file(path: str, *, only_profiles: bool) -> Iterator[tuple[str, BinaryIO]]:
     with _unpacked(path) as file:
         if _is_tar(file):
             yield from _members(path, file)
-        else:
+        elif not only_profiles or looks_like_profile(_head(file)):
             yield path, file
 
 
-def head_of(path: str) -> bytes:
-    """The first bytes of a file, or of the first file of an archive, unpacked; empty if they cannot be. Raises OSError."""
-    try:
-        for _, file in sources(path):
-            return file.read(HEAD_BYTES)
-    except FormatError:
-        pass
-    return b""
+def is_profile(text: str) -> bool:
+    """Whether a file begins as a profiler's JSON does, or as an archive: its first characters, unpacked."""
+    return text[257:262] == "ustar" or looks_like_profile(text)
 
 
-def looks_like_profile(head: bytes) -> bool:
+def is_folder_of_profiles(path: str) -> bool:
+    """Whether a folder holds a profiler's file. Raises OSError."""
+    if not os.path.isdir(path):
+        return False
+    with suppress(FormatError):
+        return next(sources(path), None) is not None
+    return False
+
+
+def looks_like_profile(text: str) -> bool:
     """Whether text begins as a profiler's JSON does: events, or what stands before them."""
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] == b"[":
-        return text[1:].lstrip()[:1] == b"{" and b'"ph"' in text
-    return text[:1] == b"{" and (b'"traceEvents"' in text or b'"deviceProperties"' in text and b'"schemaVersion"' in text)
+    text = text.removeprefix("\ufeff").lstrip()
+    if text[:1] == "[":
+        return text[1:].lstrip()[:1] == "{" and '"ph"' in text
+    return text[:1] == "{" and ('"traceEvents"' in text or ('"deviceProperties"' in text and '"schemaVersion"' in text))
 
 
 @contextmanager
 def _unpacked(path: str) -> Iterator[BinaryIO]:
     """The bytes of a file, unpacked if it begins as gzip does. Raises FormatError for a broken gzip, OSError."""
-    with Path(path).open("rb") as raw:
-        packed = raw.peek(2)[:2] == GZIP
+    with Path(path).open("rb", HEAD_BYTES) as raw:
+        packed = _start(raw)[:2] == GZIP
         try:
-            yield io.BufferedReader(_raw(gzip.GzipFile(fileobj=raw))) if packed else raw
+            yield io.BufferedReader(_raw(gzip.GzipFile(fileobj=raw)), HEAD_BYTES) if packed else raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise FormatError(path, 1, "gzip", found=str(error) or "damage", expected="a whole file") from None
         except tarfile.TarError as error:
@@ -70,9 +78,18 @@ def _raw(file: gzip.GzipFile) -> io.RawIOBase:
     return cast(io.RawIOBase, file)
 
 
+def _head(file: BinaryIO) -> str:
+    """The first characters of a file, which stay to be read."""
+    return _start(file).decode("utf-8", "replace")
+
+
+def _start(file: BinaryIO) -> bytes:
+    return cast(io.BufferedReader, file).peek(HEAD_BYTES)[:HEAD_BYTES]
+
+
 def _is_tar(file: BinaryIO) -> bool:
     mark, at = _TAR_MARK
-    return cast(io.BufferedReader, file).peek(at + len(mark))[at : at + len(mark)] == mark
+    return _start(file)[at : at + len(mark)] == mark
 
 
 def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
@@ -85,7 +102,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
             number += 1
             if number > MOST_FILES:
                 raise FormatError(path, 1, "archive", found=f"more than {MOST_FILES:,} files", expected="one a rank")
-            packed = io.BufferedReader(cast(io.RawIOBase, content))
-            inner = io.BufferedReader(_raw(gzip.GzipFile(fileobj=packed))) if packed.peek(2)[:2] == GZIP else packed
-            if looks_like_profile(inner.peek(HEAD_BYTES)):
+            packed = io.BufferedReader(cast(io.RawIOBase, content), HEAD_BYTES)
+            inner = io.BufferedReader(_raw(gzip.GzipFile(fileobj=packed)), HEAD_BYTES) if _start(packed)[:2] == GZIP else packed
+            if looks_like_profile(_head(inner)):
                 yield f"{path} (file {number})", inner

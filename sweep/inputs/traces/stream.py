@@ -145,6 +145,8 @@ def _goes_on(text: Text, closing: str) -> bool:
     """Pass a comma or the closing bracket; whether it was a comma."""
     found = text.peek()
     if found not in (",", closing):
-        text.fail(f"not JSON: the file ends, expected ',' or '{closing}'" if not found else f"not JSON: expected ',' or '{closing}'")
+        text.fail(
+            f"not JSON: the file ends, expected ',' or '{closing}'" if not found else f"not JSON: expected ',' or '{closing}'"
+        )
     text.skip()
     return found == ","
