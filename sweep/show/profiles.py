@@ -27,31 +27,42 @@ def print_profile(profile: Profile, console: Console) -> None:
     console.print(f"  step          {step}")
     print_table(("rank", "steps", *_TOTALS), [_totals(rank) for rank in profile.ranks], console)
     for rank in profile.ranks:
-        _details(rank, console)
+        _doubts(rank, console)
+    if profile.ranks:
+        _details(profile.ranks[0], console)
+    if number > 1:
+        console.print("  collectives and GEMMs of the other ranks: --json")
     for each in profile.missing:
         console.print(f"  missing: {each}")
+    for each in profile.notes:
+        console.print(f"  note: {each}")
+
+
+def _doubts(rank: Rank, console: Console) -> None:
+    if rank.unlinked:
+        how = "counted: all within the one step" if rank.unlinked_counted else "not in the totals"
+        console.print(f"  {rank.name}: {rank.unlinked:,} events without a launch, {_ms(rank.unlinked_s)}, {how}")
+    for name, number, seconds in rank.unknown:
+        console.print(f"  {rank.name}: unclassified: {number:,} x {_short(name)}, {_ms(seconds)}")
 
 
 def _details(rank: Rank, console: Console) -> None:
-    if rank.unlinked:
-        how = "counted: all within the one step" if rank.unlinked_counted else "not in the totals"
-        console.print(f"  {_name(rank)}: {rank.unlinked:,} events without a launch, {_ms(rank.unlinked_s)}, {how}")
     if rank.collectives:
         rows = [_collective(row) for row in rank.collectives[:MOST_ROWS]]
-        console.print(f"  {_name(rank)}: collectives, each with its wait for the last rank{_of(rank.collectives)}")
+        console.print(f"  {rank.name}: collectives, each with its wait for the last rank{_of(rank.collectives)}")
         print_table(("kind", "group", "ranks", "bytes", "number", "min", "median", "total"), rows, console, left=(0, 1))
     if rank.gemms is not None:
-        shares = f"{rank.gemms.read_share:.1%} of the kernel time that computes, {rank.gemms.unread_share:.1%} are GEMMs without a shape"
-        console.print(f"  {_name(rank)}: GEMMs by shape, {shares}{_of(rank.gemms.rows)}")
+        read, unread = rank.gemms.read_share, rank.gemms.unread_share
+        console.print(f"  {rank.name}: GEMMs by shape{_of(rank.gemms.rows)}: {read:.1%} of the time of kernels that compute")
+        if unread:
+            console.print(f"  {rank.name}: GEMMs by name without a shape, not read: {unread:.1%} of it")
         print_table(
             ("operator", "batch", "m", "n", "k", "", "number", "median", "rate"), _gemms(rank.gemms), console, left=(0, 5)
         )
-    for name, number, seconds in rank.unknown:
-        console.print(f"  {_name(rank)}: unclassified: {number:,} x {_short(name)}, {_ms(seconds)}")
     if rank.memory is not None:
         allocated, reserved, events = rank.memory
         console.print(
-            f"  {_name(rank)}: memory: {_gib(allocated)} allocated, {_gib(reserved)} reserved at most ({events:,} events)"
+            f"  {rank.name}: memory: {_gib(allocated)} allocated, {_gib(reserved)} reserved at most ({events:,} events)"
         )
 
 
@@ -66,6 +77,7 @@ def profile_values(profile: Profile) -> dict[str, object]:
         "model": None,
         "ranks": [_rank_values(rank) for rank in profile.ranks],
         "missing": list(profile.missing),
+        "notes": list(profile.notes),
         "warnings": list(profile.warnings),
     }
 
@@ -135,10 +147,6 @@ def _gemms(gemms: Gemms) -> list[list[str]]:
         rate = short(shape.flops / gemm.median_s, "FLOP/s") if gemm.median_s else "-"
         rows.append([shape.operator, *sizes, shape.dtype, str(gemm.number), short(gemm.median_s, "s"), rate])
     return rows
-
-
-def _name(rank: Rank) -> str:
-    return "rank ?" if rank.rank is None else f"rank {rank.rank}"
 
 
 def _of(rows: tuple[object, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and what it says of itself."""
+"""The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -230,7 +230,7 @@ _ABOUT: Final = frozenset(
 
 
 def read_events(name: str, entries: Iterable[tuple[str, Any]]) -> Events:
-    """The events of a rank from the entries of its file (`stream.entries`). Raises FormatError for a file without a list of them."""
+    """The events of a rank from the entries of its file (`stream.entries`). Raises FormatError for a file without any."""
     reader, number = _Reader(name), 0
     for key, value in entries:
         if key:

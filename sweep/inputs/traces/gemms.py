@@ -1,4 +1,4 @@
-"""The GEMMs of a rank by shape: how many, and the middle of their kernels' times; and the share of kernel time that was read."""
+"""The GEMMs of a rank by shape: how many, the middle of their times, and the share of kernel time that was read."""
 
 from collections import defaultdict
 from typing import Final, NamedTuple

@@ -43,7 +43,7 @@ def _rows_of(keys: Ints, ids: Ints) -> Ints:
 
 
 def _operators(events: Events, launch: Ints) -> Ints:
-    """By External id, unless that only repeats the correlation (2022 and 2023); else the innermost operator around the launch."""
+    """By External id, unless that repeats the correlation (2022, 2023); else the innermost operator around the launch."""
     named = (events.gpu_external >= 0) & (events.gpu_external != events.gpu_correlation)
     by_id = np.where(named, _rows_of(events.gpu_external, events.op_external), NONE)
     missing = (by_id == NONE) & (launch != NONE)

@@ -153,7 +153,7 @@ def _recording(events: Events, last_step: bool) -> Recording:
         missing=(),
         warnings=(),
     )
-    missing += _missing(read, events, talk)
+    missing += _missing(read, events, calls(events, joins, kind, np.ones(len(kind), np.bool_), place.world))
     return Recording(replace(read, missing=tuple(missing), warnings=tuple(warnings)), events, joins, kind, chosen, tuple(talk))
 
 
@@ -249,13 +249,20 @@ def _missing(rank: Rank, events: Events, talk: list[Call]) -> list[str]:
         missing.append("a second step: no step time, only the GPU's span")
     if not events.shapes:
         missing.append("shapes of operators (record_shapes): no GEMMs")
-    if any(call.key.bytes is None for call in talk):
-        missing.append(f"sizes of {sum(call.key.bytes is None for call in talk)} of {len(talk)} collectives")
+    unsized = sum(call.key.bytes is None for call in talk)
+    if unsized:
+        missing.append(f"sizes of {unsized} of {len(talk)} communication kernels: {', '.join(_kernels(events, talk))}")
     if rank.memory is None:
         missing.append("memory events (profile_memory)")
     if not any(rank.place.plan.values()):
         missing.append("the plan: " + ("groups with roles (pg_config)" if rank.place.groups else "pg_config"))
     return missing
+
+
+def _kernels(events: Events, talk: list[Call]) -> list[str]:
+    """Names of the communication kernels that the file says nothing of."""
+    names = {events.names[events.gpu_name[call.row]].partition("(")[0][:40] for call in talk if call.key.bytes is None}
+    return sorted(names)[:MOST_UNKNOWN]
 
 
 def _agreed(values: list[int | None]) -> int | None:
