@@ -1,4 +1,4 @@
-"""The collectives of a rank by kind, role of their group and size: how many, and how long the shortest and the middle one took."""
+"""The collectives of a rank by kind, role of their group and size: how many, the shortest and the middle of their times."""
 
 import re
 from collections import defaultdict

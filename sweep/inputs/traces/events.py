@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim_core import FormatError, Floats
+from sim_core import Floats, FormatError
 
 Ints = NDArray[np.int64]
 
