@@ -6,7 +6,7 @@ import numpy as np
 
 from sim_core.arrays import Bools, Floats
 from sim_core.hardware.kernels.device import DTYPES, Kernels, Sizes, Timed
-from sim_core.hardware.kernels.gemm import ALIGNED_BYTES, UNALIGNED
+from sim_core.hardware.kernels.gemm import ALIGNED_BYTES
 from sim_core.hardware.kernels.tables import interpolate, ratio_grid
 
 Phase = Literal["forward", "backward"]
@@ -18,6 +18,9 @@ BATCHED_GEMM_EFFICIENCY: Final = 0.55
 """Part of the peak that the batched GEMMs of unfused attention reach, and below the part of the memory bandwidth
 [fitted to runs of vTrain, Megatron-LM 2021-22 and BigScience on A100s]."""
 BATCHED_GEMM_HBM: Final = 0.65
+UNALIGNED: Final = 0.51
+"""Part of the fp32 peak that batched GEMMs of unaligned heads reach: 10 TFLOP/s of 19.5 on an A100, fitted to 14 runs of
+bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
 _LARGEST_FUSED: Final = 2048
 
 
