@@ -95,8 +95,8 @@ def _match(
 ) -> None:
     """Transfers of one group, or bounds where ranks are absent, or their calls do not meet."""
     by_key: dict[Key, dict[int, list[tuple[Call, float]]]] = defaultdict(lambda: defaultdict(list))
-    for rank, rows in of_group.items():
-        for call, offset in rows:
+    for rank, recorded in of_group.items():
+        for call, offset in recorded:
             by_key[call.key][rank].append((call, offset))
     absent = sorted(set(members) - set(of_group))
     for key, rows_by_rank in by_key.items():
@@ -117,7 +117,7 @@ def _match(
                 transfers.append(Transfer(key, len(members), len(seconds), seconds, between, (low, high)))
                 continue
             why = f"the ranks' ends differ by more than {TOGETHER_US:g} us: these are not the same calls"
-        every = [call.end_us - call.start_us for recorded in rows_by_rank.values() for call, _ in recorded]
+        every = [call.end_us - call.start_us for each in rows_by_rank.values() for call, _ in each]
         bounds.append(Bound(key, len(every), min(every) * MICRO, why))
 
 

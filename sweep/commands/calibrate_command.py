@@ -18,11 +18,13 @@ from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
 from sweep.calibration.stack_fit import StackFit, fit_rest, fit_stack
 from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
 from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
+from sweep.calibration.trace_host import lines as host_lines
+from sweep.calibration.trace_host import of_recordings as hosts_of
 from sweep.calibration.trace_kernels import fit_trace_kernels
 from sweep.calibration.trace_links import tables
 from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings
 from sweep.calibration.transfers import lines as transfer_lines
-from sweep.commands.shared import rows_of_set
+from sweep.commands.shared import rows_of_set, write_text
 from sweep.folder import write_file
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
@@ -176,7 +178,8 @@ def runs(
 @command.command()
 def stack(
     table: Annotated[
-        Path | None, typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`.")
+        Path | None,
+        typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`; or a profiler trace."),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print which runs to make; with a table, fit those of its runs alone.")
@@ -209,6 +212,9 @@ def stack(
             model, base or STACK, preset, read_hardware(preset), nodes=nodes, runs=runs, global_batch=global_batch
         )
         _write_asked(asked, output)
+        return
+    if is_trace(str(table)):
+        write_text("\n".join(host_lines(hosts_of(recordings(str(table))))), output)
         return
     page, hardware = None if base is None else read_stack(base), None if device is None else read_hardware(device)
     rows = rows_of_set(read_table(table), only)

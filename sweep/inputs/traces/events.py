@@ -1,6 +1,7 @@
 """The events of one rank as columns: what its GPU ran, what launched it, operators, steps, memory, and how it was made."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,6 +31,7 @@ _MEMORY_EVENT: Final = "[memory]"
 STEP: Final = "ProfilerStep#"
 COLLECTIVE_OP: Final = "record_param_comms"
 _SHAPED: Final = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"))
+_LAYER: Final = re.compile(r"nn\.Module: \w*(Layer|Block)_\d+$")
 LARGEST_US: Final = 1e18
 
 
@@ -90,6 +92,8 @@ class Events:
     # annotations of the host: (name, start, duration, thread), and steps: (number, start, duration)
     annotations: list[tuple[str, float, float, int]] = field(default_factory=list)
     steps: list[tuple[int, float, float]] = field(default_factory=list)
+    # forwards of layers on the host, by the names of modules: start and duration
+    layers: list[tuple[float, float]] = field(default_factory=list)
     # memory: most bytes allocated and reserved on the GPU, number of events
     allocated_bytes: int = 0
     reserved_bytes: int = 0
@@ -134,6 +138,8 @@ class _Reader:
             self._launch(event)
         elif cat in _ANNOTATIONS:
             self._operator(event, cat)
+        elif cat == "python_function" and _LAYER.match(str(event.get("name"))) and (times := self._times(event)) is not None:
+            self.events.layers.append(times)
 
     def done(self) -> Events:
         """The events as columns."""
