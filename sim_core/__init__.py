@@ -142,6 +142,7 @@ from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
 from sim_core.workloads.readers.op_table import Repeat as Repeat
 from sim_core.workloads.reading import SIMAI as SIMAI
+from sim_core.workloads.reading import STAGES as STAGES
 from sim_core.workloads.reading import TRACE as TRACE
 from sim_core.workloads.reading import Facts as Facts
 from sim_core.workloads.reading import input_paths as input_paths
