@@ -14,7 +14,7 @@ from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_fro
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_text import read_simai_text
-from sim_core.workloads.readers.stage_durations import KIND as STAGES
+from sim_core.workloads.readers.stage_durations import STAGES as STAGES
 from sim_core.workloads.readers.stage_durations import workload_from_stages
 from sim_core.workloads.readers.stage_text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.readers.trace_text import looks_like_trace

@@ -19,7 +19,7 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-KIND: Final = "stage durations"
+STAGES: Final = "stage durations"
 PARTS: Final = 8
 """Equal layers into which a stage is divided where their number is not told."""
 INTERVAL: Final = 0.05
@@ -68,7 +68,7 @@ def workload_from_stages(recorded: StageDurations, *, layers: int | None, micro_
     )
     names = (*(f"layer of virtual stage {stage}" for stage in range(virtual)), "head")
     return Workload(
-        kind=KIND,
+        kind=STAGES,
         base=base,
         layers=count,
         names=names,
