@@ -1,4 +1,4 @@
-"""The files that can be read: one row for each reader, with how its files are recognised and what can be done with them."""
+"""The files that users have: one row for each reader, with how its files are recognised and what can be done with them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,19 +6,35 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sim_core import SpecError
+from sweep.inputs.launches import SIGNS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
+from sweep.inputs.logs.deepspeed import DeepSpeedLog
 from sweep.inputs.logs.found import LogReader
 from sweep.inputs.logs.megatron import MegatronLog
+from sweep.inputs.logs.mllog import MllogLog
 from sweep.inputs.logs.nanotron import NanotronLog
-from sweep.inputs.text import head_of, plain, raw_lines
+from sweep.inputs.logs.nemo import NemoLog
+from sweep.inputs.logs.torchtitan import TorchtitanLog
+from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
 from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
 
-LOG, LAUNCH, TRACE_FILE = "log", "launch", "trace"
+LOG, LAUNCH, TRACE_FILE, WORKLOAD = "log", "launch", "trace", "workload"
 LATEST_SIGN: Final = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE: Final = "inputs.md"
-OF_TRACES: Final = ("sweep inspect", "sweep calibrate kernels", "sweep calibrate nccl", "sweep calibrate stack")
-OF_LOGS: Final = ("sweep inspect", "sweep inspect --rows", "sweep init")
+OF_TRACES: Final = ("inspect", "calibrate kernels", "calibrate nccl", "calibrate stack")
+OF_LOGS: Final = ("inspect", "inspect --rows", "init")
+
+
+FIRST: Final = 8192
+"""Characters in which a text of SimAI shows what it is."""
+SIMAI_SIGN: Final = re.compile(
+    r"\A\s*(?-i:[A-Z][A-Z_]+)\s|hybrid_transformer|parallel_NPU|^\S+[ \t]+-?\d+[ \t]+-?\d+[ \t]+[A-Z]+[ \t]+-?\d+",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+OF_LAUNCHES: Final = ("inspect", "init")
 
 
 class Reader(NamedTuple):
@@ -37,6 +53,14 @@ def _signs(*readers: type[LogReader]) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None
 
 
+def _is_simai(text: str) -> bool:
+    return SIMAI_SIGN.search(text[:FIRST]) is not None
+
+
+def _is_stages(text: str) -> bool:
+    return text.lstrip()[:1] == "{" and '"fwd_start"' in text
+
+
 def _out_of_memory(text: str) -> bool:
     return OUT_OF_MEMORY.search(text) is not None
 
@@ -46,13 +70,40 @@ ROWS: Final[Sequence[Reader]] = (
         "profiler trace of PyTorch (Kineto)", TRACE_FILE, "`traceEvents`, or a list of events with `ph`",
         is_profile, OF_TRACES, "traces.md",
     ),
-    Reader("log of nanotron", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
     Reader(
-        "log of Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge or GPT-NeoX", LOG,
-        "`elapsed time per iteration (ms):`, a dump between `arguments` lines, or `using world size:`",
-        _signs(MegatronLog), OF_LOGS,
+        "stage durations of a pipeline (Primus)", WORKLOAD, "`rank0:` with `fwd_start` and `bwd_end`", _is_stages,
+        ("inspect", "replay", "simulate", "run"), "traces.md",
+    ),
+    Reader("MLPerf log", LOG, "`:::MLLOG {`", _signs(MllogLog), OF_LOGS),
+    Reader("NeMo log", LOG, "`train_step_timing in s`, or its groups of ranks", _signs(NemoLog), OF_LOGS),
+    Reader(
+        "torchtitan log", LOG, "`step: 10  loss: ... tps: 5,856` (2024: `wps:`), or its device mesh", _signs(TorchtitanLog),
+        OF_LOGS,
+    ),
+    Reader("nanotron log", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
+    Reader(
+        "Megatron-LM log (also Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX)", LOG,
+        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`", _signs(MegatronLog), OF_LOGS,
+    ),
+    Reader("DeepSpeed log (also under the Hugging Face Trainer)", LOG, "`SamplesPerSec=`, `iter time (s):`, or its own lines",
+           _signs(DeepSpeedLog), OF_LOGS),
+    *(
+        Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
+        for name, sign, known_by in (
+            ("torchtitan TOML", "torchtitan", "its degrees of parallelism, such as `tensor_parallel_degree =`"),
+            ("nanotron YAML", "nanotron", "`pp_engine:` or `batch_accumulation_per_replica:`"),
+            ("DeepSpeed JSON", "deepspeed", "`train_batch_size`, `train_micro_batch_size_per_gpu` or `zero_optimization`"),
+            ("arguments of the Hugging Face Trainer", "trainer", "`per_device_train_batch_size`, as a key or a flag"),
+            ("Megatron-LM YAML", "megatron yaml", "`MODEL_ARGS:`, or `num_layers: 32` and the like"),
+            ("NeMo or Megatron-Bridge YAML", "nemo", "`tensor_model_parallel_size:` inside a section"),
+            ("Megatron-LM script", "megatron", "flags such as `--num-layers` or `--tensor-model-parallel-size`"),
+        )
     ),
     Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _out_of_memory, OF_LOGS),
+    Reader(
+        "SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, ("inspect", "init", "simulate", "run"),
+        "formats.md",
+    ),
 )  # fmt: skip
 """Rows in the order in which they are tried."""
 
@@ -62,9 +113,12 @@ def recognised(path: str | Path) -> Reader | None:
     place = Path(path)
     if not place.is_file():
         return None
-    head = head_of(place).decode("utf-8", "replace")
+    raw = head_of(place)
+    head = raw.decode("utf-8", "replace")
     for row in ROWS:
-        if row.recognise(head):
+        if (row.kind != LAUNCH or len(raw) < HEAD_BYTES) and row.recognise(
+            head
+        ):  # a log may begin with the flags of its launch
             return row
     return _late_log(place, len(head)) if _may_be_log(head) else None
 
@@ -82,7 +136,7 @@ def _may_be_log(head: str) -> bool:
 
 def _late_log(path: Path, passed: int) -> Reader | None:
     """The reader of a log whose sign comes late."""
-    keys = {key for reader in READERS for key in reader.KEYS if len(key) > 2}
+    keys = {key for reader in READERS for key in reader.KEYS if len(key) > 3}
     seen = 0
     for raw in raw_lines(path):
         seen += len(raw)
@@ -96,11 +150,11 @@ def _late_log(path: Path, passed: int) -> Reader | None:
     return None
 
 
-def known_formats() -> str:
-    """All formats in words, for a message."""
-    return "; ".join(row.name for row in ROWS)
-
-
 def cannot(path: str | Path, row: Reader, command: str) -> SpecError:
     """What to say of a file that `command` does not take: what it is, and which commands do."""
-    return SpecError(f"{path}: is a {row.name}, which `{command}` does not take; what does: {', '.join(row.does)}")
+    return SpecError(f"{path}: is a {row.name}, which `sweep {command}` does not take; commands that do: {', '.join(row.does)}")
+
+
+def unknown(path: str | Path) -> SpecError:
+    """What to say of a file that no row knows."""
+    return SpecError(f"{path}: not recognised; known: {'; '.join(row.name for row in ROWS)} (docs/{PAGE})")

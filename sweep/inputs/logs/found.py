@@ -7,6 +7,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from sweep.inputs.arguments import Plan, Value
+
 PLAN_FIELDS: Final = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
     "checkpointing", "sharding", "precision",
@@ -14,9 +16,6 @@ PLAN_FIELDS: Final = (
 """What a log may tell of a plan, by the names of plan fields."""
 SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
 """The fields without which a plan is not known."""
-
-Value = int | float | str | bool
-Plan = dict[str, Value | None]
 
 
 class Steps:
@@ -46,6 +45,13 @@ class Steps:
         self._clean.append(not (self._disturbed or restarted))
         self._disturbed = False
 
+    def over(self, amount: float) -> "Steps":
+        """The same steps with `amount` divided by what is logged: seconds of rates."""
+        steps = Steps()
+        steps._seconds = array("d", (amount / rate for rate in self._seconds))
+        steps._iterations, steps._clean, steps.begins = self._iterations, self._clean, self.begins
+        return steps
+
     @property
     def interval(self) -> int:
         """Steps of an interval: the usual distance of the iterations that are logged."""
@@ -53,11 +59,6 @@ class Steps:
             return max(self._iterations[0], 1) if self._iterations else 1
         apart = np.diff(np.frombuffer(self._iterations, dtype=np.int64))
         return max(int(np.median(apart)), 1)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the first interval is that of the job's start."""
-        return self.begins or (len(self._iterations) > 1 and self._iterations[0] <= self.interval)
 
     def steady(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Seconds of the steady steps: without the first interval and disturbed ones; a single interval stays unless it is
@@ -83,9 +84,8 @@ class Found:
         self.plan: Plan = {}
         self.refused = ""  # why the plan that the log prints cannot be believed
         self.model: dict[str, Value] = {}
-        self.name = ""
+        self.preset = ""  # the model by name, where the log states no numbers
         self.parameters: int | None = None
-        self.parameters_of = ""  # how they were counted, where that is not plain
         self.steps = Steps()
         self.precision_share = 0.0  # how far rounding of the log may move a step
         self.peak_memory_gib: float | None = None
@@ -115,12 +115,6 @@ class LogReader(ABC):
     @abstractmethod
     def found(self) -> Found | None:
         """What the lines told; None if none was of this family."""
-
-
-def whole(values: Mapping[str, str], key: str) -> int | None:
-    """A whole number of a dump; None if it is not there or no such number."""
-    text = values.get(key, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 def number(text: str) -> float | None:

@@ -5,11 +5,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan, Value, whole
+from sweep.inputs import arguments
+from sweep.inputs.arguments import Plan, Value, whole
+from sweep.inputs.logs.found import Found, LogReader
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
 ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
+RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
+TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
 ITERATION: Final = re.compile(r"\biteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
 ELAPSED: Final = re.compile(r"\belapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
 BATCH: Final = re.compile(r"\bglobal batch size:\s*(\d{1,9})\s*\|")
@@ -31,9 +35,6 @@ CORE: Final = ("context_parallel_size", "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
 SWITCHES: Final = ("flexpipe_config", "data_parallel_size_of_each_op")
 """Arguments of forks that keep the plan in a file of their own."""
-PRECISIONS: Final = {"delayed": "fp8_delayed", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
-ZERO: Final = {"0": "none", "1": "optimizer", "2": "gradients", "3": "parameters"}
-FSDP: Final = {"optim": "optimizer", "optim_grads": "gradients", "optim_grads_params": "parameters", "no_shard": "none"}
 NUMBERS: Final = {
     "num_layers": "layers",
     "hidden_size": "hidden",
@@ -48,7 +49,7 @@ class MegatronLog(LogReader):
 
     KEYS = (
         b"iteration", b" ..", b"  ", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
-        b"padded vocab", b"loss at", b"checkpoint",
+        b"padded vocab", b"loss at", b"checkpoint", b"total parameters",
     )  # fmt: skip
     SIGNS = (
         r"elapsed time per iteration \(ms\):",
@@ -83,6 +84,8 @@ class MegatronLog(LogReader):
             self._take_world(line)
         elif "padded vocab" in line and (padded := PADDED.search(line)):
             self._vocabulary = int(padded[1])
+        elif "total parameters" in line and (total := TOTAL.search(line)):
+            self._found.parameters = round(float(total[1]) * 1e9)
         elif any(words in line for words in OTHER_WORK):
             self._found.steps.disturb()
         for match in MEMORY.finditer(line) if "max allocated" in line else ():
@@ -103,7 +106,7 @@ class MegatronLog(LogReader):
         if iteration is None or elapsed is None:
             return
         seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
-        size = int(batch[1]) if batch else None
+        size = int(batch[1]) if batch else _batch_of(line, seconds)
         if self._batch is not None and size is not None and size != self._batch:
             self._found.start_again()  # a batch that grows: the steps before were of another one
         self._batch = size or self._batch
@@ -147,7 +150,7 @@ class MegatronLog(LogReader):
         hold equal shares."""
         tp, pp = found.plan.get("tp"), found.plan.get("pp")
         if not isinstance(tp, int) or not isinstance(pp, int):
-            found.parameters = sum(self._ranks.values()) or None
+            found.parameters = sum(self._ranks.values()) or sum(self._old_ranks) or found.parameters
             return
         by_stage: dict[int, Counter[int]] = {}
         for (_, stage), count in self._ranks.items():
@@ -156,6 +159,13 @@ class MegatronLog(LogReader):
             found.parameters = sum(tp * counts.most_common(1)[0][0] for counts in by_stage.values())
         elif by_stage:
             found.notes.append(f"parameters of {pp - len(by_stage)} of {pp} stages cannot be read")
+
+
+def _batch_of(line: str, seconds: float) -> int | None:
+    """The batch of a line that has a rate in its place, where their product is whole."""
+    rate = RATE.search(line)
+    size = float(rate[1]) * seconds if rate else 0.0
+    return round(size) if size >= 1 and abs(size - round(size)) < 5e-3 * size and abs(size - round(size)) < 0.1 else None
 
 
 PLAN_NAMES: Final = (
@@ -173,8 +183,8 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
         "all_gpus": gpus,
         "global_batch": whole(values, "global_batch_size"),
         "sequence": whole(values, "seq_length"),
-        "checkpointing": _checkpointing(values) if values else None,
-        "precision": _precision(values) if values else None,
+        "checkpointing": arguments.checkpointing(values) if values else None,
+        "precision": arguments.precision(values) if values else None,
     }
     if not values and not world:
         return {}, ""
@@ -183,16 +193,16 @@ def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[
     dp = whole(values, "data_parallel_size") or world.get("dp")
     cp = whole(values, "context_parallel_size") or world.get("cp") or 1
     if why := _lies(values, gpus, tp, pp, dp, cp, ranks):
-        return rest, why
+        return {**rest, "checkpointing": None}, why
     plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
     if not values:
         return plan, ""
     plan |= {
-        "vpp": _vpp(values, pp or 1),
-        "ep": _experts(values),
+        "vpp": arguments.virtual_stages(values, pp or 1),
+        "ep": arguments.experts(values),
         "micro_batch": whole(values, "micro_batch_size"),
         "sequence_parallel": values.get("sequence_parallel") == "True",
-        "sharding": _sharding(values),
+        "sharding": arguments.sharding(values),
     }
     return plan, ""
 
@@ -220,48 +230,6 @@ def _lies(
     if outside is not None:
         return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
     return ""
-
-
-def _vpp(values: Mapping[str, str], pp: int) -> int | None:
-    layers, each = whole(values, "num_layers"), whole(values, "num_layers_per_virtual_pipeline_stage")
-    stated = whole(values, "virtual_pipeline_model_parallel_size") or whole(values, "num_virtual_stages_per_pipeline_rank")
-    if stated is None and layers and each and layers % (pp * each) == 0:
-        return layers // (pp * each)
-    return stated or 1
-
-
-def _experts(values: Mapping[str, str]) -> int | None:
-    if values.get("expert_parallel") == "True":  # of early cores: over ranks that it does not state
-        return None
-    return whole(values, "expert_model_parallel_size") or 1
-
-
-def _checkpointing(values: Mapping[str, str]) -> str | None:
-    granularity = values.get("recompute_granularity", "None")
-    if granularity in ("full", "selective"):
-        return granularity
-    if values.get("checkpoint_activations") == "True" or values.get("activations_checkpoint_method", "None") != "None":
-        return "full"
-    return "none"
-
-
-def _precision(values: Mapping[str, str]) -> str:
-    fp8 = values.get("fp8", "None")
-    if fp8 not in ("None", "False"):
-        return PRECISIONS.get(values.get("fp8_recipe", "delayed"), "fp8_delayed")
-    if values.get("fp4", "None") not in ("None", "False"):
-        return "nvfp4"
-    return "bf16" if values.get("bf16") == "True" else "fp16" if values.get("fp16") == "True" else "fp32"
-
-
-def _sharding(values: Mapping[str, str]) -> str:
-    if values.get("deepspeed") == "True" and values.get("zero_stage", "") in ZERO:
-        return ZERO[values["zero_stage"]]
-    if "True" in (values.get("use_megatron_fsdp"), values.get("use_custom_fsdp")):
-        return FSDP.get(values.get("data_parallel_sharding_strategy", ""), "parameters")
-    if values.get("use_torch_fsdp2") == "True":
-        return "parameters"
-    return "optimizer" if values.get("use_distributed_optimizer") == "True" else "none"
 
 
 def _stack(framework: str, values: Mapping[str, str]) -> str:

@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from sweep.inputs.logs.found import Found, LogReader, Plan, Value
+from sweep.inputs.arguments import Plan, Value
+from sweep.inputs.logs.found import Found, LogReader
 
 LINE: Final = re.compile(r"\biteration: (\d{1,12}) / \d{1,12} \|")
 FIELD: Final = re.compile(
