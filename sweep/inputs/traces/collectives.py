@@ -51,6 +51,7 @@ _BY_KERNEL: Final = (
     (re.compile(r"send_?recv", re.IGNORECASE), "send_receive"),
     (re.compile(r"nccl\w*reduce", re.IGNORECASE), "reduce"),
 )
+_GLOO: Final = "gloo:"
 UNNAMED: Final = "unnamed"
 
 BYTES: Final = {
@@ -118,6 +119,16 @@ def calls(events: Events, joins: Joins, kind: Ints, chosen: NDArray[np.bool_], w
         group, sequence = ("", None) if told is None else (told.group, told.sequence)
         found.append(Call(row, key, group, sequence, start, start + float(events.gpu_dur_us[row])))
     return sorted(found, key=lambda call: call.start_us)
+
+
+def host_calls(events: Events) -> list[Call]:
+    """The collectives of a CPU job (gloo), by the annotations of the host, which have neither sizes nor groups."""
+    found = []
+    for row, (name, start, duration, _) in enumerate(events.annotations):
+        kind = KINDS.get(name[len(_GLOO) :]) if name.startswith(_GLOO) else None
+        if kind is not None:
+            found.append(Call(row, Key(kind, "unknown", None, None), "", None, start, start + duration))
+    return found
 
 
 def table(found: list[Call]) -> list[Row]:

@@ -1,10 +1,11 @@
 """The process groups of a rank and the plan that they imply: roles by Megatron's and DeviceMesh's names, sizes by pg_config."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+_WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
 MOST_RANKS: Final = 2**24
 
 _MEGATRON: Final = {
@@ -93,6 +94,17 @@ def place_of(about: Mapping[str, Any]) -> Place:
     return place
 
 
+def infer_data_parallel(place: Place, annotations: Iterable[str]) -> None:
+    """Where all ranks are one group and the file shows a wrapper of data parallelism, that is the plan; and said so."""
+    if place.world is None or any(place.plan.values()) or any(group.role != DEFAULT for group in place.groups):
+        return
+    wrapper = next((word for name in annotations for word in _WRAPPERS if name.startswith(word)), None)
+    if wrapper is None or not place.groups:
+        return
+    place.plan |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": place.world}
+    place.notes.append(f"dp {place.world} is inferred: one group of all ranks, and {wrapper}; the file names no roles")
+
+
 def role_of(description: str, size: int, world: int | None) -> str:
     """The role of a group by its description; one over all ranks has no other name."""
     text = description.strip()
@@ -122,13 +134,6 @@ def _plan(place: Place) -> None:
     if place.plan["dp"] is None and sharded:
         place.plan["dp"] = sharded[0] if len(sharded) == 1 else sharded[0] * sharded[1]
     if not any(place.plan.values()):
-        others = [group for group in place.groups if group.role == OTHER]
-        if not others and place.world is not None:
-            place.notes.append(
-                f"one group of all {place.world} ranks and none with a role: data parallel, if anything; no plan is stated"
-            )
-        else:
-            place.notes.append("the groups have no names of roles: no plan is stated")
         return
     _fill(place, sizes)
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim_core import SpecError
-from sweep.inputs.traces.collectives import Call, Row, calls, table
+from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
 from sweep.inputs.traces.events import Events, Ints, read_events
 from sweep.inputs.traces.gemms import Gemms, gemms
-from sweep.inputs.traces.groups import PLAN, Place, place_of
+from sweep.inputs.traces.groups import PLAN, Place, infer_data_parallel, place_of
 from sweep.inputs.traces.joins import Joins, join
 from sweep.inputs.traces.kinds import Kind
 from sweep.inputs.traces.opening import sources
@@ -128,9 +128,10 @@ def _recording(events: Events, last_step: bool) -> Recording:
     joins = join(events)
     kind = kinds(events, joins)
     place = place_of(events.about)
+    infer_data_parallel(place, (name for name, *_ in events.annotations))
     counted = _counts_unlinked(events, joins)
     chosen = np.ones(len(kind), np.bool_) if counted else joins.linked if last_step else without_last_step(events, joins)
-    talk = calls(events, joins, kind, chosen, place.world)
+    talk = calls(events, joins, kind, chosen, place.world) if len(kind) else host_calls(events)
     missing, warnings = list[str](), [f"{events.name}: {each}" for each in _doubts(events)]
     rank = _rank(events, place, warnings)
     whole = bool(len(kind)) and not _sampled(events)
@@ -153,7 +154,8 @@ def _recording(events: Events, last_step: bool) -> Recording:
         missing=(),
         warnings=(),
     )
-    missing += _missing(read, events, calls(events, joins, kind, np.ones(len(kind), np.bool_), place.world))
+    every = calls(events, joins, kind, np.ones(len(kind), np.bool_), place.world) if len(kind) else []
+    missing += _missing(read, events, every)
     return Recording(replace(read, missing=tuple(missing), warnings=tuple(warnings)), events, joins, kind, chosen, tuple(talk))
 
 
