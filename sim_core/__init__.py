@@ -55,6 +55,7 @@ from sim_core.hardware.kernels.device import load_kernels as load_kernels
 from sim_core.hardware.kernels.device import measured_kernels as measured_kernels
 from sim_core.hardware.kernels.device import precisions as precisions
 from sim_core.hardware.kernels.gemm import PHASES
+from sim_core.hardware.kernels.gemm import gemm_of_device_s as gemm_of_device_s
 from sim_core.hardware.kernels.gemm import gemm_s as gemm_s
 from sim_core.hardware.surface import AttentionSurface as AttentionSurface
 from sim_core.hardware.surface import GemmSurface as GemmSurface

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 
-from sim_core import GemmSurface, Hardware, SpecError, Surface, gemm_s, load_kernels, precisions
+from sim_core import GemmSurface, Hardware, SpecError, Surface, gemm_of_device_s, gemm_s, load_kernels, precisions
 from sweep.calibration.kernels import Class, KernelFit
 from sweep.inputs.traces.gemms import Gemm, Shape
 from sweep.inputs.traces.profile import Rank
@@ -107,8 +107,7 @@ def _surface(each: _Measured, base: Hardware) -> GemmSurface:
         measured = {layer[axis] for layer in each.seconds}
         border |= ~np.isin(sizes, list(measured))
     scale = base.value("gemm_scale") * base.value("sustained_scale")
-    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1})
-    as_before = gemm_s(load_kernels(bare), each.dtype, m, n, k, phase=each.phase).seconds
+    as_before = gemm_of_device_s(load_kernels(base), each.dtype, m, n, k, phase=each.phase)
     us: list[float | None] = []
     for layer, edge, seconds in zip(zip(m.tolist(), n.tolist(), k.tolist(), strict=True), border, as_before, strict=True):
         found = each.seconds.get(layer)

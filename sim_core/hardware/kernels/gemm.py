@@ -41,6 +41,16 @@ def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase:
     return _aligned(kernels, dtype, _dense(kernels, dtype, table, m, n, k, phase), m, n, k)
 
 
+def gemm_of_device_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward") -> Floats:
+    """Seconds of GEMMs as the device's tables or peak have them, without factors and whatever the alignment.
+
+    What the times of a user's surface are held against (`ratio_grid`). Raises SpecError as `gemm_s`.
+    """
+    kernels.peak(dtype)
+    table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
+    return _of_device(kernels, dtype, table, m, n, k, phase, 1.0).seconds
+
+
 def grouped_gemm_s(
     kernels: Kernels, dtype: str, groups: Sizes, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward"
 ) -> Timed:

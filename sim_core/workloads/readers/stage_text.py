@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -153,7 +152,7 @@ def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
 
 
 def _is_ms(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value < LARGEST_MS
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST_MS
 
 
 def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], steps: list[int]) -> tuple[int, int]:

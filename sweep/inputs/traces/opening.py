@@ -4,13 +4,13 @@ import gzip
 import io
 import os
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from sim_core import FormatError
+from sweep.inputs.traces.stream import DAMAGE
 
 GZIP: Final = b"\x1f\x8b"
 _TAR_MARK: Final = (b"ustar", 257)
@@ -68,10 +68,8 @@ def _unpacked(path: str) -> Iterator[BinaryIO]:
         packed = _start(raw)[:2] == GZIP
         try:
             yield io.BufferedReader(_raw(gzip.GzipFile(fileobj=raw)), HEAD_BYTES) if packed else raw
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(path, 1, "gzip", found=str(error) or "damage", expected="a whole file") from None
-        except tarfile.TarError as error:
-            raise FormatError(path, 1, "tar", found=str(error) or "damage", expected="a whole archive") from None
+        except DAMAGE as error:
+            raise FormatError(path, 1, "damaged", found=str(error) or "an early end", expected="a whole file") from None
 
 
 def _raw(file: gzip.GzipFile) -> io.RawIOBase:

@@ -129,7 +129,7 @@ def _recording(events: Events, last_step: bool) -> Recording:
     kind = kinds(events, joins)
     place = place_of(events.about)
     infer_data_parallel(place, (name for name, *_ in events.annotations))
-    counted = _counts_unlinked(events, joins)
+    counted = _counts_unlinked(events, joins) or (not last_step and len(events.steps) == 1)
     chosen = np.ones(len(kind), np.bool_) if counted else joins.linked if last_step else without_last_step(events, joins)
     talk = calls(events, joins, kind, chosen, place.world) if len(kind) else host_calls(events)
     missing, warnings = list[str](), [f"{events.name}: {each}" for each in _doubts(events)]

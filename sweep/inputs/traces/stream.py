@@ -1,13 +1,18 @@
 """A profiler's JSON read as a stream: event after event, whatever else the file holds, and where it is broken."""
 
 import codecs
+import gzip
 import json
 import re
+import tarfile
+import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, NoReturn
 
 from sim_core import FormatError
 
+DAMAGE: Final = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+"""What reading a damaged gzip or tar raises."""
 CHUNK_BYTES: Final = 2**20
 LONGEST_VALUE: Final = 64 * 2**20
 """Characters that one event, or one entry beside the events, may have."""
@@ -78,7 +83,10 @@ class Text:
         """Read on, and drop what was taken; whether anything came."""
         if self._ended:
             return False
-        packed = self._file.read(CHUNK_BYTES)
+        try:
+            packed = self._file.read(CHUNK_BYTES)
+        except DAMAGE as error:
+            self.fail(f"damaged: {str(error) or 'the file ends too early'}")
         self._ended = not packed
         chunk = self._decoder.decode(packed, final=self._ended)
         if not chunk:
