@@ -16,7 +16,7 @@ from sweep.show.profiles import profile_values
 from tests.profiles import PRIVATE, profile
 
 ROUND: Final = 1e-9
-HOSTILE: Final = (
+HOSTILE: Final[tuple[Any, ...]] = (
     *(
         None,
         True,
