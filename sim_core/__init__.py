@@ -85,6 +85,7 @@ from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
 from sim_core.models.facts import Fact as Fact
 from sim_core.models.readers.hugging_face import read_config as read_config
+from sim_core.models.readers.megatron import says_model as says_model
 from sim_core.models.readers.megatron_flags import Flags as Flags
 from sim_core.models.readers.megatron_flags import Given as Given
 from sim_core.models.readers.megatron_flags import flags_of_document as flags_of_document
@@ -149,7 +150,8 @@ from sim_core.workloads.plausibility import Plausibility as Plausibility
 from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
 from sim_core.workloads.readers.op_table import Repeat as Repeat
-from sim_core.workloads.reading import OP_TABLE as OP_TABLE
+from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
+from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import STAGES as STAGES
 from sim_core.workloads.reading import TRACE as TRACE

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import OP_TABLE, TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
+from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
 from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json, write_text
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
-from sweep.inputs.registry import LAUNCH, LOG, WORKLOAD, is_trace, recognised, unknown
+from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
 from sweep.inputs.traces.profile import read_profile
 from sweep.one_plan import facts_of
@@ -47,7 +47,7 @@ def command(
     hardware: Annotated[str, typer.Option(help="With --rows: the device of logs that name none.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print what files hold: the plan, layers and traffic of a workload; framework, plan, model and steady step of a log."""
+    """Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch."""
     console, values = own_console(), list[dict[str, object]]()
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     logs: list[Log] = []
@@ -84,11 +84,15 @@ def command(
 
 def _kind(path: str) -> str:
     """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
-    if not Path(path).is_file() or kind_of(path) in (TRACE, OP_TABLE):
+    if not Path(path).is_file():
         return WORKLOAD
     row = recognised(path)
     if row is None:
         raise unknown(path)
+    if row.kind == MODEL:
+        raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
+    if row.kind == SPEC:
+        raise cannot(path, row, "a workload or a log")
     return row.kind
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sim_core import SpecError
+from sim_core import SimError, SpecError, looks_like_op_table, looks_like_trace
 from sweep.inputs.launches import SIGNS
 from sweep.inputs.log import OUT_OF_MEMORY, READERS
 from sweep.inputs.logs.deepspeed import DeepSpeedLog
@@ -18,7 +18,7 @@ from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
 from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
 
-LOG, LAUNCH, TRACE_FILE, WORKLOAD = "log", "launch", "trace", "workload"
+LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "workload", "model", "spec"
 LATEST_SIGN: Final = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE: Final = "inputs.md"
@@ -35,6 +35,7 @@ SIMAI_SIGN: Final = re.compile(
 
 
 OF_LAUNCHES: Final = ("inspect", "init")
+OF_MODELS: Final = ("model", "init", "simulate --model")
 
 
 class Reader(NamedTuple):
@@ -53,6 +54,10 @@ def _signs(*readers: type[LogReader]) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None
 
 
+def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.search(text) is not None
+
+
 def _is_simai(text: str) -> bool:
     return SIMAI_SIGN.search(text[:FIRST]) is not None
 
@@ -65,6 +70,11 @@ def _out_of_memory(text: str) -> bool:
     return OUT_OF_MEMORY.search(text) is not None
 
 
+OF_WORKLOADS: Final = ("inspect", "init", "simulate", "run")
+CONFIG_SIGN: Final = re.compile(r"\A\s*\{[^{}]*?\"(?:model_type|architectures)\"\s*:")
+MODEL_SIGN: Final = re.compile(r"^\s{0,2}layers:\s*\d", re.MULTILINE)
+SPEC_SIGN: Final = re.compile(r"^(?:axes|workload|fixed|objectives):", re.MULTILINE)
+
 ROWS: Final[Sequence[Reader]] = (
     Reader(
         "profiler trace of PyTorch (Kineto)", TRACE_FILE, "`traceEvents`, or a list of events with `ph`",
@@ -74,6 +84,11 @@ ROWS: Final[Sequence[Reader]] = (
         "stage durations of a pipeline (Primus)", WORKLOAD, "`rank0:` with `fwd_start` and `bwd_end`", _is_stages,
         ("inspect", "replay", "simulate", "run"), "traces.md",
     ),
+    Reader(
+        "rank trace", WORKLOAD, "lines of `rank:0:forward_step(...)`", looks_like_trace,
+        ("inspect", "replay", *OF_WORKLOADS[1:]), "traces.md",
+    ),
+    Reader("operator table", WORKLOAD, "its heading, or rows of its form", looks_like_op_table, OF_WORKLOADS, "formats.md"),
     Reader("MLPerf log", LOG, "`:::MLLOG {`", _signs(MllogLog), OF_LOGS),
     Reader("NeMo log", LOG, "`train_step_timing in s`, or its groups of ranks", _signs(NemoLog), OF_LOGS),
     Reader(
@@ -82,10 +97,11 @@ ROWS: Final[Sequence[Reader]] = (
     ),
     Reader("nanotron log", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
     Reader(
-        "Megatron-LM log (also Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX)", LOG,
-        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`", _signs(MegatronLog), OF_LOGS,
+        "Megatron-LM log", LOG,
+        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`; Megatron-DeepSpeed, "
+        "Megatron-Bridge and GPT-NeoX print the same", _signs(MegatronLog), OF_LOGS,
     ),
-    Reader("DeepSpeed log (also under the Hugging Face Trainer)", LOG, "`SamplesPerSec=`, `iter time (s):`, or its own lines",
+    Reader("DeepSpeed log", LOG, "`SamplesPerSec=`, `iter time (s):`, its own lines or the Trainer's",
            _signs(DeepSpeedLog), OF_LOGS),
     *(
         Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
@@ -100,10 +116,10 @@ ROWS: Final[Sequence[Reader]] = (
         )
     ),
     Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _out_of_memory, OF_LOGS),
-    Reader(
-        "SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, ("inspect", "init", "simulate", "run"),
-        "formats.md",
-    ),
+    Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", _has(CONFIG_SIGN), OF_MODELS, "models.md"),
+    Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", _has(SPEC_SIGN), ("run", "search"), "spec.md"),
+    Reader("model in numbers", MODEL, "`layers: 32`", _has(MODEL_SIGN), OF_MODELS, "models.md"),
+    Reader("SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, OF_WORKLOADS, "formats.md"),
 )  # fmt: skip
 """Rows in the order in which they are tried."""
 
@@ -150,11 +166,23 @@ def _late_log(path: Path, passed: int) -> Reader | None:
     return None
 
 
-def cannot(path: str | Path, row: Reader, command: str) -> SpecError:
-    """What to say of a file that `command` does not take: what it is, and which commands do."""
-    return SpecError(f"{path}: is a {row.name}, which `sweep {command}` does not take; commands that do: {', '.join(row.does)}")
+def cannot(path: str | Path, row: Reader, wanted: str) -> SpecError:
+    """What to say of a file that is not what was `wanted`: what it is, and which commands take it."""
+    article = "an" if row.name[0] in "aeio" else "a"
+    return SpecError(f"{path}: is {article} {row.name}, not {wanted}; commands that take it: {', '.join(row.does)}")
 
 
 def unknown(path: str | Path) -> SpecError:
     """What to say of a file that no row knows."""
     return SpecError(f"{path}: not recognised; known: {'; '.join(row.name for row in ROWS)} (docs/{PAGE})")
+
+
+def explained(path: str | Path, error: SimError) -> SimError:
+    """The error of a reader of workloads, or a better one: that the file is of another kind, or of none that is known."""
+    try:
+        row = recognised(path)
+    except (OSError, SimError):
+        return error
+    if row is None:
+        return unknown(path) if Path(path).is_file() else error
+    return error if row.kind in (WORKLOAD, MODEL, SPEC) else cannot(path, row, "a workload")

@@ -65,17 +65,27 @@ def read_toml(path: str, document: Mapping[str, Any]) -> Launch:
     notes: list[str] = []
     model = _model(settings, notes)
     plan = _plan(settings, model, notes)
-    kept = tuple(
-        f"{section}.{key}"
-        for section, keys in document.items()
-        if isinstance(keys, Mapping)
-        for key in keys
-        if key not in USED and not isinstance(keys[key], Mapping)
-    )
+    kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
     return Launch(
         path=path, framework="torchtitan", plan=plan, model=model, stack="torchtitan", missing=missing_of(plan, model),
         notes=tuple(notes), kept=kept,
     )  # fmt: skip
+
+
+def kept_keys(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Keys without a part in the plan or the model, by section (`quantize.linear.float8`), with their values."""
+    kept: dict[str, dict[str, Any]] = {}
+    for section, keys in document.items():
+        if isinstance(keys, Mapping):
+            own = {key: value for key, value in keys.items() if not isinstance(value, Mapping) and not _is_used(section, key)}
+            kept |= {section: own} if own else {}
+            inner = {key: value for key, value in keys.items() if isinstance(value, Mapping)}
+            kept |= {f"{section}.{name}": inside for name, inside in kept_keys(inner).items()}
+    return kept
+
+
+def _is_used(section: str, key: str) -> bool:
+    return key in USED and section in (*SECTIONS, "model", "activation_checkpoint")
 
 
 def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sweep.inputs.arguments import Plan, Value
 
 PLAN_FIELDS: Final = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "all_gpus", "micro_batch", "global_batch", "sequence", "sequence_parallel",
-    "checkpointing", "sharding", "precision",
+    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param",
 )  # fmt: skip
 """What a log may tell of a plan, by the names of plan fields."""
 SIZES: Final = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
@@ -107,6 +107,11 @@ class LogReader(ABC):
     KEYS: ClassVar[Sequence[bytes]]
     SIGNS: ClassVar[Sequence[str]]
     """Patterns of which one in a file means a log of this family."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Steps:
+        """The steps found so far."""
 
     @abstractmethod
     def take(self, line: str) -> None:

@@ -56,6 +56,10 @@ class TorchtitanLog(LogReader):
         self._stages = 0
         self._seen = False
 
+    @property
+    def steps(self) -> Steps:
+        return self._by_rate
+
     def take(self, line: str) -> None:
         line = LOST_COLOURS.sub("", line) if "[" in line else line
         if (step := STEP.search(line)) is not None:
