@@ -12,7 +12,7 @@ from sweep.evaluation import evaluate
 from sweep.one_plan import fields_of
 from sweep.preparation import Prepared, prepare
 from sweep.reopening import Reopened
-from sweep.spec import SweepSpec, Value
+from sweep.spec import STACK_AXIS, SweepSpec, Value
 
 Change = dict[str, Value]
 HARDWARE: Final = "hardware"
@@ -65,7 +65,7 @@ def _told(change: Change, row: Mapping[str, Any]) -> str:
 
 def _changes(opened: Reopened, number: int, row: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
     """Changes worth a look, each with the name of its axis; a value is halved and doubled."""
-    workload, fields = opened.prepared.sweep.workload, fields_of(opened.prepared.sweep.space, number)
+    workload, fields = opened.prepared.sweep.of_plan(number).workload, fields_of(opened.prepared.sweep.space, number)
     yield from _of_sizes(workload, row, int(fields["cp"]))
     yield from _of_layers(workload, row)
     for name, size in (("tp", "tp"), ("ep", "ep"), ("pp", "pp"), ("grad", "dp"), ("param", "dp")):
@@ -141,7 +141,7 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
     """
     space = opened.prepared.sweep.space
     fields = fields_of(space, number)
-    named = {*space.named, NETWORK} - {*FOLLOWING}
+    named = {*space.named, NETWORK} - {*FOLLOWING, STACK_AXIS}
     fields |= {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
     changed = list(dict.fromkeys(name for change in changes for name in change))
     hardware = dict(opened.spec.hardware)
@@ -159,7 +159,10 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
         hardware.pop("nic_bandwidth", None)
         fields[NETWORK] = network_of(opened, row)
     rows = [[_value(name, change, fields) for name in changed] for change in changes]
-    document = opened.spec.model_dump(mode="json") | {
+    plain = opened.spec.model_dump(mode="json")
+    if STACK_AXIS in fields:
+        plain["workload"]["stack"] = fields[STACK_AXIS]
+    document = plain | {
         "name": "around",
         "hardware": hardware,
         "axes": {",".join(changed): rows if len(changed) > 1 else [value for (value,) in rows]},
