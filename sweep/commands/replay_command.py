@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sim_core import STAGES, kind_of, replay
+from sim_core import STAGES, SpecError, kind_of, replay
 from sweep.commands.shared import AsJson, FactSets, Step, print_warnings, traces_at, write_json
+from sweep.inputs.registry import is_trace
 from sweep.one_plan import stages_replayed
 from sweep.show.terminal import own_console
 from sweep.show.traces import print_replay, print_stages, replay_values
@@ -34,6 +35,8 @@ def command(
         else:
             print_stages(trace, values, console)
         return
+    if is_trace(trace):
+        raise SpecError(f"{trace}: is a profiler trace: one file does not hold a step to replay; `sweep inspect` shows it")
     job = traces_at(trace, sets, step)
     print_warnings(job.warnings, Console(stderr=True, markup=False) if as_json else console)
     replayed = replay(job, of_ranks=job.whole if ranks is None else ranks)

@@ -263,3 +263,13 @@ def test_the_screen_says_what_it_is(tmp_path: Path) -> None:
     for words in ("tp 2, pp 1, cp 1, ep 1, dp 2", "1.000 ms", "NVIDIA H100 80GB HBM3", UNKNOWN, "1 events without a launch",
                   "all_reduce", "aten::mm", "1.00 GiB allocated"):  # fmt: skip
         assert words in found, words
+
+
+def test_commands_that_cannot_use_it_say_what_it_is(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.json.gz", profile(), packed=True)
+    for command in ("replay", "simulate", "init"):
+        found = sweep(command, path)
+        assert found.returncode == 1, command
+        assert "profiler trace" in found.stderr, command
+        assert "inspect" in found.stderr, command
+        assert found.stderr.count("\n") == 1, command
