@@ -195,8 +195,9 @@ class _Reader:
             return
         self._numbered(_id(_args(event), "Ev Idx"))
         if name.startswith(STEP):
-            if name[len(STEP) :].isdecimal() and len(name) < 30:
-                self.events.steps.append((int(name[len(STEP) :]), *times))
+            number = name[len(STEP) :]
+            if number.isdecimal() and len(name) < 30 and (int(number), *times) not in self.events.steps[-2:]:
+                self.events.steps.append((int(number), *times))
             return
         if cat not in _OPS:
             self.events.annotations.append((name, *times, self._thread(event)))
