@@ -19,7 +19,7 @@ _DTYPES: Final = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32",
 
 
 class Shape(NamedTuple):
-    """[batch] x [m, k] x [k, n]; whether an operand lies transposed in memory, None where the file does not tell."""
+    """[batch] x [m, k] x [k, n]; `transposed`: whether an operand lies so in memory; None where the file has no strides."""
 
     operator: str
     dtype: str
@@ -28,6 +28,7 @@ class Shape(NamedTuple):
     n: int
     k: int
     transposed: tuple[bool, bool] | None
+    strides: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def flops(self) -> float:
@@ -85,10 +86,11 @@ def shape_of(operator: str, shaped: Shaped) -> Shape | None:
         return None
     types = [shaped.types[each] if len(shaped.types) > each else "" for each in operands]
     dtype = _DTYPES.get(types[0], "other") if types[0] == types[1] else "mixed"
-    lying = None
+    lying = strides = None
     if all(len(shaped.strides) > each and len(shaped.strides[each]) == rank for each in operands):
-        lying = _transposed(shaped.strides[operands[0]]), _transposed(shaped.strides[operands[1]])
-    return Shape(operator, dtype, a[0] if rank == 3 else 1, a[-2], b[-1], a[-1], lying)
+        strides = shaped.strides[operands[0]], shaped.strides[operands[1]]
+        lying = _transposed(strides[0]), _transposed(strides[1])
+    return Shape(operator, dtype, a[0] if rank == 3 else 1, a[-2], b[-1], a[-1], lying, strides)
 
 
 def _transposed(strides: tuple[int, ...]) -> bool:
