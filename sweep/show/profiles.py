@@ -13,6 +13,7 @@ from sweep.show.tables import print_table
 MOST_ROWS: Final = 12
 LONGEST_NAME: Final = 60
 _TOTALS: Final = ("span", "busy", "compute", "communication", "exposed", "memory", "unclassified", "idle")
+_FURTHER: Final = ("exposed_memory", "compute_or_memset")
 
 
 def print_profile(profile: Profile, console: Console) -> None:
@@ -88,7 +89,7 @@ def _rank_values(rank: Rank) -> dict[str, object]:
         "rank": rank.rank,
         "world_size": rank.place.world,
         "device": rank.device or None,
-        **{f"{name}_s": None if totals is None else getattr(totals, f"{name}_s") for name in (*_TOTALS, "exposed_memory")},
+        **{f"{name}_s": None if totals is None else getattr(totals, f"{name}_s") for name in (*_TOTALS, *_FURTHER)},
         "events": None if totals is None else totals.events,
         "step_time_s": rank.period_s,
         "steps": [

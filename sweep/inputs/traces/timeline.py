@@ -31,6 +31,7 @@ class Timeline(NamedTuple):
     exposed_memory_s: float
     unclassified_s: float
     idle_s: float
+    compute_or_memset_s: float  # as TraceLens counts compute; HTA counts memsets as memory, as `compute_s` does
 
 
 def kinds(events: Events, joins: Joins) -> Ints:
@@ -57,6 +58,8 @@ def timeline(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> Timeline:
         return start[mask], end[mask]
 
     span = float(end.max() - start.min()) if len(start) else 0.0
+    fills = np.array([name.startswith("Memset") for name in events.names], np.bool_)[events.gpu_name[chosen]]
+    works = fills | (kind == Kind.COMPUTE)
     busy, compute, talk = length(start, end), of(Kind.COMPUTE), of(Kind.COMMUNICATION)
     memory = of(Kind.MEMORY)
     micro = (
@@ -69,6 +72,7 @@ def timeline(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> Timeline:
         length(*memory) - common(memory, of(Kind.COMPUTE, Kind.COMMUNICATION)),
         length(*of(Kind.UNCLASSIFIED)),
         span - busy,
+        length(start[works], end[works]),
     )
     return Timeline(int(chosen.sum()), *(value * MICRO for value in micro))
 
