@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "status": "Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan.",
     "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",
     "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
+    "whatif": "Print what a change of the job or its machine does to a plan, and which plan is best then.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."

@@ -14,7 +14,7 @@ SIGN: Final = re.compile(
     r"model[-_]parallel[-_]size|micro[-_]batch[-_]size)\b"
 )
 DOCUMENT_SIGN: Final = re.compile(
-    r"^\s*MODEL_ARGS:|^\s*-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
+    r"^MODEL_ARGS:|^-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
 )
 ARITHMETIC: Final = re.compile(r"\$\(\(\s*(\d{1,9})((?:\s*[*/]\s*\d{1,9})*)\s*\)\)")
 SBATCH: Final = re.compile(

@@ -107,7 +107,11 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
         "overlap_tp": settings.value("enable_async_tensor_parallel") is True and tp > 1,
     }  # fmt: skip
     if plan["sharding"] == "parameters":
-        plan["reshard_after_forward"] = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
+        reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
+        if pp > 1 and not reshard:
+            plan["sharding"] = "optimizer"  # parameters stay for all micro-batches, as the stack has it in pipelines
+        else:
+            plan["reshard_after_forward"] = reshard
         if shard and replicate and replicate > 1:
             plan["dp_shard"] = shard * cp
     if pp > 1:
