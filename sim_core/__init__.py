@@ -88,8 +88,10 @@ from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
 from sim_core.models.stack import STACK_FACTS as STACK_FACTS
 from sim_core.models.stack import Stack as Stack
+from sim_core.models.stack import is_page as is_page
 from sim_core.models.stack import read_stack as read_stack
 from sim_core.models.stack import stack_names as stack_names
+from sim_core.models.stack import stack_yaml as stack_yaml
 from sim_core.models.weights import Parameters as Parameters
 from sim_core.models.weights import model_flops_per_token as model_flops_per_token
 from sim_core.models.weights import parameters as parameters

@@ -43,7 +43,7 @@ from sweep.sources import row_code
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
 from sweep.stragglers import Stragglers
-from sweep.workloads import workload_of
+from sweep.workloads import page_of, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +311,8 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
     if isinstance(preset, str) and preset not in model_names():
         role = "model" if files else "workload"
         files[role] = f"{preset}/config.json" if (base / preset).is_dir() else preset
+    if page := page_of(spec.workload.stack):
+        files["stack"] = page
     named = [spec.hardware.get("preset"), spec.workload.measured_on]
     for key, values in spec.axes.items():
         names = key.split(",")

@@ -14,6 +14,7 @@ from sim_core import (
     SpecError,
     Stack,
     Workload,
+    is_page,
     parse_model,
     read_calibrated,
     read_hardware,
@@ -63,22 +64,36 @@ def _stack(value: object) -> object:
     if value is not None and not isinstance(value, str | Mapping):
         raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
     try:
-        stack_of(value)
+        preset, facts = _stated(value)
+        read_stack(STACK if is_page(preset) else preset).with_facts(facts)  # a page is read where the spec lies
     except SpecError as error:
         raise ValueError(str(error)) from None
     return value
 
 
-def stack_of(stated: str | Mapping[str, Any] | None) -> Stack:
-    """The stack that `workload.stack` means: a preset, STACK where it names none, and facts in place of its own.
+def stack_of(stated: str | Mapping[str, Any] | None, base: Path | None = None) -> Stack:
+    """The stack that `workload.stack` means: a preset or a page (a file, relative to `base`), STACK where it names none, and
+    facts in place of its own.
 
     Raises SpecError.
     """
+    preset, facts = _stated(stated)
+    return read_stack(preset, base).with_facts(facts)
+
+
+def page_of(stated: str | Mapping[str, Any] | None) -> str | None:
+    """The file of a stack's page, None of a preset."""
+    preset, _ = _stated(stated)
+    return preset if is_page(preset) else None
+
+
+def _stated(stated: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """The preset or file that is named, and facts in place of its own. Raises SpecError."""
     facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
     preset = facts.pop("preset", STACK)
     if not isinstance(preset, str):
         raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
-    return read_stack(preset).with_facts(facts)
+    return preset, facts
 
 
 class RepeatSpec(Section):
@@ -168,7 +183,10 @@ class WorkloadSpec(Section):
 
 def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
     """The workload that a section means, its paths relative to `base`, and warnings. Raises SpecError."""
-    stack, parallel = stack_of(section.stack), section.sequence_parallel
+    try:
+        stack, parallel = stack_of(section.stack, base), section.sequence_parallel
+    except SpecError as error:
+        raise SpecError(f"workload.stack: {error}") from None
     if section.model is not None and section.path is None:
         model = _model_of(section, base)
         return workload_from_model(model, stack, sequence_parallel=parallel is not False), ()

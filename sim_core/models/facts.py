@@ -57,6 +57,19 @@ class Fact(NamedTuple):
             return str(value).lower()
         return value if isinstance(value, str) else short(value, self.unit)
 
+    def plain(self, value: Any) -> Any:
+        """A value in SI as `read` takes it, as short as it can be without another meaning."""
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, Mapping):
+            return {device: self.plain(part) for device, part in value.items()}
+        if isinstance(value, tuple):
+            return [self.plain(part) for part in value]
+        if not self.unit:
+            return value
+        brief = short(value, self.unit)
+        return brief if quantity(brief, self.unit) == value else f"{value!r} {self.unit}"
+
     def _one(self, value: object) -> Any:
         if self.unit == SWITCH:
             if not isinstance(value, bool):

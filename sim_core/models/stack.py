@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import yaml
 from pydantic import ValidationError
 
 from sim_core.documents import located, read_document
@@ -310,12 +311,31 @@ def stack_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in STACK_DIR.glob("*.yaml")))
 
 
+def read_stack(name_or_path: str, base: Path | None = None) -> Stack:
+    """A stack by name, or a page of your own: a YAML file (relative to `base`). Raises SpecError."""
+    if not is_page(name_or_path):
+        return _read_preset(name_or_path)
+    path = (base or Path()) / name_or_path
+    try:
+        return _read_page(path)
+    except OSError as error:
+        raise SpecError(f"stack {shown(name_or_path)}: {error.strerror}: {path}") from None
+
+
+def is_page(name_or_path: str) -> bool:
+    """Whether this names a file, not a stack that ships with sim_core."""
+    return name_or_path not in stack_names() and name_or_path.endswith((".yaml", ".yml"))
+
+
 @cache
-def read_stack(name: str) -> Stack:
-    """A stack by name. Raises SpecError."""
+def _read_preset(name: str) -> Stack:
     if name not in stack_names():
-        raise SpecError(f"unknown stack {shown(name)}, {nearest(name, stack_names())}")
-    path = STACK_DIR / f"{name}.yaml"
+        raise SpecError(f"unknown stack {shown(name)}, {nearest(name, stack_names())}, or a page of your own (a YAML file)")
+    return _read_page(STACK_DIR / f"{name}.yaml")
+
+
+def _read_page(path: Path) -> Stack:
+    """The page in a file. Raises SpecError with the line, OSError."""
     document, lines = read_document(path, "name, source")
     page = {key: value for key, value in document.items() if key not in ("name", "source")}
     try:
@@ -328,3 +348,12 @@ def read_stack(name: str) -> Stack:
     except ValidationError as error:
         fault = error.errors()[0]
         raise SpecError(f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+
+
+def stack_yaml(stack: Stack) -> str:
+    """A page that `read_stack` reads back: every fact, with its source where it has one."""
+    document: dict[str, Any] = {"name": stack.name, "source": stack.source}
+    for name, fact in STACK_FACTS.items():
+        value = fact.plain(getattr(stack, name))
+        document[name] = {"value": value, "source": stack.sources[name]} if name in stack.sources else value
+    return yaml.safe_dump(document, sort_keys=False, width=1000)

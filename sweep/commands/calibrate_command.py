@@ -7,25 +7,33 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware
+from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware, read_stack, stack_yaml
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
 from sweep.calibration.nodes import machine_of, named_preset, place
 from sweep.calibration.report import kernels_lines, links_lines, runs_lines
 from sweep.calibration.runs import fit_runs
+from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
+from sweep.calibration.stack_fit import StackFit, fit_rest, fit_stack
+from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
+from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
 from sweep.commands.shared import rows_of_set
 from sweep.folder import write_file
 from sweep.validation.table import read_table
+from sweep.workloads import STACK
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 SCRIPT: Final = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py"
 EXIT_BOUND: Final = 5
+DEVICE: Final = "H100-SXM"
+"""Of runs to make, unless another is named."""
+NEXT: Final = "# sweep calibrate stack RUNS.csv"
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")]
 
 command = typer.Typer(
-    help="Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
+    help="Make a hardware file or a stack of your own from measurements: nccl-tests, kernels of a GPU, steps of jobs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -120,6 +128,80 @@ def runs(
     fitted = fit_runs(rows, None if device is None else read_hardware(device), str(table))
     named = fitted.hardware.model_copy(update={"name": name or f"{fitted.hardware.name} calibrated"})
     _write(named, output, runs_lines(fitted))
+
+
+@command.command()
+def stack(
+    table: Annotated[
+        Path | None, typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print which runs to make; with a table, fit those of its runs alone.")
+    ] = False,
+    nodes: Annotated[int, typer.Option(min=1, max=2, help="Nodes that runs may take (--plan).")] = 2,
+    runs: Annotated[int, typer.Option(min=FEWEST, max=len(PURPOSES), help="How many runs (--plan).")] = USUAL,
+    base: Annotated[
+        str | None, typer.Option("--stack", help="Stack or YAML page to start from. Default: that of the runs' framework.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Preset or YAML of the hardware. Default: what the runs state; H100-SXM for --plan.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the runs to make (--plan). Default: one of 1B parameters.")] = None,
+    global_batch: Annotated[int, typer.Option(min=1, max=2**20, help="Sequences a step of the runs to make (--plan).")] = 64,
+    only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the stack. Default: the page's, with `calibrated`.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page to write (YAML); of runs to make, a table to fill (CSV).")
+    ] = None,
+) -> None:
+    """Fit the numbers of a software stack to a few short runs, or print which runs would tell them."""
+    _check_free(output)
+    if table is None:
+        if not plan:
+            raise SpecError("calibrate stack: found no RUNS.csv, expected one, or --plan, which prints the runs to make")
+        preset = device or DEVICE
+        asked = runs_to_make(
+            model, base or STACK, preset, read_hardware(preset), nodes=nodes, runs=runs, global_batch=global_batch
+        )
+        _write_asked(asked, output)
+        return
+    page, hardware = None if base is None else read_stack(base), None if device is None else read_hardware(device)
+    rows = rows_of_set(read_table(table), only)
+    if not plan:
+        _write_stack(fit_stack(rows, page, hardware, str(table)), base, name, str(table), output, [])
+        return
+    at_hand, missing = runs_at_hand(rows, hardware, runs, nodes)
+    fitted = fit_stack(at_hand, page, hardware, str(table))
+    before, after = fit_rest(fitted, [row for row in rows if row not in at_hand], page, hardware)
+    further = [*missing_lines(missing), *([rest_line(len(before), before, after)] if len(before) else [])]
+    _write_stack(fitted, base, name, str(table), output, further)
+
+
+def _write_asked(asked: Asked, output: Path | None) -> None:
+    """Launch flags of the runs to make, and a table to fill with their steps."""
+    lines = [f"# {len(asked.runs)} runs of {asked.model.name} on {asked.device}, stack {asked.stack.name}.", ""]
+    for number, (one, _, text) in enumerate(asked.runs, start=1):
+        lines += [f"# Run {number}, {one.purpose.name}. It tells: {one.purpose.tells}.", text]
+    lines += [f"# {line}" for line in missing_lines(asked.missing)]
+    table = table_text([row for _, row, _ in asked.runs])
+    if output is None:
+        lines += ["# Write the median step of each run (a dozen steps after warm-up do) into iter_ms of this table, then", NEXT]
+        sys.stdout.write("\n".join([*lines, *(f"# {line}" for line in table.splitlines()), ""]))
+    else:
+        write_file(output, table)
+        sys.stdout.write("\n".join([*lines, f"# {output}: the table of these runs: fill iter_ms, then", NEXT, ""]))
+
+
+def _write_stack(
+    fit: StackFit, base: str | None, name: str | None, source: str, output: Path | None, further: list[str]
+) -> None:
+    """The report, the lines of a spec to paste, and the page."""
+    lines = [*stack_lines(fit), *further, *workload_lines(fit, base or fit.base.name)]
+    if output is not None:
+        page = page_of_fit(fit, name or f"{fit.base.name} calibrated", source)
+        write_file(output, stack_yaml(page))
+        lines.append(f"{output}: a page; use it as `workload.stack: {output}`")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def _check_free(output: Path | None) -> None:

@@ -11,8 +11,10 @@ from sim_core import (
     MEMORY_ROWS,
     Floats,
     Hardware,
+    HardwareTable,
     Plans,
     SpecError,
+    Stack,
     Workload,
     hardware_table,
     plans,
@@ -54,6 +56,8 @@ class Change(NamedTuple):
     hardware: dict[str, object]
     stack: dict[str, object]
     tables: bool = True  # measured kernels
+    base: Stack | None = None  # in place of the stack of each row's framework
+    device: Hardware | None = None  # in place of the hardware of each row
 
 
 UNCHANGED: Final = Change({}, {})
@@ -149,14 +153,14 @@ def _job(row: Row, change: Change) -> _Job:
     elif not row.out_of_memory and row.number("iter_ms") is None:
         raise NotSimulated("time not stated")
     check_needs(row)  # before a device that we do not have
-    devices = candidates(row)
+    devices = candidates(row) if change.device is None else [change.device]
     workload, values = _planned(row, change)
     return _Job(row, workload, plans(workload, **values), devices)  # type: ignore[arg-type]
 
 
 def _planned(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
     model = model_of(row)
-    stack = stack_of(row, model)
+    stack = stack_of(row, model, change.base)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
     values = _plan(row)
     return workload_from_model(model, stack.model_copy(update=change.stack), sequence_parallel=sequence_parallel), values
@@ -243,6 +247,47 @@ def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
         if reason:
             raise NotSimulated(f"plan: {reason}")
     return np.asarray(measures["step_time_s"], np.float64)
+
+
+def seconds_by_stack(rows: Sequence[Row], base: Stack | None, device: Hardware | None) -> "tuple[list[Run], StepsByStack]":
+    """The runs of rows, and of those that can be simulated their steps under other facts.
+
+    `base`, `device`: in place of the stacks and hardware that the rows state.
+    """
+    change = UNCHANGED._replace(base=base, device=device)
+    runs = run_rows(rows, change)
+    return runs, StepsByStack([_job(run.row, change) for run in runs if run.timed])
+
+
+class StepsByStack:
+    """Steps of measured runs under other facts of their stacks: rows and devices are read once, not for each stack."""
+
+    def __init__(self, jobs: "Sequence[_Job]") -> None:
+        self._count = len(jobs)
+        self._groups: list[tuple[list[int], Workload, Plans, HardwareTable]] = []
+        together: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for number, job in enumerate(jobs):
+            together[job.key].append(number)
+        for numbers in together.values():
+            first = jobs[numbers[0]]
+            table = hardware_table([_without(first.devices[0], UNCHANGED)], None)
+            self._groups.append((numbers, first.workload, _joined([jobs[number].plan for number in numbers]), table))
+
+    def stacks(self) -> list[Stack]:
+        """The stack of each group of runs."""
+        return [workload.modelled.stack for _, workload, _, _ in self._groups if workload.modelled is not None]
+
+    def seconds(self, facts: Mapping[str, object]) -> Floats:
+        """Seconds of each run's step with these facts in SI in place of its stack's own."""
+        steps = np.empty(self._count)
+        for numbers, workload, grid, table in self._groups:
+            known = workload.modelled
+            if known is None:
+                raise ValueError("a row is simulated from a model")
+            stack = known.stack.model_copy(update=dict(facts))
+            changed = workload_from_model(known.model, stack, sequence_parallel=known.sequence_parallel)
+            steps[numbers] = simulate(changed, table, grid).named()["step_time_s"]
+        return steps
 
 
 def _plan(row: Row) -> dict[str, object]:

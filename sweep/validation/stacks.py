@@ -53,21 +53,25 @@ ASYNC_TP: Final = "async tp"
 """In the notes of torchtitan's runs: tensor-parallel collectives run beside their GEMMs."""
 
 
-def stack_of(row: Row, model: Model) -> Stack:
-    """The stack that a row was run with. Raises NotSimulated."""
+def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
+    """The stack that a row was run with, or `base`, with what the row says of its gradients and optimizer. Raises NotSimulated."""
+    stack = base or read_stack(stack_name(row, model))
+    if stack.name == "megatron-deepspeed" and FP32_ACCUMULATION in row.text("notes").lower():
+        stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
+    if row.text("zero") in ("0", "1"):
+        stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
+    return stack
+
+
+def stack_name(row: Row, model: Model) -> str:
+    """The name of the stack of a row's framework. Raises NotSimulated."""
     framework = row.text("framework").lower()
     name = next((stack for words, stack in STACKS if words in framework), None)
     if name is None:
         raise NotSimulated(f"framework {row.text('framework')[:40] or 'not stated'}")
     if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
-        name = "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
-    stack = read_stack(name)
-    if name == "megatron-deepspeed" and FP32_ACCUMULATION in row.text("notes").lower():
-        stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
-    if row.text("zero") in ("0", "1"):
-        stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
-
-    return stack
+        return "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
+    return name
 
 
 def overlaps(row: Row) -> bool:

@@ -1,0 +1,171 @@
+"""The runs that tell a stack's numbers, made for a model and a device: launch flags, and a table to fill with their steps."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from sim_core import Hardware, Model, SpecError, Stack
+from sweep.calibration.stack_choice import PURPOSES, Chosen, Sizes, chosen
+from sweep.document import first_error
+from sweep.evaluation import evaluate
+from sweep.exporting.launched import launched
+from sweep.exporting.megatron import megatron_text
+from sweep.exporting.torchtitan import torchtitan_text
+from sweep.preparation import Prepared, prepare
+from sweep.spec import SweepSpec
+from sweep.validation.devices import hardware_of
+from sweep.validation.models import LLAMA
+from sweep.validation.stacks import overlaps, overlaps_tp
+from sweep.validation.table import NotSimulated, Row
+
+SMALL: Final[Mapping[str, Any]] = {
+    "name": "llama-1b", "layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 32, "ffn": 8192, "vocabulary": 131072,
+    "sequence": 4096, **LLAMA,
+}  # fmt: skip
+"""The model of the runs unless another is named: 1.6B parameters, so that its kernels are small and it fits on a GPU."""
+AXIS: Final = "all_gpus,tp,pp,micro_batch"
+ZERO: Final = {"none": "0", "optimizer": "1", "parameters": "3"}
+COLUMNS: Final = (
+    "id", "set", "framework", "hw", "gpus", "gpus_per_node", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab",
+    "seq", "experts", "topk", "moe_ffn", "dtype", "tp", "pp", "dp", "sp", "zero", "mbs", "gbs", "ga", "iter_ms", "notes",
+)  # fmt: skip
+
+
+class Asked(NamedTuple):
+    """The runs to make: purposes, each with a row of the table and a launch text, None where no plan serves it."""
+
+    model: Model
+    stack: Stack
+    device: str
+    runs: list[tuple[Chosen, dict[str, object], str]]
+    missing: list[Chosen]
+
+
+def runs_to_make(
+    model: str | None, stack: str, device: str, hardware: Hardware, *, nodes: int, runs: int, global_batch: int
+) -> Asked:
+    """Choose among plans of the model that fit. Raises SpecError where none does."""
+    per_node = int(hardware.value("gpus_per_node"))
+    rows = [list(row) for row in _candidates(per_node, nodes, global_batch)]
+    prepared = prepare(_spec(model, stack, device, rows, global_batch), Path.cwd())
+    statuses = pa.Table.from_batches([evaluate(prepared.sweep, np.arange(len(rows)))])
+    fits = [at for at, status in enumerate(statuses["status"].to_pylist()) if status == "ok"]
+    if not fits:
+        why = sorted(set(statuses["reason"].to_pylist()))
+        raise SpecError(f"--plan: no plan of the model on {nodes} nodes of {device} can run: {', '.join(map(str, why))}")
+    found = chosen([Sizes(*rows[at], plain=True) for at in fits], runs, nodes, per_node)
+    known = prepared.sweep.workload.modelled
+    if known is None:
+        raise SpecError("--plan: found a workload file, expected a model")
+    made = []
+    for number, one in enumerate([one for one in found if one.at is not None], start=1):
+        plan = fits[one.at or 0]
+        row = _row(number, known.model, known.stack, device, per_node, rows[plan], global_batch, one.purpose.name)
+        made.append((one, row, _text(prepared, plan, known.stack)))
+    return Asked(known.model, known.stack, device, made, [one for one in found if one.at is None])
+
+
+def runs_at_hand(rows: Sequence[Row], hardware: Hardware | None, runs: int, nodes: int) -> tuple[list[Row], list[Chosen]]:
+    """Those of measured runs that a plan for them would ask for, and the purposes that none serves. Raises SpecError."""
+    known = [(row, sizes) for row in rows if (sizes := _sizes(row, hardware)) is not None]
+    if not known:
+        raise SpecError("--plan: found no run with a time, quality ok and a known device in the table")
+    nodes_of = {per_node for _, (_, per_node) in known}
+    if len(nodes_of) > 1:
+        raise SpecError(f"--plan: found nodes of {' and '.join(map(str, sorted(nodes_of)))} GPUs, expected one: say --set")
+    smallest = _smallest([row for row, _ in known])
+    known = [(row, sizes) for row, sizes in known if row.text("model") == smallest]
+    found = chosen([sizes for _, (sizes, _) in known], runs, nodes, nodes_of.pop())
+    return [known[one.at][0] for one in found if one.at is not None], [one for one in found if one.at is None]
+
+
+def _smallest(rows: Sequence[Row]) -> str:
+    """The name of the model with the fewest matrices: its kernels are the smallest."""
+    return min(rows, key=lambda row: (row.count("layers") * row.count("hidden") ** 2, row.text("model"))).text("model")
+
+
+def _sizes(row: Row, hardware: Hardware | None) -> tuple[Sizes, int] | None:
+    """The plan of a run and the GPUs of its nodes; None for one that cannot be used."""
+    if row.quality != "ok" or row.number("iter_ms") is None:
+        return None
+    try:
+        per_node = int((hardware or hardware_of(row)).value("gpus_per_node"))
+    except NotSimulated:
+        return None
+    plain = all(row.count(key, 1) == 1 for key in ("cp", "vpp", "ep")) and not row.text("recompute").startswith("full")
+    if not plain:
+        return None
+    shared = row.text("zero") in ("1", "") or row.count("dp", 1) == 1
+    return Sizes(row.count("gpus"), row.count("tp", 1), row.count("pp", 1), row.count("mbs", 1), shared), per_node
+
+
+def table_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """A table of runs to fill: everything but `iter_ms`."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _candidates(per_node: int, nodes: int, global_batch: int) -> list[tuple[int, int, int, int]]:
+    """Plans that may serve some purpose: GPUs, tp, pp and micro-batches that divide the batch."""
+    plans = {}
+    for purpose in PURPOSES:
+        gpus, tp, pp = purpose.nodes * per_node, max(int(purpose.tp * per_node), 1), purpose.pp
+        if purpose.nodes > nodes or gpus % (tp * pp):
+            continue
+        dp = gpus // (tp * pp)
+        for power in range(global_batch.bit_length()):
+            if global_batch % (dp * 2**power) == 0:
+                plans[gpus, tp, pp, 2**power] = None
+    return list(plans)
+
+
+def _spec(model: str | None, stack: str, device: str, rows: list[list[int]], global_batch: int) -> SweepSpec:
+    if not rows:
+        raise SpecError(f"--global-batch: found {global_batch}, expected a multiple of the GPUs of a node")
+    document = {
+        "name": "calibrate-stack",
+        "workload": {"model": dict(SMALL) if model is None else model, "stack": stack},
+        "hardware": device,
+        "axes": {AXIS: rows},
+        "fixed": {"global_batch": global_batch, "layer_split": "balanced", **_overlaps(stack)},
+    }
+    try:
+        return SweepSpec.model_validate(document)
+    except ValidationError as error:
+        raise first_error(error, "--plan", {}, SweepSpec) from None
+
+
+def _overlaps(stack: str) -> dict[str, bool]:
+    """What a run of this framework overlaps, as its row will be read."""
+    row = Row("--plan", {"framework": stack})
+    return {"overlap_tp": overlaps_tp(row), "overlap_grad": overlaps(row), "overlap_param": overlaps(row)}
+
+
+def _text(prepared: Prepared, plan: int, stack: Stack) -> str:
+    plan_of = launched(prepared, plan)
+    return torchtitan_text(plan_of) if stack.name.startswith("torchtitan") else megatron_text(plan_of)
+
+
+def _row(
+    number: int, model: Model, stack: Stack, device: str, per_node: int, sizes: Sequence[int], batch: int, purpose: str
+) -> dict[str, object]:
+    gpus, tp, pp, micro_batch = sizes
+    dp = gpus // (tp * pp)
+    experts = model.experts
+    return {
+        "id": number, "set": "calibrate", "framework": stack.name, "hw": device, "gpus": gpus, "gpus_per_node": per_node,
+        "model": model.name, "layers": model.layers, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
+        "ffn": model.ffn, "vocab": model.vocabulary, "seq": model.sequence, "experts": experts.count if experts else "",
+        "topk": experts.topk if experts else "", "moe_ffn": experts.ffn if experts else "", "dtype": "bf16", "tp": tp,
+        "pp": pp, "dp": dp, "sp": 1, "zero": ZERO.get(stack.sharding, ""), "mbs": micro_batch, "gbs": batch,
+        "ga": batch // (dp * micro_batch), "iter_ms": "", "notes": purpose,
+    }  # fmt: skip

@@ -1,0 +1,106 @@
+"""A calibrated stack as lines: what the runs told, what no run can see, how well it fits; the page, and lines to paste."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from sim_core import STACK_FACTS, Floats, Stack
+from sweep.calibration.stack_choice import Chosen
+from sweep.calibration.stack_fit import StackFit, Told
+from sweep.validation.table import Row
+
+FROM_CODE: Final = "none: "
+"""What `told_by` of a fact begins with that no run tells."""
+
+
+def stack_lines(fit: StackFit) -> Iterator[str]:
+    """The facts that runs told, with interval and run; those that none can see; errors before, after and left out."""
+    for row, why in fit.not_used:
+        yield f"not used: {row.where}: {why}"
+    yield f"page {fit.base.name}, {len(fit.rows)} runs, the best of {fit.starts} starts; intervals of 90 %"
+    for told in fit.told:
+        if told.row is not None:
+            fact = STACK_FACTS[told.fact]
+            change = f"{fact.text(told.before)} -> {fact.text(told.after)}"
+            yield f"  {told.fact:24} {change:28} {_interval(told)}, told by {run_name(told.row)}"
+    yield from _unseen(fit)
+    before, after, left_out = (float(np.mean(np.abs(errors))) for errors in (fit.before, fit.after, fit.left_out))
+    yield f"mean error of {len(fit.rows)} runs: {before:.1f} % before, {after:.1f} % after"
+    yield f"of a run that was left out when the numbers were chosen and fitted: {left_out:.1f} %"
+    for row, errors in zip(fit.rows, zip(fit.before, fit.after, fit.left_out, strict=True), strict=True):
+        yield f"  {run_name(row)}: {errors[0]:+.1f} % before, {errors[1]:+.1f} % after, {errors[2]:+.1f} % left out"
+    if left_out >= before:
+        yield "runs left out are not predicted better than before: each tells what no other does, or the page lacks something"
+
+
+def rest_line(rows: int, before: Floats, after: Floats) -> str:
+    """Mean errors of runs that were not fitted, in percent."""
+    return f"the other {rows} runs: {np.mean(np.abs(before)):.1f} % before, {np.mean(np.abs(after)):.1f} % after"
+
+
+def missing_lines(chosen: list[Chosen]) -> Iterator[str]:
+    """The purposes that no plan serves."""
+    for one in chosen:
+        if one.at is None:
+            yield f"no plan for: {one.purpose.name} ({one.purpose.tells})"
+
+
+def workload_lines(fit: StackFit, preset: str) -> Iterator[str]:
+    """Lines of a spec to paste."""
+    yield "workload:"
+    yield "  stack:"
+    yield f"    preset: {preset}"
+    for fact, value in fit.facts.items():
+        yield f"    {fact}: {_plain(STACK_FACTS[fact].plain(_rounded(value)))}"
+
+
+def page_of_fit(fit: StackFit, name: str, source: str) -> Stack:
+    """The page with what the runs told, each fact with its interval and run as its source."""
+    sources = {
+        told.fact: f"{source}: {_interval(told)}, told by {run_name(told.row)}" for told in fit.told if told.row is not None
+    }
+    facts = {fact: _rounded(value) for fact, value in fit.facts.items()}
+    described = f"{fit.base.source} (page {fit.base.name}, {len(facts)} facts fitted to {source})"
+    return fit.base.model_copy(
+        update={**facts, "name": name, "source": described, "sources": {**fit.base.sources, **sources}}
+    )
+
+
+def run_name(row: Row) -> str:
+    """A run by its place and its plan."""
+    sizes = " ".join(f"{key} {row.count(key, 1)}" for key in ("gpus", "tp", "pp", "mbs"))
+    return f"{row.where} ({sizes})"
+
+
+def _unseen(fit: StackFit) -> Iterator[str]:
+    """Facts that stay as they were: which run would tell them, and those that no run tells."""
+    fitted = {told.fact: told for told in fit.told}
+    by_run: dict[str, list[str]] = {}
+    for name, fact in STACK_FACTS.items():
+        if name in fitted and fitted[name].row is not None:
+            continue
+        by_run.setdefault(fact.told_by, []).append(name)
+    for run, names in by_run.items():
+        if not run.startswith(FROM_CODE) and set(names) & set(fitted):
+            yield f"  no run sees {', '.join(name for name in names if name in fitted)}: would be told by {run}"
+    others = [name for run, names in by_run.items() for name in names if name not in fitted]
+    yield f"  no step tells, as on the page: {', '.join(others)}"
+
+
+def _interval(told: Told) -> str:
+    fact = STACK_FACTS[told.fact]
+    return f"{fact.text(told.low)} to {fact.text(told.high)}"
+
+
+def _rounded(value: Any) -> Any:
+    """To four digits."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(part) for key, part in value.items()}
+    return float(f"{value:.4g}")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {part}" for key, part in value.items()) + "}"
+    return str(value)
