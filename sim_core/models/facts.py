@@ -1,6 +1,7 @@
 """What a fact of a stack is: a value with unit, range and source; who uses it, and which run would tell it."""
 
 from collections.abc import Mapping
+from math import isclose
 from typing import Any, Final, NamedTuple
 
 from sim_core.errors import SpecError, shown
@@ -68,7 +69,7 @@ class Fact(NamedTuple):
         if not self.unit:
             return value
         brief = short(value, self.unit)
-        return brief if quantity(brief, self.unit) == value else f"{value!r} {self.unit}"
+        return brief if isclose(quantity(brief, self.unit), value, rel_tol=1e-12) else f"{value!r} {self.unit}"
 
     def _one(self, value: object) -> Any:
         if self.unit == SWITCH:

@@ -45,7 +45,7 @@ class Told(NamedTuple):
     after: Any
     low: Any
     high: Any
-    left: float  # standard deviation after the runs over that before; 1: they say nothing
+    left: float  # standard deviation after the runs over that before; 1: no step of theirs depends on it
     row: Row | None  # that told it; None: no run does, it stays as it was
 
 
@@ -57,7 +57,7 @@ class StackFit(NamedTuple):
     rows: tuple[Row, ...]
     before: Floats
     after: Floats
-    left_out: Floats
+    left_out: Floats  # empty: not asked for
     starts: int
     not_used: tuple[tuple[Row, str], ...]
 
@@ -104,8 +104,12 @@ class Found(NamedTuple):
     cost: float
 
 
-def fit_stack(rows: Sequence[Row], base: Stack | None, device: Hardware | None, source: str) -> StackFit:
+def fit_stack(
+    rows: Sequence[Row], base: Stack | None, device: Hardware | None, source: str, *, leave_out: bool = True
+) -> StackFit:
     """Fit the page of the rows' framework, or `base`, to measured steps, on `device` or what the rows state.
+
+    `leave_out`: fit again without each run, to see how far off it is then.
 
     Raises SpecError if they are few or tell nothing.
     """
@@ -135,7 +139,7 @@ def fit_stack(rows: Sequence[Row], base: Stack | None, device: Hardware | None, 
         rows=tuple(run.row for run in used),
         before=_percent(before),
         after=_percent(found.rest),
-        left_out=_left_out(problem, [found.values, np.zeros(len(NUMBERS))]),
+        left_out=_left_out(problem, [found.values, np.zeros(len(NUMBERS))]) if leave_out else np.empty(0),
         starts=len(starts),
         not_used=not_used,
     )

@@ -79,13 +79,13 @@ def runs_at_hand(rows: Sequence[Row], hardware: Hardware | None, runs: int, node
     nodes_of = {per_node for _, (_, per_node) in known}
     if len(nodes_of) > 1:
         raise SpecError(f"--plan: found nodes of {' and '.join(map(str, sorted(nodes_of)))} GPUs, expected one: say --set")
-    smallest = _smallest([row for row, _ in known])
+    smallest = smallest_model([row for row, _ in known])
     known = [(row, sizes) for row, sizes in known if row.text("model") == smallest]
     found = chosen([sizes for _, (sizes, _) in known], runs, nodes, nodes_of.pop())
     return [known[one.at][0] for one in found if one.at is not None], [one for one in found if one.at is None]
 
 
-def _smallest(rows: Sequence[Row]) -> str:
+def smallest_model(rows: Sequence[Row]) -> str:
     """The name of the model with the fewest matrices: its kernels are the smallest."""
     return min(rows, key=lambda row: (row.count("layers") * row.count("hidden") ** 2, row.text("model"))).text("model")
 

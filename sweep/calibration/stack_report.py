@@ -12,6 +12,8 @@ from sweep.validation.table import Row
 
 FROM_CODE: Final = "none: "
 """What `told_by` of a fact begins with that no run tells."""
+ALONE, LEAST = 3.0, 5.0
+"""A run left out that is off by so many times its error (or that many percent) tells what no other run does."""
 
 
 def stack_lines(fit: StackFit) -> Iterator[str]:
@@ -26,12 +28,10 @@ def stack_lines(fit: StackFit) -> Iterator[str]:
             yield f"  {told.fact:24} {change:28} {_interval(told)}, told by {run_name(told.row)}"
     yield from _unseen(fit)
     before, after, left_out = (float(np.mean(np.abs(errors))) for errors in (fit.before, fit.after, fit.left_out))
-    yield f"mean error of {len(fit.rows)} runs: {before:.1f} % before, {after:.1f} % after"
-    yield f"of a run that was left out when the numbers were chosen and fitted: {left_out:.1f} %"
+    yield f"mean error of {len(fit.rows)} runs: {before:.1f} % before, {after:.1f} % after, {left_out:.1f} % each left out"
     for row, errors in zip(fit.rows, zip(fit.before, fit.after, fit.left_out, strict=True), strict=True):
-        yield f"  {run_name(row)}: {errors[0]:+.1f} % before, {errors[1]:+.1f} % after, {errors[2]:+.1f} % left out"
-    if left_out >= before:
-        yield "runs left out are not predicted better than before: each tells what no other does, or the page lacks something"
+        alone = "; it alone tells something" if abs(errors[2]) > ALONE * max(abs(errors[1]), LEAST) else ""
+        yield f"  {run_name(row)}: {errors[0]:+.1f} % before, {errors[1]:+.1f} % after, {errors[2]:+.1f} % left out{alone}"
 
 
 def rest_line(rows: int, before: Floats, after: Floats) -> str:
@@ -74,18 +74,19 @@ def run_name(row: Row) -> str:
 
 
 def _unseen(fit: StackFit) -> Iterator[str]:
-    """Facts that stay as they were: which run would tell them, and those that no run tells."""
-    fitted = {told.fact: told for told in fit.told}
+    """Facts that stay as they were: which run would tell them, and those that no step tells."""
     by_run: dict[str, list[str]] = {}
-    for name, fact in STACK_FACTS.items():
-        if name in fitted and fitted[name].row is not None:
-            continue
-        by_run.setdefault(fact.told_by, []).append(name)
+    for told in fit.told:
+        if told.row is None:
+            by_run.setdefault(STACK_FACTS[told.fact].told_by, []).append(told.fact)
     for run, names in by_run.items():
-        if not run.startswith(FROM_CODE) and set(names) & set(fitted):
-            yield f"  no run sees {', '.join(name for name in names if name in fitted)}: would be told by {run}"
-    others = [name for run, names in by_run.items() for name in names if name not in fitted]
-    yield f"  no step tells, as on the page: {', '.join(others)}"
+        yield f"  not told by these runs: {', '.join(names)} (what would: {run})"
+    others: dict[str, list[str]] = {}
+    for name, fact in STACK_FACTS.items():
+        if name not in {told.fact for told in fit.told}:
+            others.setdefault("from its code" if fact.told_by.startswith(FROM_CODE) else fact.told_by, []).append(name)
+    for how, names in others.items():
+        yield f"  no run's step tells: {', '.join(names)} (what would: {how.removeprefix(FROM_CODE)})"
 
 
 def _interval(told: Told) -> str:
@@ -95,9 +96,7 @@ def _interval(told: Told) -> str:
 
 def _rounded(value: Any) -> Any:
     """To four digits."""
-    if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
-    return float(f"{value:.4g}")
+    return {key: _rounded(part) for key, part in value.items()} if isinstance(value, Mapping) else float(f"{value:.4g}")
 
 
 def _plain(value: Any) -> str:

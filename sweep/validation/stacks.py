@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
+from sweep.nearest_stack import nearest_stack
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
@@ -49,13 +50,22 @@ LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32:
 """Layers of each virtual stage, by the number of these, in Megatron-Bridge's recipes of DeepSeek-V3 and Kimi K2, both of 61
 layers: the last one has multi-token prediction and the loss besides (recipes/deepseek/deepseek_v3.py, recipes/kimi/kimi_k2.py;
 32 virtual stages: `Et|(tt|)*30mL` in scripts/performance/configs/deepseek)."""
+ENDS_AS_LAYERS: Final = "embedding_and_loss_as_layer"
+ACCOUNTING: Final = (*OVERLAPPING, "megatron-core")
+"""Frameworks on Megatron-Core. It refuses layers that its virtual stages do not divide, unless embedding and loss count as one
+each (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split), as in NVIDIA's recipes of Llama 3.1 405B
+(126 layers; NeMo llm/recipes/llama31_405b.py, Megatron-Bridge recipes/llama/llama3.py)."""
 ASYNC_TP: Final = "async tp"
 """In the notes of torchtitan's runs: tensor-parallel collectives run beside their GEMMs."""
 
 
 def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
-    """The stack that a row was run with, or `base`, with what the row says of its gradients and optimizer. Raises NotSimulated."""
-    stack = base or read_stack(stack_name(row, model))
+    """The stack that a row was run with, or `base`, with what the row says of its gradients and optimizer. Raises NotSimulated.
+
+    A framework without a page has the nearest one (`sweep.nearest_stack`).
+    """
+    name = stack_name(row, model)
+    stack = base or read_stack(name or _nearest(row, model))
     if stack.name == "megatron-deepspeed" and FP32_ACCUMULATION in row.text("notes").lower():
         stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
     if row.text("zero") in ("0", "1"):
@@ -64,14 +74,20 @@ def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
 
 
 def stack_name(row: Row, model: Model) -> str:
-    """The name of the stack of a row's framework. Raises NotSimulated."""
+    """The name of the stack of a row's framework; empty for one without a page. Raises NotSimulated where none is stated."""
     framework = row.text("framework").lower()
-    name = next((stack for words, stack in STACKS if words in framework), None)
-    if name is None:
-        raise NotSimulated(f"framework {row.text('framework')[:40] or 'not stated'}")
+    if not framework:
+        raise NotSimulated("framework not stated")
+    name = next((stack for words, stack in STACKS if words in framework), "")
     if name == "megatron-2022" and (model.gated or model.position == "rotary" or model.experts is not None):
         return "megatron-core"  # Megatron-LM of 2022 has neither; what has them runs on its later core
     return name
+
+
+def _nearest(row: Row, model: Model) -> str:
+    """The stack that a framework without a page is taken for, by what the row says."""
+    of_2022 = not model.gated and model.position != "rotary" and model.experts is None and row.text("dtype") == "fp16"
+    return nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
 
 
 def overlaps(row: Row) -> bool:
@@ -133,9 +149,12 @@ def checkpointing_of(row: Row) -> str:
 
 def layer_split(row: Row) -> str | list[int]:
     """Where its layers lie: as its recipe says, or, where we know none, stages that differ by at most one layer."""
-    if "megatron-bridge" not in row.text("framework").lower() or row.count("layers") != LAYOUT_LAYERS:
-        return "balanced"
-    return LAYOUTS.get(row.count("pp", 1) * row.count("vpp", 1), "balanced")
+    framework, layers, parts = row.text("framework").lower(), row.count("layers"), row.count("pp", 1) * row.count("vpp", 1)
+    if "megatron-bridge" in framework and layers == LAYOUT_LAYERS and parts in LAYOUTS:
+        return LAYOUTS[parts]
+    if any(words in framework for words in ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
+        return ENDS_AS_LAYERS
+    return "balanced"
 
 
 def dispatcher_of(row: Row) -> str:
