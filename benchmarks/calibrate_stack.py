@@ -1,4 +1,4 @@
-"""`sweep calibrate stack` replayed: a framework as if nobody had read its host times, calibrated by a few runs, scored on the rest.
+"""`sweep calibrate stack` replayed: a framework as if nobody had read its host times, calibrated by a few runs.
 
     python benchmarks/calibrate_stack.py MEASURED.csv [--chosen 0 3 5 10] [--random 5] [--draws 5] [--full]
 

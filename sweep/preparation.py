@@ -43,7 +43,7 @@ from sweep.sources import row_code
 from sweep.space import Space, build_space
 from sweep.spec import SweepSpec
 from sweep.stragglers import Stragglers
-from sweep.workloads import page_of, workload_of
+from sweep.workloads import page_of, unmet, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
         "start": start,
+        "unmet": [framework] if (framework := unmet(spec.workload.stack)) else [],
         "held": list(space.defaults),
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
@@ -144,6 +145,8 @@ def _notes(
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
     notes += _not_given(variants)
+    if framework := unmet(spec.workload.stack):
+        notes.append(f"stack {framework}: the framework has no page, so intervals are wide (`sweep calibrate stack` makes one)")
     notes += dict.fromkeys(_of_moves(workload, space))
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")

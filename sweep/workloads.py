@@ -22,12 +22,17 @@ from sim_core import (
     read_stack,
     read_workload,
     shown,
+    stack_names,
     whole_number,
     workload_from_model,
 )
+from sweep.nearest_stack import assumed, nearest_stack
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
+LONGEST_NAME: Final = 60
+StackSpec = str | Mapping[str, Any]
+"""A name, or a mapping of `preset` or `framework` and facts."""
 STORED: Final = "stored"
 """The context in which the spec of a stored result is validated."""
 MODEL_KEYS: Final = ("model", "stack", "sequence_parallel")
@@ -64,36 +69,52 @@ def _stack(value: object) -> object:
     if value is not None and not isinstance(value, str | Mapping):
         raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
     try:
-        preset, facts = _stated(value)
+        preset, facts, _ = _stated(value)
         read_stack(STACK if is_page(preset) else preset).with_facts(facts)  # a page is read where the spec lies
     except SpecError as error:
         raise ValueError(str(error)) from None
     return value
 
 
-def stack_of(stated: str | Mapping[str, Any] | None, base: Path | None = None) -> Stack:
+def stack_of(stated: StackSpec | None, base: Path | None = None) -> Stack:
     """The stack that `workload.stack` means: a preset or a page (a file, relative to `base`), STACK where it names none, and
-    facts in place of its own.
+    facts in place of its own. A `framework` without a page has the nearest one.
 
     Raises SpecError.
     """
-    preset, facts = _stated(stated)
-    return read_stack(preset, base).with_facts(facts)
+    preset, facts, framework = _stated(stated)
+    stack = read_stack(preset, base)
+    if framework:
+        stack = stack.model_copy(update={"name": assumed(framework, preset)})
+    return stack.with_facts(facts)
 
 
-def page_of(stated: str | Mapping[str, Any] | None) -> str | None:
+def page_of(stated: StackSpec | None) -> str | None:
     """The file of a stack's page, None of a preset."""
-    preset, _ = _stated(stated)
+    preset = _stated(stated)[0]
     return preset if is_page(preset) else None
 
 
-def _stated(stated: str | Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """The preset or file that is named, and facts in place of its own. Raises SpecError."""
+def unmet(stated: StackSpec | None) -> str | None:
+    """The framework that has no page and what it is simulated as, None of one that has."""
+    preset, _, framework = _stated(stated)
+    return assumed(framework, preset) if framework else None
+
+
+def _stated(stated: StackSpec | None) -> tuple[str, dict[str, Any], str]:
+    """The preset or file that is named, facts in place of its own, and a framework without a page. Raises SpecError."""
     facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
+    framework = facts.pop("framework", None)
+    if framework is not None:
+        if not isinstance(framework, str) or not framework.strip() or len(framework) > LONGEST_NAME:
+            raise SpecError(f"framework: found {shown(framework)}, expected the name of a framework without a page")
+        if framework in stack_names():
+            raise SpecError(f"framework: {framework} has a page: say preset: {framework}")
+        facts.setdefault("preset", nearest_stack(str(facts.get("sharding", ""))))
     preset = facts.pop("preset", STACK)
     if not isinstance(preset, str):
         raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
-    return preset, facts
+    return preset, facts, " ".join((framework or "").split())
 
 
 class RepeatSpec(Section):

@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     tp: int
     pp: int
     micro_batch: int
-    plain: bool  # data and tensor parallelism and a pipeline alone, the optimizer shared as the stack does
+    shares_optimizer: bool = True  # as most stacks do, or there is nothing to share
 
 
 class Chosen(NamedTuple):
@@ -60,7 +60,10 @@ def chosen(plans: Sequence[Sizes], runs: int, nodes: int, gpus_per_node: int) ->
         fitting = [at for at, plan in enumerate(plans) if at not in taken and serves(plan, purpose, gpus_per_node)]
         sign = -1 if purpose.largest else 1
         found.append(
-            Chosen(purpose, min(fitting, key=lambda at: (sign * plans[at].micro_batch, not plans[at].plain), default=None))
+            Chosen(
+                purpose,
+                min(fitting, key=lambda at: (sign * plans[at].micro_batch, not plans[at].shares_optimizer), default=None),
+            )
         )
     return found
 

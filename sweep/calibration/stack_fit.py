@@ -238,7 +238,8 @@ def _told(own: Stack, problem: Problem, found: Found, told: Bools, rows: Sequenc
         widths = found.values[at] + INTERVAL * left[at] * np.array([0.0, -1.0, 1.0]) if told[at] else np.zeros(3)
         moved = [facts_at(own, [number], np.clip([value], problem.low[at], problem.high[at])) for value in widths]
         for fact in number.facts:
-            yield Told(fact, getattr(own, fact), *(each[fact] for each in moved), left=float(left[at]), row=row)
+            after, low, high = (each[fact] for each in moved)
+            yield Told(fact, getattr(own, fact), after, low, high, float(left[at]), row)
 
 
 def _left_out(problem: Problem, starts: Sequence[Floats]) -> Floats:

@@ -52,14 +52,14 @@ def runs_to_make(
 ) -> Asked:
     """Choose among plans of the model that fit. Raises SpecError where none does."""
     per_node = int(hardware.value("gpus_per_node"))
-    rows = [list(row) for row in _candidates(per_node, nodes, global_batch)]
+    rows = _candidates(per_node, nodes, global_batch)
     prepared = prepare(_spec(model, stack, device, rows, global_batch), Path.cwd())
     statuses = pa.Table.from_batches([evaluate(prepared.sweep, np.arange(len(rows)))])
     fits = [at for at, status in enumerate(statuses["status"].to_pylist()) if status == "ok"]
     if not fits:
         why = sorted(set(statuses["reason"].to_pylist()))
         raise SpecError(f"--plan: no plan of the model on {nodes} nodes of {device} can run: {', '.join(map(str, why))}")
-    found = chosen([Sizes(*rows[at], plain=True) for at in fits], runs, nodes, per_node)
+    found = chosen([rows[at] for at in fits], runs, nodes, per_node)
     known = prepared.sweep.workload.modelled
     if known is None:
         raise SpecError("--plan: found a workload file, expected a model")
@@ -114,9 +114,9 @@ def table_text(rows: Sequence[Mapping[str, object]]) -> str:
     return text.getvalue()
 
 
-def _candidates(per_node: int, nodes: int, global_batch: int) -> list[tuple[int, int, int, int]]:
+def _candidates(per_node: int, nodes: int, global_batch: int) -> list[Sizes]:
     """Plans that may serve some purpose: GPUs, tp, pp and micro-batches that divide the batch."""
-    plans = {}
+    plans: dict[Sizes, None] = {}
     for purpose in PURPOSES:
         gpus, tp, pp = purpose.nodes * per_node, max(int(purpose.tp * per_node), 1), purpose.pp
         if purpose.nodes > nodes or gpus % (tp * pp):
@@ -124,18 +124,18 @@ def _candidates(per_node: int, nodes: int, global_batch: int) -> list[tuple[int,
         dp = gpus // (tp * pp)
         for power in range(global_batch.bit_length()):
             if global_batch % (dp * 2**power) == 0:
-                plans[gpus, tp, pp, 2**power] = None
+                plans[Sizes(gpus, tp, pp, 2**power)] = None
     return list(plans)
 
 
-def _spec(model: str | None, stack: str, device: str, rows: list[list[int]], global_batch: int) -> SweepSpec:
+def _spec(model: str | None, stack: str, device: str, rows: Sequence[Sizes], global_batch: int) -> SweepSpec:
     if not rows:
         raise SpecError(f"--global-batch: found {global_batch}, expected a multiple of the GPUs of a node")
     document = {
         "name": "calibrate-stack",
         "workload": {"model": dict(SMALL) if model is None else model, "stack": stack},
         "hardware": device,
-        "axes": {AXIS: rows},
+        "axes": {AXIS: [[row.gpus, row.tp, row.pp, row.micro_batch] for row in rows]},
         "fixed": {"global_batch": global_batch, "layer_split": "balanced", **_overlaps(stack)},
     }
     try:
@@ -156,9 +156,9 @@ def _text(prepared: Prepared, plan: int, stack: Stack) -> str:
 
 
 def _row(
-    number: int, model: Model, stack: Stack, device: str, per_node: int, sizes: Sequence[int], batch: int, purpose: str
+    number: int, model: Model, stack: Stack, device: str, per_node: int, sizes: Sizes, batch: int, purpose: str
 ) -> dict[str, object]:
-    gpus, tp, pp, micro_batch = sizes
+    gpus, tp, pp, micro_batch, _ = sizes
     dp = gpus // (tp * pp)
     experts = model.experts
     return {

@@ -62,9 +62,7 @@ def page_of_fit(fit: StackFit, name: str, source: str) -> Stack:
     }
     facts = {fact: _rounded(value) for fact, value in fit.facts.items()}
     described = f"{fit.base.source} (page {fit.base.name}, {len(facts)} facts fitted to {source})"
-    return fit.base.model_copy(
-        update={**facts, "name": name, "source": described, "sources": {**fit.base.sources, **sources}}
-    )
+    return fit.base.model_copy(update={**facts, "name": name, "source": described, "sources": {**fit.base.sources, **sources}})
 
 
 def run_name(row: Row) -> str:

@@ -146,7 +146,9 @@ def stack(
     device: Annotated[
         str | None, typer.Option(help="Preset or YAML of the hardware. Default: what the runs state; H100-SXM for --plan.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of the runs to make (--plan). Default: one of 1B parameters.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of the runs to make (--plan). Default: one of 1B parameters.")
+    ] = None,
     global_batch: Annotated[int, typer.Option(min=1, max=2**20, help="Sequences a step of the runs to make (--plan).")] = 64,
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the stack. Default: the page's, with `calibrated`.")] = None,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,6 +101,24 @@ class Evidence:
     pair_coverage: Mapping[str, float]  # of the ratios of two plans, the same
 
 
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """The evidence that a result is judged by; `spread` and `differences` are None where there is none, `why` says so."""
+
+    spread: Spread | None
+    differences: Differences | None
+    why: str
+
+
+UNMET: Final = Basis(
+    spread=Spread(low=-0.2125, middle=0.1419, high=2.176, between=0.4193, within=0.6202, runs=845, sets=2),
+    differences=Differences(same=0.005, doubling=0.2353, pairs=33167, sets=2),
+    why="845 measured runs of two frameworks simulated with the page of another",
+)
+"""Evidence of plans of a framework without a page: nanotron's 838 runs of the ultra-scale playbook with Megatron-Core's page
+and 7 of LiBai with that of 2022, each counting the same, by `sweep.uncertainty.fitting`."""
+
+
 def recorded() -> Evidence:
     """The evidence of the published runs (`sweep validate --record`)."""
     plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
@@ -134,19 +152,12 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-@dataclass(frozen=True, kw_only=True)
-class Basis:
-    """The evidence that a result is judged by; `spread` and `differences` are None where there is none, `why` says so."""
-
-    spread: Spread | None
-    differences: Differences | None
-    why: str
-
-
 def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) -> Basis:
     """Which evidence concerns a result, by its provenance: a model in numbers, a recorded job, or none (files)."""
     evidence = evidence or recorded()
     inputs = provenance.get("inputs", {}).get("workload", {})
+    if unmet := provenance.get("unmet"):
+        return replace(UNMET, why=f"{', '.join(unmet)}: no page of its own; {UNMET.why}")
     if (provenance.get("spec", {}).get("workload") or {}).get("model"):
         name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
         spread = evidence.spreads[name]

@@ -52,6 +52,7 @@ class Figures:
     mape_experts: float | None
     not_simulated: dict[str, int] = field(default_factory=dict)
     other_quality: dict[str, int] = field(default_factory=dict)
+    unmet: dict[str, int] = field(default_factory=dict)  # simulated runs of frameworks without a page, by the nearest stack
     failed: dict[str, int] = field(default_factory=dict)  # runs without a step, by what is predicted of them
 
 
@@ -97,6 +98,7 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run]) -> Figures:
         mape_dense=_mean([abs(run.error) for run in timed if not run.row.text("experts")]),
         mape_experts=_mean([abs(run.error) for run in timed if run.row.text("experts")]),
         not_simulated=dict(sorted(Counter(run.reason for run in runs if run.reason).items())),
+        unmet=dict(sorted(Counter(run.unmet for run in judged if run.unmet).items())),
         failed=dict(Counter(_predicted(run) for run in all_runs if run.row.quality == FAILED).most_common()),
         other_quality=dict(sorted(Counter(run.row.quality for run in all_runs if run.row.quality != "ok").items())),
     )

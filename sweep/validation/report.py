@@ -78,6 +78,10 @@ def _left_out(figures: Sequence[Figures]) -> str:
     if reasons:
         lines += ["", "Not simulated:", "", "| runs | why | sets |", "|--:|---|---|"]
         lines += [f"| {count} | {reason} | {', '.join(sorted(where[reason]))} |" for reason, count in reasons.most_common()]
+    unmet = sum((Counter(row.unmet) for row in figures), Counter[str]())
+    if unmet:
+        named = ", ".join(f"{count} of {what}" for what, count in unmet.most_common())
+        lines += ["", f"Simulated with the nearest stack, because their framework has no page: {named}."]
     failed = sum((Counter(row.failed) for row in figures), Counter[str]())
     if failed:
         lines += ["", f"Predicted of runs that failed: {', '.join(f'{count} {what}' for what, count in failed.most_common())}."]

@@ -20,11 +20,20 @@ from sim_core import (
     plans,
     shape_of,
     simulate,
+    stack_names,
     workload_from_model,
 )
 from sweep.validation.devices import candidates, network_of, preset_of
 from sweep.validation.models import check_needs, model_of
-from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
+from sweep.validation.stacks import (
+    checkpointing_of,
+    dispatcher_of,
+    layer_split,
+    overlaps,
+    overlaps_tp,
+    sharding_of,
+    stack_of,
+)
 from sweep.validation.table import NotSimulated, Row
 
 FAILED: Final = "failed"
@@ -75,6 +84,7 @@ class Run(NamedTuple):
     fragmentation: float = 1.0  # of the stack's allocator
     network: float = 0.0  # Gb/s of all NICs of a node, in one direction
     network_stated: bool = False  # by the row; else it is that of the preset
+    unmet: str = ""  # a framework without a page, and the stack that it is simulated with
 
     @property
     def measured_s(self) -> float:
@@ -211,7 +221,9 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
     table = hardware_table([_without(hardware, change)], None)
     measures = simulate(workload, table, grid).named()
     network, stated = network_of(hardware)
-    fragmentation = 1.0 if workload.modelled is None else workload.modelled.stack.fragmentation
+    known = workload.modelled
+    fragmentation, stack = (1.0, "") if known is None else (known.stack.fragmentation, known.stack.name)
+    unmet = "" if change.base or stack in stack_names() else stack
     runs = []
     for number, job in enumerate(jobs):
         if measures["reason"][number]:
@@ -232,6 +244,7 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
                 fragmentation=fragmentation,
                 network=network,
                 network_stated=stated,
+                unmet=unmet,
             )
         )
     return runs

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
-from sweep.nearest_stack import nearest_stack
+from sweep.nearest_stack import assumed, nearest_stack
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
@@ -50,6 +50,7 @@ LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32:
 """Layers of each virtual stage, by the number of these, in Megatron-Bridge's recipes of DeepSeek-V3 and Kimi K2, both of 61
 layers: the last one has multi-token prediction and the loss besides (recipes/deepseek/deepseek_v3.py, recipes/kimi/kimi_k2.py;
 32 virtual stages: `Et|(tt|)*30mL` in scripts/performance/configs/deepseek)."""
+LONGEST_NAME: Final = 40
 ENDS_AS_LAYERS: Final = "embedding_and_loss_as_layer"
 ACCOUNTING: Final = (*OVERLAPPING, "megatron-core")
 """Frameworks on Megatron-Core. It refuses layers that its virtual stages do not divide, unless embedding and loss count as one
@@ -64,8 +65,7 @@ def stack_of(row: Row, model: Model, base: Stack | None = None) -> Stack:
 
     A framework without a page has the nearest one (`sweep.nearest_stack`).
     """
-    name = stack_name(row, model)
-    stack = base or read_stack(name or _nearest(row, model))
+    stack = base or _of_framework(row, model)
     if stack.name == "megatron-deepspeed" and FP32_ACCUMULATION in row.text("notes").lower():
         stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
     if row.text("zero") in ("0", "1"):
@@ -84,10 +84,13 @@ def stack_name(row: Row, model: Model) -> str:
     return name
 
 
-def _nearest(row: Row, model: Model) -> str:
-    """The stack that a framework without a page is taken for, by what the row says."""
+def _of_framework(row: Row, model: Model) -> Stack:
+    """The page of a row's framework, or the nearest one, which is named after both."""
+    if name := stack_name(row, model):
+        return read_stack(name)
     of_2022 = not model.gated and model.position != "rotary" and model.experts is None and row.text("dtype") == "fp16"
-    return nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
+    nearest = nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
+    return read_stack(nearest).model_copy(update={"name": assumed(row.text("framework")[:LONGEST_NAME], nearest)})
 
 
 def overlaps(row: Row) -> bool:
