@@ -22,7 +22,7 @@ from sim_core import (
     quantity,
 )
 from sweep.space import Space, has_simai, number_axes, product, to_plans
-from sweep.spec import FIELDS
+from sweep.spec import FIELDS, STACK_AXIS
 
 DEVICE_MEMORY: Final = "device_memory_bytes"
 Of = Literal["step", "part", "total", "memory", "rate", "utilisation", "cost", "goodput", "tail"]
@@ -210,6 +210,7 @@ def result_schema(space: Space) -> pa.Schema:
     """Columns of the result, without provenance."""
     fields = [pa.field("plan", pa.int64(), nullable=False)]
     fields += [pa.field(field.name, _KIND[field.kind], nullable=False) for field in plan_columns(space)]
+    fields += [pa.field(STACK_AXIS, _WORD, nullable=False)] if space.stack_names else []
     fields += [pa.field("hardware", _WORD, nullable=False)]
     fields += [pa.field(column_name(name), pa.float64(), nullable=False) for name in number_axes(space.labels)]
     fields += [pa.field(name, _WORD, nullable=False) for name in ("fidelity", "status", "reason")]
@@ -245,6 +246,8 @@ def describe(space: Space, columns: Mapping[str, Ints], plans: Plans, numbers: I
             described[field.name] = words(values[field.name], field.words)
         else:
             described[field.name] = pa.array(values[field.name] == 1 if field.kind == "switch" else values[field.name])
+    if space.stack_names:
+        described[STACK_AXIS] = words(columns[STACK_AXIS], space.stack_names)
     described["hardware"] = words(columns.get("hardware", np.zeros_like(numbers)), space.hardware_names)
     for label in number_axes(space.labels):
         unit = HARDWARE_KEYS[column_name(label)][1]

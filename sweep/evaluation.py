@@ -1,5 +1,6 @@
 """Positions -> Arrow batch: decode, check, simulate. This is all that a worker runs."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,11 @@ FILLED_BY_SECTIONS: Final = tuple(measures_of(kind) for kind in SECTIONS.values(
 
 def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
     """One row per position. With `lost`, a reason code, legal plans are not simulated but failed for that reason."""
+    parts = _by_stack(sweep, positions)
+    return _in_order([_evaluated(part, positions[rows], lost) for part, rows in parts], parts)
+
+
+def _evaluated(sweep: Sweep, positions: Ints, lost: int | None) -> pa.RecordBatch:
     described, plans = describe_rows(sweep.space, positions)
     excluded = ~satisfied(sweep.where, described)
     legal = plans if not excluded.any() else slice_plans(plans, ~excluded)
@@ -62,6 +68,11 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
 def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.RecordBatch:
     """The same rows without a simulation: of legal plans `step_time_s` is a lower bound, and what follows from it the best that
     it can be. Other results are null. `coarse`: see `sim_core.coarse_bounds`."""
+    parts = _by_stack(sweep, positions)
+    return _in_order([_bounded(part, positions[rows], coarse=coarse) for part, rows in parts], parts)
+
+
+def _bounded(sweep: Sweep, positions: Ints, *, coarse: bool) -> pa.RecordBatch:
     described, plans = describe_rows(sweep.space, positions)
     kept = satisfied(sweep.where, described)
     lower = (coarse_bounds if coarse else bounds)(
@@ -81,6 +92,13 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
     `rough`: see `sim_core.coarse_bounds_over`. And the rows of the plans as if each step took a second, with no reason: from
     these follows what a bound means for a column.
     """
+    parts = _by_stack(sweep, positions)
+    batches, reasons, steps = zip(*(_bounded_over(part, positions[rows], ga, rough=rough) for part, rows in parts), strict=True)
+    order = np.argsort(np.concatenate([rows for _, rows in parts]))
+    return _in_order(batches, parts), np.concatenate(reasons)[order], np.concatenate(steps)[order]
+
+
+def _bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tuple[pa.RecordBatch, Ints, Floats]:
     described, plans = describe_rows(sweep.space, positions)
     kept = satisfied(sweep.where, described)
     reason = np.full((len(positions), len(ga)), REASON["excluded_by_where"], np.int64)
@@ -91,6 +109,26 @@ def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tup
     unknown = np.full(len(positions), np.nan)
     values = dict.fromkeys((*METRICS, *MEMORY, "measured_share"), unknown) | {"step_time_s": np.ones(len(positions))}
     return _batch(sweep, described, plans, np.zeros(len(positions), np.int64), values, unknown), reason, step_s
+
+
+_Parts = list[tuple[Sweep, Ints]]
+
+
+def _by_stack(sweep: Sweep, positions: Ints) -> _Parts:
+    """The sweep of each stack of an axis, with the rows of the positions that have it; in one part without such an axis."""
+    if not sweep.others or not len(positions):
+        return [(sweep, np.arange(len(positions)))]
+    stacks = sweep.stacks_of(sweep.space.numbers(positions))
+    return [(sweep.of_stack(stack), np.flatnonzero(stacks == stack)) for stack in np.unique(stacks).tolist()]
+
+
+def _in_order(batches: Sequence[pa.RecordBatch], parts: _Parts) -> pa.RecordBatch:
+    """The rows of all parts in the order of the positions."""
+    if len(batches) == 1:
+        return batches[0]
+    order = np.argsort(np.concatenate([rows for _, rows in parts]))
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined.take(pa.array(order))
 
 
 def _batch(

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from sim_core import (
     HARDWARE_KEYS,
     Hardware,
     HardwareTable,
+    Ints,
     SpecError,
     Workload,
     hardware_table,
@@ -41,16 +42,16 @@ from sweep.conditions import check_constraints
 from sweep.failures import Failures, checkpoint_bytes
 from sweep.sources import row_code
 from sweep.space import Space, build_space
-from sweep.spec import SweepSpec
+from sweep.spec import STACK_AXIS, SweepSpec
 from sweep.stragglers import Stragglers
-from sweep.workloads import page_of, unmet, workload_of
+from sweep.workloads import by_stack, page_of, unmet, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """Everything a worker needs besides a range of positions. Immutable and picklable."""
 
-    workload: Workload
+    workload: Workload  # of an axis over stacks that of its first
     hardware: HardwareTable
     space: Space
     where: tuple[str, ...]
@@ -61,6 +62,24 @@ class Sweep:
     failures: Failures | None = None
     checkpoint_bytes: float | None = None  # of the whole model, None if unknown
     stragglers: Stragglers | None = None
+    others: tuple[Workload, ...] = ()  # the same model with the further stacks of an axis
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """That of each stack of an axis; one without such an axis."""
+        return (self.workload, *self.others)
+
+    def of_stack(self, code: int) -> "Sweep":
+        """The same sweep whose plans all have one stack of the axis: only for those that have it."""
+        return replace(self, workload=self.workloads[code], others=())
+
+    def stacks_of(self, numbers: Ints) -> Ints:
+        """The stack of each plan, by its place in `workloads`."""
+        return self.space.decode(numbers)[STACK_AXIS] if self.others else np.zeros(len(numbers), np.int64)
+
+    def of_plan(self, number: int) -> "Sweep":
+        """The same sweep with the workload of one plan."""
+        return self.of_stack(int(self.stacks_of(np.array([number], np.int64))[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +99,23 @@ class Prepared:
 
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
     """Read the files that the spec names, relative to `base`, and build the sweep. Raises SimError, OSError."""
-    workload, warnings = workload_of(spec.workload, base)
+    stacks = stack_values(spec)
+    read = [workload_of(section, base) for section in by_stack(spec.workload, stacks)]
+    workloads, warnings = [workload for workload, _ in read], dict.fromkeys(line for _, lines in read for line in lines)
+    workload = workloads[0]
+    without_page = [name for stated in stacks or [spec.workload.stack] if (name := unmet(stated))]
     measured_on = read_hardware(spec.workload.measured_on, base) if spec.workload.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on, workload.dtype)
     saved = checkpoint_bytes(workload) if spec.failures and not {"layers", "experts"} & space.named else None
     start, near = _start(workload, table)
-    notes = [one_line(note) for note in (*_notes(spec, workload, space, variants, measured_on, saved), *near)]
+    notes = [one_line(note) for note in (*_notes(spec, workloads, space, variants, measured_on, saved), *near)]
+    notes += [
+        f"stack {name}: it has no page, so intervals are wide (`sweep calibrate stack` makes one)" for name in without_page
+    ]
     facts = _plausibility(workload, variants, space)
-    identity = _identity(spec, workload, variants, table, space)
+    content = _content(workloads)
+    identity = _identity(spec, workload, content, variants, table, space)
     sweep = Sweep(
         workload=workload,
         hardware=table,
@@ -101,6 +128,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         failures=spec.failures,
         checkpoint_bytes=saved,
         stragglers=spec.stragglers,
+        others=tuple(workloads[1:]),
     )
     check_constraints(sweep.where, describe_rows(space, np.zeros(1, np.int64))[0])
     _check_ranking(spec, sweep)
@@ -108,7 +136,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "sweep": identity,
         "name": spec.name,
         "spec": json.loads(spec.model_dump_json()),
-        "workload": workload.content,
+        "workload": content,
         "model": source_hash(),
         "code": row_code(),
         "inputs": fingerprint_of(spec, base, workload, variants, measured_on),
@@ -117,7 +145,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "hardware": [variant.model_dump() for variant in variants[:64]],
         "notes": notes,
         "start": start,
-        "unmet": [framework] if (framework := unmet(spec.workload.stack)) else [],
+        "unmet": without_page,
         "held": list(space.defaults),
         "checks": [check.brief() for check in workload.checks if not check.kept],
         "plausibility": facts,
@@ -127,14 +155,15 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
 
 def _notes(
     spec: SweepSpec,
-    workload: Workload,
+    workloads: Sequence[Workload],
     space: Space,
     variants: list[Hardware],
     measured_on: Hardware | None,
     saved: float | None,
 ) -> list[str]:
     """What a user should know of a sweep: what is assumed, taken as default, or unknown; `saved`: bytes of a checkpoint."""
-    notes = [*workload.notes, f"memory: {memory_basis(workload)}"]
+    workload = workloads[0]
+    notes = list(dict.fromkeys(note for each in workloads for note in (*each.notes, f"memory: {memory_basis(each)}")))
     if measured_on is None and not workload.modelled:
         notes.append("compute times are as in the workload on every device (workload.measured_on is not set)")
     if measured_on is None and workload.recorded is not None:
@@ -145,8 +174,6 @@ def _notes(
     if changed:
         notes.append("hardware: the preset with " + ", ".join(f"{key} {value}" for key, value in changed.items()))
     notes += _not_given(variants)
-    if framework := unmet(spec.workload.stack):
-        notes.append(f"stack {framework}: the framework has no page, so intervals are wide (`sweep calibrate stack` makes one)")
     notes += dict.fromkeys(_of_moves(workload, space))
     if workload.sequence is None:
         notes.append("tokens_per_s is unknown (set workload.sequence)")
@@ -217,13 +244,21 @@ def _not_given(variants: list[Hardware]) -> list[str]:
     return notes
 
 
-def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], table: HardwareTable, space: Space) -> str:
+def _content(workloads: Sequence[Workload]) -> str:
+    """A hash of what was read: of several stacks over those of all."""
+    contents = [workload.content for workload in workloads]
+    return contents[0] if len(contents) == 1 else hashlib.sha256(" ".join(contents).encode()).hexdigest()
+
+
+def _identity(
+    spec: SweepSpec, workload: Workload, content: str, variants: list[Hardware], table: HardwareTable, space: Space
+) -> str:
     """Hash of everything that can change a row: plans, contents of workload and hardware, constraints, code; not paths."""
     digest = hashlib.sha256()
     plain = spec.model_dump(mode="json")
     chosen = {"axes": _without_paths(plain["axes"]), **{key: plain[key] for key in ("where", "sample")}}
     digest.update(json.dumps(chosen).encode())
-    labels = {name: values for name, values in space.labels.items() if name != "hardware"}
+    labels = {name: values for name, values in space.labels.items() if name not in _BY_CONTENT}
     digest.update(json.dumps([sorted(space.held.items()), sorted(labels.items())]).encode())
     digest.update(json.dumps([variant.name for variant in variants]).encode())
     digest.update(json.dumps([variant.value(f"peak_flops_{workload.dtype}") for variant in variants]).encode())  # MFU
@@ -239,20 +274,24 @@ def _identity(spec: SweepSpec, workload: Workload, variants: list[Hardware], tab
         digest.update(spec.failures.model_dump_json().encode())
     if spec.stragglers:
         digest.update(f"stragglers {spec.stragglers.model_dump_json()}".encode())
-    digest.update(f"{workload.content} {json.dumps(row_code())}".encode())
+    digest.update(f"{content} {json.dumps(row_code())}".encode())
     return digest.hexdigest()
 
 
+_BY_CONTENT: Final = ("hardware", STACK_AXIS)
+"""Axes whose values may be paths: their contents count, not their names."""
+
+
 def _without_paths(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The axes with numbers in place of the names and paths of hardware, whose contents count in this order."""
+    """The axes with numbers in place of the names and paths of hardware and stacks, whose contents count in this order."""
     without = dict(axes)
     for key, values in axes.items():
         names = key.split(",")
-        if "hardware" in names:
-            rows = values if len(names) > 1 else [[value] for value in values]
-            at = names.index("hardware")
-            order = list(dict.fromkeys(row[at] for row in rows))
-            without[key] = [[*row[:at], order.index(row[at]), *row[at + 1 :]] for row in rows]
+        for name in set(names) & set(_BY_CONTENT):
+            rows = [list(row) for row in without[key]] if len(names) > 1 else [[value] for value in values]
+            at = names.index(name)
+            order = list(dict.fromkeys(repr(row[at]) for row in rows))
+            without[key] = [[*row[:at], order.index(repr(row[at])), *row[at + 1 :]] for row in rows]
     return without
 
 
@@ -314,8 +353,9 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
     if isinstance(preset, str) and preset not in model_names():
         role = "model" if files else "workload"
         files[role] = f"{preset}/config.json" if (base / preset).is_dir() else preset
-    if page := page_of(spec.workload.stack):
-        files["stack"] = page
+    for stated in stack_values(spec) or [spec.workload.stack]:
+        if page := page_of(stated):
+            files[f"stack {page}"] = page
     named = [spec.hardware.get("preset"), spec.workload.measured_on]
     for key, values in spec.axes.items():
         names = key.split(",")
@@ -323,6 +363,16 @@ def _files(spec: SweepSpec, base: Path) -> dict[str, str]:
             named += [row[names.index("hardware")] if len(names) > 1 else row for row in values]
     files |= {f"hardware {name}": str(name) for name in named if name is not None and not is_preset(str(name))}
     return files
+
+
+def stack_values(spec: SweepSpec) -> list[Any]:
+    """The stacks of an axis over them, in the order of their codes; empty without one."""
+    for key, values in spec.axes.items():
+        names = key.split(",")
+        if STACK_AXIS in names:
+            stated = [row[names.index(STACK_AXIS)] for row in values] if len(names) > 1 else values
+            return list({repr(value): value for value in stated}.values())
+    return []
 
 
 def contents_at(path: Path) -> dict[str, Any]:

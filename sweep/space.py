@@ -27,8 +27,10 @@ from sim_core import (
     preset_names,
     read_hardware,
     sends_in_background,
+    shown,
 )
-from sweep.spec import FIELDS, SweepSpec, Value
+from sweep.spec import FIELDS, STACK_AXIS, SweepSpec, Value
+from sweep.workloads import stack_of
 
 MAX_VARIANTS: Final = 5_000
 MAX_SIZE: Final = 2**62
@@ -63,6 +65,7 @@ class Space:
     defaults: tuple[str, ...]
     named: frozenset[str]  # fields that the spec itself sets
     hardware_names: tuple[str, ...]  # of the presets or files, in the order of `labels["hardware"]`
+    stack_names: tuple[str, ...] = ()  # of an axis over stacks, in the order of `labels["stack"]`
 
     @property
     def count(self) -> int:
@@ -143,21 +146,24 @@ def build_space(spec: SweepSpec, workload: Workload, base: Path) -> tuple[Space,
         defaults=tuple(defaults),
         named=frozenset(named_fields(spec)),
         hardware_names=tuple(dict.fromkeys(variant.name for variant in variants)),
+        stack_names=_stack_names(labels, base),
     )
     return space, variants
 
 
 def is_labelled(name: str) -> bool:
     """Whether the codes of a field are indices into the values that its sweep has, which `Space.labels` holds."""
-    return name.startswith("hardware") or FIELDS[name].kind in ("label", "ratio", "factor")
+    return name.startswith("hardware") or name == STACK_AXIS or FIELDS[name].kind in ("label", "ratio", "factor")
 
 
 def _codes(name: str, values: list[Value], labels: dict[str, tuple[Any, ...]]) -> Ints:
     """The codes of the values of one field."""
     if is_labelled(name):
-        order = {value: code for code, value in enumerate(dict.fromkeys(values))}
-        labels[name] = tuple(order)
-        return np.array([order[value] for value in values], np.int64)
+        texts = [repr(value) for value in values]  # a stack may be a mapping
+        distinct = dict(zip(texts, values, strict=True))
+        order = {text: code for code, text in enumerate(distinct)}
+        labels[name] = tuple(distinct.values())
+        return np.array([order[text] for text in texts], np.int64)
     return FIELDS[name].codes_of(values)
 
 
@@ -197,6 +203,18 @@ def _also_in_background(spec: SweepSpec) -> str:
     apart = sends_in_background(codes, np.ones_like(codes)) == 1
     words = dict.fromkeys(word for word, split in zip(named, apart, strict=True) if split)
     return f" and with {', '.join(words)}" if words else ""
+
+
+def _stack_names(labels: Mapping[str, tuple[Any, ...]], base: Path) -> tuple[str, ...]:
+    """What results call the stacks of an axis. Raises SpecError."""
+    try:
+        names = tuple(stack_of(stated, base).name for stated in labels.get(STACK_AXIS, ()))
+    except SpecError as error:
+        raise SpecError(f"axes.stack: {error}") from None
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise SpecError(f"axes.stack: two entries are named {shown(twice)}; change `name:` in one of the pages")
+    return names
 
 
 def _variants(spec: SweepSpec, labels: dict[str, tuple[Any, ...]], base: Path) -> list[Hardware]:

@@ -25,13 +25,15 @@ from sweep.document import apply_sets, bare_size, first_error, read_spec
 from sweep.failures import Failures
 from sweep.other_names import meant
 from sweep.stragglers import Stragglers
-from sweep.workloads import STORED, Section, WorkloadSpec, from_text
+from sweep.workloads import STORED, Section, WorkloadSpec, check_stack, from_text
 
 FIELDS: Final = {name: field for name, field in PLAN_FIELDS.items() if field.is_set}
 """What an axis or a fixed value may set, besides `hardware` and `hardware.<number>`."""
 ALIASES: Final = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
 """Other names of plan fields: those of the SimAI header that differ from ours, and common long and short forms."""
 
+STACK_AXIS: Final = "stack"
+"""An axis over software stacks: names, or presets with facts of your own, as `workload.stack` takes them."""
 _HARDWARE_SWITCHES: Final = tuple(f"hardware.{key}" for key, (_, unit) in HARDWARE_KEYS.items() if unit == SWITCH)
 MAX_AXIS_VALUES: Final = 100_000
 
@@ -136,6 +138,10 @@ class SweepSpec(Section):
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
         if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
             raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
+        if STACK_AXIS in named and self.workload.model is None:
+            raise ValueError("axes.stack: needs workload.model; a file's times hold those of its stack")
+        if STACK_AXIS in named and self.workload.stack is not None:
+            raise ValueError("workload.stack: is also an axis; remove one")
         if not self.hardware and "hardware" not in named:
             raise ValueError("hardware: missing (a preset name, a path, or numbers)")
         return self
@@ -144,11 +150,13 @@ class SweepSpec(Section):
 def _field_name(key: object, section: str) -> str:
     """Our name of an axis or fixed value."""
     name = ALIASES.get(str(key), str(key))
-    known = (*FIELDS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
+    known = (*FIELDS, STACK_AXIS, "hardware", *(f"hardware.{k}" for k in HARDWARE_KEYS))
     if name not in known:
         raise ValueError(f"{section}.{named(key)}: unknown name, {meant(str(key), (*known, *ALIASES))}")
     if section == "fixed" and name.startswith("hardware"):
         raise ValueError(f"{section}.{named(key)}: fixed hardware belongs under `hardware:`")
+    if section == "fixed" and name == STACK_AXIS:
+        raise ValueError(f"{section}.{named(key)}: a fixed stack belongs under `workload:`")
     return name
 
 
@@ -218,15 +226,27 @@ def _empty(key: object, bounds: list[int]) -> list[int]:
     raise ValueError(f"axes.{key}: no power of two is within {bounds}")
 
 
-def check_value(name: str, value: object, where: str) -> Value:
+def check_value(name: str, value: object, where: str) -> Any:
     """`value` as the field `name` takes it. Raises ValueError naming `where`."""
     if name in FIELDS:
         return _field_value(FIELDS[name], value, where)
+    if name == STACK_AXIS:
+        return _stack_value(value, where)
     if name in _HARDWARE_SWITCHES:
         return _switch(value, where)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{where}: found {shown(value)}, expected a name or a number")
     return value
+
+
+def _stack_value(value: object, where: str) -> Any:
+    """A value of the axis over stacks. Raises ValueError naming `where`."""
+    if value is None:
+        raise ValueError(f"{where}: found null, expected the name of a stack, or a preset and facts")
+    try:
+        return check_stack(value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _field_value(field: PlanField, value: object, where: str) -> Value:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sim_core import Floats, Hardware, HardwareTable, Ints, Plans, SpecError, Workload, hardware_table, nearest, simulate
 from sweep.columns import LONGER, SHORTER, describe_rows
+from sweep.preparation import Sweep
 from sweep.ranking import rank
 from sweep.reopening import Reopened
 from sweep.uncertainty.evidence import basis_of
@@ -117,6 +118,15 @@ def response(opened: Reopened, numbers: Ints, sigmas: Mapping[str, float], drawn
     Each input is simulated at -AT and AT by itself, those of PAIRS also together; linear, and bilinear, between these values.
     """
     sweep = opened.prepared.sweep
+    stacks = sweep.stacks_of(numbers)
+    total = np.zeros((len(drawn["compute"]), len(numbers)))
+    for stack in np.unique(stacks).tolist():
+        total[:, stacks == stack] = _of_stack(sweep.of_stack(stack), numbers[stacks == stack], sigmas, drawn)
+    return total
+
+
+def _of_stack(sweep: Sweep, numbers: Ints, sigmas: Mapping[str, float], drawn: Mapping[str, Floats]) -> Floats:
+    """The same of plans of one stack."""
     _, plans = describe_rows(sweep.space, numbers)
     inputs_now = (sweep.workload, sweep.hardware, plans)
     now = step_s(*inputs_now)

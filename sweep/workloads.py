@@ -1,6 +1,6 @@
 """The `workload:` section of a spec, a file with facts or a model in numbers, and the workload that it means."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -64,7 +64,7 @@ def _model(value: object) -> object:
     return {"preset": value}
 
 
-def _stack(value: object) -> object:
+def check_stack(value: object) -> Any:
     """The name of a stack, or a mapping of a preset and facts, checked. Raises ValueError."""
     if value is not None and not isinstance(value, str | Mapping):
         raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
@@ -139,7 +139,7 @@ class WorkloadSpec(Section):
 
     path: str | None = Field(default=None, min_length=1)
     model: Annotated[dict[str, Any] | None, BeforeValidator(_model)] = None
-    stack: Annotated[str | dict[str, Any] | None, BeforeValidator(_stack)] = None
+    stack: Annotated[str | dict[str, Any] | None, BeforeValidator(check_stack)] = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     micro_batch: int | None = None
     sequence: int | None = None
@@ -200,6 +200,11 @@ class WorkloadSpec(Section):
         """These facts as the readers expect them."""
         facts = {name: getattr(self, name) for name in type(self).model_fields if name not in ("path", "repeat", *MODEL_KEYS)}
         return Facts(**facts, repeat=None if self.repeat is None else self.repeat.rows())
+
+
+def by_stack(section: WorkloadSpec, stacks: Sequence[StackSpec]) -> list[WorkloadSpec]:
+    """The same section with each of several stacks; without any the section itself."""
+    return [section.model_copy(update={"stack": stack}) for stack in stacks] or [section]
 
 
 def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:

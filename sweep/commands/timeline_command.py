@@ -62,7 +62,7 @@ def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | Non
         raise SpecError(f"{folder}: holds results of a sweep; which plan? its number, as in `sweep rank`, or best")
     opened = reopened(folder, spec)
     number = plan_number(opened, plan)
-    sweep, plans = opened.prepared.sweep, plans_of(opened.prepared, number)
+    sweep, plans = opened.prepared.sweep.of_plan(number), plans_of(opened.prepared, number)
     drawn = _stages(stages, int(plans.pp[0]))
     blocks = blocks_of(plans) * len(drawn) // int(plans.pp[0])
     if blocks > MOST_BLOCKS:

@@ -45,7 +45,7 @@ class Explanation:
 
 def explain(opened: Reopened, number: int) -> Explanation:
     """Explain plan `number` of a result; neighbours are simulated. Raises SimError."""
-    sweep = opened.prepared.sweep
+    sweep = opened.prepared.sweep.of_plan(number)
     row = row_of(opened.prepared, number)
     plans = plans_of(opened.prepared, number)
     reason = row["reason"]
@@ -84,7 +84,8 @@ def _told(row: Mapping[str, Any], shape: Shape | None, hardware: Hardware, seque
     sizes = [("tp", row["tp"]), ("cp", row.get("cp", 1)), ("pp", row["pp"]), ("dp", row["dp"])]
     factors = " x ".join(f"{name} {size}" for name, size in sizes if size > 1 or name in ("tp", "dp"))
     experts = f"; experts over {row['ep']} ranks (ep)" if row["ep"] > 1 else ""
-    lines = [f"{gpus:,} {row['hardware']}{nodes}: {factors}{experts}"]
+    stack = f"; stack {row['stack']}" if "stack" in row else ""
+    lines = [f"{gpus:,} {row['hardware']}{nodes}: {factors}{experts}{stack}"]
     if shape is not None:
         apart = [group for group in shape.groups if group.ranks > 1 and _counts(group, row)]
         inside = [f"{group.name.replace('_', ' ')} ({group.ranks} ranks)" for group in apart if group.nodes == 1]

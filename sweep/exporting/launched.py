@@ -52,7 +52,7 @@ def launched(prepared: Prepared, number: int) -> Launched:
     row = row_of(prepared, number)
     if row["status"] != "ok":
         raise SpecError(f"plan {number} is {row['status']}: {row['reason']}")
-    workload, hardware = prepared.sweep.workload, prepared.sweep.hardware
+    workload, hardware = prepared.sweep.of_plan(number).workload, prepared.sweep.hardware
     fields = fields_of(prepared.sweep.space, number)
     fields |= {name: row[name] for name in ("tp", "pp", "vpp", "ep", "dp", "all_gpus", "micro_batch", "ga", "global_batch")}
     fields |= {name: row[name] for name in ("layer_split", "checkpointing", "schedule", "hardware", "overlap_pp")}

@@ -95,7 +95,8 @@ def _ignored(sweep: Sweep) -> frozenset[str]:
         codes |= axis.codes
     if (codes["fidelity"] == FIDELITIES.index("simai")).any():
         return frozenset()
-    return ignored_columns(sweep.workload, codes["schedule"], codes["sharding"])
+    each = [ignored_columns(workload, codes["schedule"], codes["sharding"]) for workload in sweep.workloads]
+    return each[0].intersection(*each[1:])
 
 
 def _asked_for(sweep: Sweep, objective: Objective) -> set[str]:
