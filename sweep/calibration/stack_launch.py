@@ -129,8 +129,6 @@ def _candidates(per_node: int, nodes: int, global_batch: int) -> list[Sizes]:
 
 
 def _spec(model: str | None, stack: str, device: str, rows: Sequence[Sizes], global_batch: int) -> SweepSpec:
-    if not rows:
-        raise SpecError(f"--global-batch: found {global_batch}, expected a multiple of the GPUs of a node")
     document = {
         "name": "calibrate-stack",
         "workload": {"model": dict(SMALL) if model is None else model, "stack": stack},
