@@ -19,7 +19,7 @@ from sweep.ranking import objectives_of, rank
 from sweep.reopening import Reopened
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
-from sweep.spec import SweepSpec
+from sweep.spec import STACK_AXIS, SweepSpec
 from sweep.store import Store
 
 _STEP: Final = "step_time_s"
@@ -66,13 +66,14 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     before = row_of(opened.prepared, number)
     if before["status"] != "ok":
         raise SpecError(f"plan {number} is {before['status']}: {before['reason']}")
-    workload = opened.prepared.sweep.workload
+    workload = opened.prepared.sweep.of_plan(number).workload
     batch, notes = _batch(workload, before, question)
-    hardware, fixed = pinned(opened, number, before)
-    now = opened.spec.model_dump(mode="json") | {"sample": None, "per": [], "hardware": hardware}
+    sections = pinned(opened, number, before)
+    hardware, fixed = sections["hardware"], sections.pop("fixed")
+    now = opened.spec.model_dump(mode="json") | {"sample": None, "per": [], **sections}
     now |= _budget(opened.spec, question)
     now["axes"] = dict(now["axes"])
-    _drop(now["axes"], [name for key in now["axes"] for name in key.split(",") if name.startswith(HARDWARE)])
+    _drop(now["axes"], [name for key in now["axes"] for name in key.split(",") if name.startswith((HARDWARE, STACK_AXIS))])
     one = now | {"axes": {}, "fixed": fixed, "where": []}
     plan = _changed(one, question, int(before["all_gpus"]), batch)
     before = row_of(_prepared(one, opened.base))

@@ -1,4 +1,4 @@
-"""`sweep calibrate`: a user's own measurements made into a hardware file, with a report of the fit."""
+"""`sweep calibrate`: a user's own measurements made into a hardware file or a stack, with a report of the fit."""
 
 import sys
 from collections.abc import Iterable

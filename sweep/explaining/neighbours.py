@@ -143,7 +143,8 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
 
     GPUs and global batch stay what they are unless they are changed; `ga` follows. Raises SimError.
     """
-    hardware, fixed = pinned(opened, number, row)
+    sections = pinned(opened, number, row)
+    hardware, fixed = sections["hardware"], sections["fixed"]
     fields = fields_of(opened.prepared.sweep.space, number)
     fields |= {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
     changed = list(dict.fromkeys(name for change in changes for name in change))
@@ -153,14 +154,10 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
         hardware.pop("nic_bandwidth", None)
         fields[NETWORK] = network_of(opened, row)
     rows = [[_value(name, change, fields) for name in changed] for change in changes]
-    plain = opened.spec.model_dump(mode="json")
-    if STACK_AXIS in fields:
-        plain["workload"]["stack"] = fields[STACK_AXIS]
-    document = plain | {
+    document = opened.spec.model_dump(mode="json") | {
+        **sections,
         "name": "around",
-        "hardware": hardware,
         "axes": {",".join(changed): rows if len(changed) > 1 else [value for (value,) in rows]},
-        "fixed": fixed,
         "where": [],
         "objectives": [{"column": "step_time_s", "direction": "minimize"}],
         "per": [],
@@ -169,11 +166,17 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
     return prepare(SweepSpec.model_validate(document), opened.base)
 
 
-def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sections `hardware` and `fixed` of a spec that is plan `number` alone; GPUs and global batch are those of `row`."""
+def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections `workload`, `hardware` and `fixed` of a spec that is plan `number` alone.
+
+    GPUs and global batch are those of `row`.
+    """
     space = opened.prepared.sweep.space
     fields = fields_of(space, number) | {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
-    named = {*space.named, NETWORK} - {*FOLLOWING}
+    named = {*space.named, NETWORK} - {*FOLLOWING, STACK_AXIS}
+    workload = opened.spec.workload.model_dump(mode="json")
+    if STACK_AXIS in fields:
+        workload["stack"] = fields[STACK_AXIS]
     hardware = dict(opened.spec.hardware)
     fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
     for name, value in fields.items():
@@ -183,7 +186,7 @@ def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> tuple[dict[
             hardware[name.removeprefix(f"{HARDWARE}.")] = value
         elif name in named:
             fixed[name] = value
-    return hardware, fixed
+    return {"workload": workload, "hardware": hardware, "fixed": fixed}
 
 
 def network_of(opened: Reopened, row: Mapping[str, Any], times: float = 1.0) -> str:

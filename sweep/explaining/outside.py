@@ -19,7 +19,7 @@ def best_outside(opened: Reopened, number: int) -> tuple[Neighbour, float] | Non
     row = row_of(opened.prepared, number)
     if row["status"] != "ok":
         return None
-    around = neighbours(opened, number, row, lambda change: _is_outside(opened, change, row))
+    around = neighbours(opened, number, row, lambda change: _is_outside(opened, number, change, row))
     faster = [each for each in around if each.of_plan and each.runs and each.row["step_time_s"] < row["step_time_s"]]
     best = min(faster, key=lambda each: float(each.row["step_time_s"]), default=None)
     if best is None:
@@ -28,9 +28,9 @@ def best_outside(opened: Reopened, number: int) -> tuple[Neighbour, float] | Non
     return (best, gain) if gain > WORTH else None
 
 
-def _is_outside(opened: Reopened, change: Change, row: dict[str, Any]) -> bool:
+def _is_outside(opened: Reopened, number: int, change: Change, row: dict[str, Any]) -> bool:
     """Whether the sweep lacks a value of a change, and the stack has its schedule."""
-    modelled = opened.prepared.sweep.workload.modelled
+    modelled = opened.prepared.sweep.of_plan(number).workload.modelled
     if modelled and "schedule" in change and change["schedule"] not in modelled.stack.schedules:
         return False
     return any(str(value) not in _held(opened.spec, name, row) for name, value in change.items())

@@ -153,8 +153,8 @@ def checkpointing_of(row: Row) -> str:
 def layer_split(row: Row) -> str | list[int]:
     """Where its layers lie: as its recipe says, or, where we know none, stages that differ by at most one layer."""
     framework, layers, parts = row.text("framework").lower(), row.count("layers"), row.count("pp", 1) * row.count("vpp", 1)
-    if "megatron-bridge" in framework and layers == LAYOUT_LAYERS and parts in LAYOUTS:
-        return LAYOUTS[parts]
+    if "megatron-bridge" in framework and layers == LAYOUT_LAYERS:
+        return LAYOUTS.get(parts, "balanced")
     if any(words in framework for words in ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
         return ENDS_AS_LAYERS
     return "balanced"

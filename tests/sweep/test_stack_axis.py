@@ -40,7 +40,7 @@ def prepared(axes: dict[str, Any], base: Path = Path(), **workload: Any) -> Prep
 
 def rows_of(ready: Prepared) -> list[dict[str, Any]]:
     """All rows of a sweep."""
-    return pa.Table.from_batches([evaluate(ready.sweep, np.arange(ready.sweep.space.count))]).to_pylist()
+    return [*pa.Table.from_batches([evaluate(ready.sweep, np.arange(ready.sweep.space.count))]).to_pylist()]
 
 
 def test_the_rows_of_an_axis_are_those_of_a_sweep_with_each_stack() -> None:
