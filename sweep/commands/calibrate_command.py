@@ -8,10 +8,11 @@ from typing import Annotated, Final
 import typer
 
 from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware, read_stack, stack_yaml
+from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
-from sweep.calibration.nodes import machine_of, named_preset, place
+from sweep.calibration.nodes import machine_of, named_preset, nics_of, place
 from sweep.calibration.report import kernels_lines, links_lines, runs_lines
 from sweep.calibration.runs import fit_runs
 from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
@@ -24,10 +25,11 @@ from sweep.calibration.trace_kernels import fit_trace_kernels
 from sweep.calibration.trace_links import tables
 from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings
 from sweep.calibration.transfers import lines as transfer_lines
-from sweep.commands.shared import rows_of_set, write_text
+from sweep.commands.shared import check_output, rows_of_set, takes, write_text
 from sweep.folder import write_file
 from sweep.inputs.registry import is_trace
 from sweep.inputs.traces.profile import read_profile, recordings
+from sweep.options import OptionError, of_option
 from sweep.validation.table import read_table
 from sweep.workloads import STACK
 
@@ -41,6 +43,7 @@ NEXT: Final = "# sweep calibrate stack RUNS.csv"
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")]
 
 command = typer.Typer(
+    cls=CheckedGroup,
     help="Make a hardware file or a stack of your own from measurements: nccl-tests, kernels of a GPU, steps of jobs.",
     no_args_is_help=True,
     add_completion=False,
@@ -49,7 +52,7 @@ command = typer.Typer(
 )
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def nccl(
     logs: Annotated[
         list[Path],
@@ -66,6 +69,12 @@ def nccl(
     nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
     """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
+    check_output(output)
+    if device is not None:
+        with of_option("--device"):
+            read_hardware(device)
+    if nics is not None:
+        nics_of(nics)
     recorded = [path for path in logs if is_trace(str(path)) or (path.is_file() and is_rank_table(path))]
     read: list[tuple[Path, Table]] = _recorded_tables(recorded)
     for path in logs:
@@ -115,7 +124,7 @@ def _recorded_tables(paths: list[Path]) -> list[tuple[Path, Table]]:
     return [(paths[0], table) for table in found]
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def kernels(
     file: Annotated[Path | None, typer.Argument(help="What the script wrote, or a profiler trace.")] = None,
     script: Annotated[bool, typer.Option("--script", help="Print the script to run where the GPU is.")] = False,
@@ -127,22 +136,21 @@ def kernels(
 ) -> None:
     """Make a hardware file of your own from kernels measured on one GPU, and print how far they are from the preset's."""
     if script:
-        if file is not None or device is not None or name is not None or output is not None:
-            raise SpecError("--script takes nothing else: sweep calibrate kernels --script > measure_kernels.py")
+        others = {"FILE": file, "--device": device, "--name": name, "--output": output}
+        takes("--script", others, "nothing else: sweep calibrate kernels --script > measure_kernels.py")
         sys.stdout.write(SCRIPT.read_text(encoding="utf-8"))
         return
     if file is None:
-        raise SpecError(
-            "calibrate kernels: found no FILE, expected what measure_kernels.py has written; --script prints that script"
-        )
-    _check_free(output)
+        raise OptionError("FILE: found none, expected what measure_kernels.py has written; --script prints that script")
+    check_output(output, new=True)
     if is_trace(str(file)):
         _kernels_of_trace(file, device, name, output)
         return
     measured = read_kernels(file)
     if device is None:
         device = named_preset(measured.text("device"), f"calibrate kernels: {measured.path}", "a YAML file or one of ")
-    base = read_hardware(device)
+    with of_option("--device"):
+        base = read_hardware(device)
     fitted = fit_kernels(measured, base, name or f"{base.name} measured")
     _write(fitted.hardware, output, kernels_lines(fitted, base))
 
@@ -157,7 +165,7 @@ def _kernels_of_trace(file: Path, device: str | None, name: str | None, output: 
     _write(fitted.hardware, output, kernels_lines(fitted, base))
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def runs(
     table: Annotated[Path, typer.Argument(help="CSV of runs with the columns of `sweep validate FILE.csv`.")],
     device: Annotated[
@@ -168,14 +176,15 @@ def runs(
     output: Output = None,
 ) -> None:
     """Fit up to three numbers (compute, network, fixed seconds) to measured steps; refuse what they cannot tell."""
-    _check_free(output)
-    rows = rows_of_set(read_table(table), only)
-    fitted = fit_runs(rows, None if device is None else read_hardware(device), str(table))
+    check_output(output, new=True)
+    with of_option("--device"):
+        start = None if device is None else read_hardware(device)
+    fitted = fit_runs(rows_of_set(read_table(table), only), start, str(table))
     named = fitted.hardware.model_copy(update={"name": name or f"{fitted.hardware.name} calibrated"})
     _write(named, output, runs_lines(fitted))
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def stack(
     table: Annotated[
         Path | None,
@@ -203,7 +212,7 @@ def stack(
     ] = None,
 ) -> None:
     """Fit the numbers of a software stack to a few short runs, or print which runs would tell them."""
-    _check_free(output)
+    check_output(output, new=True)
     if table is None:
         if not plan:
             raise SpecError("calibrate stack: found no RUNS.csv, expected one, or --plan, which prints the runs to make")
@@ -253,11 +262,6 @@ def _write_stack(
         write_file(output, stack_yaml(page))
         lines.append(f"{output}: a page; use it as `workload.stack: {output}`")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def _check_free(output: Path | None) -> None:
-    if output is not None and output.exists():
-        raise SpecError(f"{output}: there already; move it away or say another --output")
 
 
 def _write(hardware: Hardware, output: Path | None, report: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from sweep.nearest_stack import assumed, nearest_stack
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
+    ("automodel", "nemo-automodel"),
     ("torchtitan", "torchtitan"),
     ("nanotron", "nanotron"),
     ("llm-foundry", "llm-foundry"),
