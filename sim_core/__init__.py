@@ -55,6 +55,7 @@ from sim_core.hardware.kernels.device import load_kernels as load_kernels
 from sim_core.hardware.kernels.device import measured_kernels as measured_kernels
 from sim_core.hardware.kernels.device import precisions as precisions
 from sim_core.hardware.kernels.gemm import PHASES
+from sim_core.hardware.kernels.gemm import gemm_of_device_s as gemm_of_device_s
 from sim_core.hardware.kernels.gemm import gemm_s as gemm_s
 from sim_core.hardware.surface import AttentionSurface as AttentionSurface
 from sim_core.hardware.surface import GemmSurface as GemmSurface
@@ -163,6 +164,7 @@ from sim_core.workloads.readers.op_table import Repeat as Repeat
 from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
 from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
+from sim_core.workloads.reading import STAGES as STAGES
 from sim_core.workloads.reading import TRACE as TRACE
 from sim_core.workloads.reading import Facts as Facts
 from sim_core.workloads.reading import input_paths as input_paths

@@ -12,7 +12,7 @@ from sim_core.costing.memory import model_state_bytes
 from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
-from sim_core.costing.recorded import TRIALS, at_replayed, with_recorded
+from sim_core.costing.recorded import TRIALS, at_replayed, at_step, with_recorded
 from sim_core.engine.codes import events_of
 from sim_core.engine.lanes import RECORDED, record
 from sim_core.engine.program import Shape
@@ -117,7 +117,7 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
     own = plans_of(workload)
-    if workload.recorded is None or workload.replayed_s is None or check(workload, own)[0]:
+    if workload.replayed_s is None or check(workload, own)[0]:
         return arrays
     table, row = hardware_table([recorded_on(hardware)], None), np.zeros(1, np.int64)
 
@@ -128,7 +128,8 @@ def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
         run_rows(tried, table.columns, own, tables, row, scratch, again_flops(with_tried), row.copy(), metrics, np.empty(1))
         return float(metrics[STEP_TIME, 0])
 
-    return at_replayed(arrays, workload.replayed_s, step_s)
+    fitted = at_step if workload.recorded is None else at_replayed  # stage durations; traces, whose messages are recorded
+    return fitted(arrays, workload.replayed_s, step_s)
 
 
 def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Ints, Floats]:

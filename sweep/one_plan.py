@@ -4,8 +4,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,13 @@ from sim_core import (
     Plans,
     SpecError,
     export_simai,
+    hardware_table,
     is_compiled,
     plain_python_s,
+    read_hardware,
+    read_workload,
     simai_breakdown,
+    start_of,
 )
 from sweep.document import apply_sets, bare_size, first_error
 from sweep.evaluation import evaluate
@@ -30,6 +35,9 @@ from sweep.preparation import Prepared, prepare
 from sweep.space import Space, is_labelled, to_plans
 from sweep.spec import FIELDS, SweepSpec, Value
 from sweep.workloads import WorkloadSpec
+
+ANY_DEVICE: Final = "H100-SXM"
+"""Stage durations take their recorded times on any device."""
 
 
 def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets: Sequence[str]) -> Prepared:
@@ -76,6 +84,19 @@ def facts_of(path: str, sets: Sequence[str]) -> Facts:
         return WorkloadSpec.model_validate(apply_sets({"path": path}, sets)).facts()
     except ValidationError as error:
         raise OptionError(str(first_error(error, "--set", {}, WorkloadSpec))) from None
+
+
+def stages_replayed(path: str, sets: Sequence[str]) -> dict[str, float]:
+    """Seconds of the step of stage durations: recorded, of compute alone with free messages, and as a sweep starts from it.
+
+    Raises SimError, OSError.
+    """
+    workload, _ = read_workload(path, facts_of(path, sets))
+    hardware = hardware_table([read_hardware(ANY_DEVICE)], None)
+    alone, fitted = start_of(replace(workload, replayed_s=None), hardware), start_of(workload, hardware)
+    if alone is None or fitted is None:
+        raise SpecError(f"{path}: found no recorded step")
+    return {"recorded_s": fitted.recorded_s, "compute_s": alone.simulated_s, "replayed_s": fitted.simulated_s}
 
 
 def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:

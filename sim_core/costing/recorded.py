@@ -146,6 +146,27 @@ def at_replayed(arrays: Arrays, replayed_s: float, step_s: Callable[[Arrays], fl
     return _times(arrays, more) if abs(more_s) <= 1e-3 * replayed_s else arrays
 
 
+def at_step(arrays: Arrays, recorded_s: float, step_s: Callable[[Arrays], float]) -> Arrays:
+    """The columns with the seconds of a pipeline message with which `step_s`, the recorded plan's step, is the recorded one.
+
+    Where compute alone takes longer, messages take nothing.
+    """
+    none_s, more = step_s(arrays), 1e-3
+    if none_s >= recorded_s:
+        return arrays
+    hop_s, off_s = 0.0, none_s - recorded_s
+    for _ in range(TRIALS):
+        more_s = step_s(_with_hop(arrays, more)) - recorded_s
+        if not abs(more_s) > 1e-12 * recorded_s or more_s == off_s:
+            break
+        hop_s, more, off_s = more, max(more - more_s * (more - hop_s) / (more_s - off_s), 0.0), more_s
+    return _with_hop(arrays, more)
+
+
+def _with_hop(arrays: Arrays, hop_s: float) -> Arrays:
+    return arrays._replace(framework=arrays.framework._replace(message_host_s=hop_s))
+
+
 def _times(arrays: Arrays, factor: float) -> Arrays:
     pieces = arrays.pieces
     return arrays._replace(pieces=pieces._replace(compute_s=factor * pieces.compute_s, rerun_s=factor * pieces.rerun_s))

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,6 +14,9 @@ from sim_core.workloads.readers.op_table import MAX_LAYERS, Repeat, workload_fro
 from sim_core.workloads.readers.op_table_text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.readers.simai_facts import Given
 from sim_core.workloads.readers.simai_text import read_simai_text
+from sim_core.workloads.readers.stage_durations import STAGES as STAGES
+from sim_core.workloads.readers.stage_durations import workload_from_stages
+from sim_core.workloads.readers.stage_text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.readers.trace_text import looks_like_trace
 from sim_core.workloads.simai_repair.checks import read_checked
 from sim_core.workloads.simai_repair.model import Suggestion, suggested_model
@@ -90,6 +94,7 @@ TAKEN: Final = {
     SIMAI: (*_COMMON, "ffn", "all_gpus", "experts", "heads", "records"),
     TRACE: (*_COMMON, "tp", "pp", "vpp", "ep", "all_gpus", "layers", "experts", "step"),
     OP_TABLE: (*_COMMON, "all_gpus", "repeat", "bytes_per_element"),
+    STAGES: ("micro_batch", "layers"),
 }
 """The facts that each kind takes; a SimAI text contains its own plan, one of the first generation all but `all_gpus`."""
 
@@ -98,11 +103,24 @@ def kind_of(path: str) -> str:
     """The kind of input at `path`: a folder or a glob means traces; a file is recognised by its first lines. Raises OSError."""
     if os.path.isdir(path) or (not os.path.exists(path) and glob.has_magic(path)):
         return TRACE
-    with Path(path).open("rb") as file:
-        head = file.read(HEAD_CHARS).decode("utf-8", "replace")
+    head = _head(path)
     if looks_like_trace(head):
         return TRACE
+    if looks_like_stages(head):
+        return STAGES
     return OP_TABLE if looks_like_op_table(head) else SIMAI
+
+
+def _head(path: str) -> str:
+    """The first characters of a file, unpacked if it is gzip. Raises OSError."""
+    with Path(path).open("rb") as file:
+        data = file.read(HEAD_CHARS)
+    if data[:2] == GZIP:
+        try:
+            data = zlib.decompressobj(wbits=31).decompress(data, HEAD_CHARS)
+        except zlib.error:
+            return ""
+    return data.decode("utf-8", "replace")
 
 
 def input_paths(path: str) -> list[str]:
@@ -129,6 +147,8 @@ def read_workload(path: str, facts: Facts | None = None) -> tuple[Workload, tupl
             sequence=facts.sequence,
             measured_on=facts.measured_on,
         )
+    if kind == STAGES:
+        return workload_from_stages(read_stage_text(path), layers=facts.layers, micro_batch=facts.micro_batch), ()
     records = facts.records or {}
     return read_checked(path, _given(facts), records, all_gpus=facts.all_gpus, measured_on=facts.measured_on)
 

@@ -300,7 +300,7 @@ class Workload:
     gradients_known: tuple[bool, bool] = (True, True)  # whether messages of dense and of expert gradients are known
     recorded_step_s: float | None = None  # of the recorded plan, as measured
     replayed_s: float | None = None  # the step of a trace replayed, which the recorded plan takes in a simulation
-    files: str = ""  # what a trace is recorded by: "all" files, whole expert "groups", or only "ranks"
+    files: str = ""  # what a trace is recorded by: "all" files, whole expert "groups", or only "ranks"; "stages": durations
     unrecorded_s: float = 0.0  # of the replayed step after the end of the stages that have a trace
     recorded: RecordedMessages | None = None  # of a file that has seconds of messages, not only sizes
     layer: RecordedLayer | None = None  # of a trace, where its sizes are known

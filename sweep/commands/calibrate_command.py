@@ -19,8 +19,16 @@ from sweep.calibration.stack_choice import FEWEST, PURPOSES, USUAL
 from sweep.calibration.stack_fit import StackFit, fit_rest, fit_stack
 from sweep.calibration.stack_launch import Asked, runs_at_hand, runs_to_make, table_text
 from sweep.calibration.stack_report import missing_lines, page_of_fit, rest_line, stack_lines, workload_lines
-from sweep.commands.shared import check_output, rows_of_set, takes
+from sweep.calibration.trace_host import lines as host_lines
+from sweep.calibration.trace_host import of_recordings as hosts_of
+from sweep.calibration.trace_kernels import fit_trace_kernels
+from sweep.calibration.trace_links import tables
+from sweep.calibration.transfers import is_rank_table, of_rank_table, of_recordings
+from sweep.calibration.transfers import lines as transfer_lines
+from sweep.commands.shared import check_output, rows_of_set, takes, write_text
 from sweep.folder import write_file
+from sweep.inputs.registry import is_trace
+from sweep.inputs.traces.profile import read_profile, recordings
 from sweep.options import OptionError, of_option
 from sweep.validation.table import read_table
 from sweep.workloads import STACK
@@ -47,7 +55,10 @@ command = typer.Typer(
 @command.command(cls=CheckedCommand)
 def nccl(
     logs: Annotated[
-        list[Path], typer.Argument(help="The output of nccl-tests (text, or the JSON of -J), one file or several.")
+        list[Path],
+        typer.Argument(
+            help="The output of nccl-tests (text, or the JSON of -J), one file or several; or profiler traces of all ranks."
+        ),
     ],
     device: Annotated[
         str | None, typer.Option(help="Preset or YAML to start from. Default: the GPU that the logs name.")
@@ -64,10 +75,11 @@ def nccl(
             read_hardware(device)
     if nics is not None:
         nics_of(nics)
-    read: list[tuple[Path, Table]] = []
+    recorded = [path for path in logs if is_trace(str(path)) or (path.is_file() and is_rank_table(path))]
+    read: list[tuple[Path, Table]] = _recorded_tables(recorded)
     for path in logs:
         try:
-            read += [(path, table) for table in read_nccl(path, ranks)]
+            read += [(path, table) for table in read_nccl(path, ranks)] if path not in recorded else []
         except (SimError, OSError) as error:
             sys.stderr.write(f"refused: {error if isinstance(error, SimError) else f'{path}: {error.strerror}'}\n")
     if not read:
@@ -81,7 +93,8 @@ def nccl(
         else:
             sys.stderr.write(f"left out: {placing}\n")
     names = ", ".join(sorted({path.name for path in logs}))
-    fitted = fit(hardware, placed, f"fitted to nccl-tests: {names[:200]}")
+    source = f"nccl-tests: {names[:200]}" if not recorded else "collectives of a profiled job, under load"
+    fitted = fit(hardware, placed, f"fitted to {source}")
     _write(fitted.hardware, output, links_lines(fitted))
     bound = [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]
     if bound:
@@ -92,9 +105,28 @@ def nccl(
         raise typer.Exit(EXIT_BOUND)
 
 
+def _recorded_tables(paths: list[Path]) -> list[tuple[Path, Table]]:
+    """Tables of what all ranks of a group recorded; prints transfers and upper bounds. Raises SpecError if no link follows."""
+    if not paths:
+        return []
+    by_rank = [path for path in paths if path.is_file() and is_rank_table(path)]
+    traces = [path for path in paths if path not in by_rank]
+    transfers, bounds, devices = of_recordings(each for path in traces for each in recordings(str(path)))
+    for path in by_rank:
+        more, upper = of_rank_table(path)
+        transfers, bounds = [*transfers, *more], [*bounds, *upper]
+    for line in transfer_lines(transfers, bounds):
+        sys.stderr.write(f"{line}\n")
+    found = tables(transfers, devices[0] if len(devices) == 1 else "")
+    if not found:
+        why = "no size is in the files" if transfers else "a recorded duration contains the wait for the last rank"
+        raise SpecError(f"calibrate nccl: no link can be fitted: {why}; expected all ranks of a group, with sizes")
+    return [(paths[0], table) for table in found]
+
+
 @command.command(cls=CheckedCommand)
 def kernels(
-    file: Annotated[Path | None, typer.Argument(help="What the script wrote.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="What the script wrote, or a profiler trace.")] = None,
     script: Annotated[bool, typer.Option("--script", help="Print the script to run where the GPU is.")] = False,
     device: Annotated[
         str | None, typer.Option(help="Preset or YAML to start from. Default: the GPU that the file names.")
@@ -111,12 +143,25 @@ def kernels(
     if file is None:
         raise OptionError("FILE: found none, expected what measure_kernels.py has written; --script prints that script")
     check_output(output, new=True)
+    if is_trace(str(file)):
+        _kernels_of_trace(file, device, name, output)
+        return
     measured = read_kernels(file)
     if device is None:
         device = named_preset(measured.text("device"), f"calibrate kernels: {measured.path}", "a YAML file or one of ")
     with of_option("--device"):
         base = read_hardware(device)
     fitted = fit_kernels(measured, base, name or f"{base.name} measured")
+    _write(fitted.hardware, output, kernels_lines(fitted, base))
+
+
+def _kernels_of_trace(file: Path, device: str | None, name: str | None, output: Path | None) -> None:
+    profile = read_profile(str(file))
+    if device is None:
+        gpu = next((rank.device for rank in profile.ranks if rank.device), "")
+        device = named_preset(gpu, f"calibrate kernels: {file}", "a YAML file or one of ")
+    base = read_hardware(device)
+    fitted = fit_trace_kernels(profile.ranks, base, name or f"{base.name} under load")
     _write(fitted.hardware, output, kernels_lines(fitted, base))
 
 
@@ -142,7 +187,8 @@ def runs(
 @command.command(cls=CheckedCommand)
 def stack(
     table: Annotated[
-        Path | None, typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`.")
+        Path | None,
+        typer.Argument(help="CSV of 3 to 30 short runs with the columns of `sweep validate FILE.csv`; or a profiler trace."),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print which runs to make; with a table, fit those of its runs alone.")
@@ -175,6 +221,9 @@ def stack(
             model, base or STACK, preset, read_hardware(preset), nodes=nodes, runs=runs, global_batch=global_batch
         )
         _write_asked(asked, output)
+        return
+    if is_trace(str(table)):
+        write_text("\n".join(host_lines(hosts_of(recordings(str(table))))), output)
         return
     page, hardware = None if base is None else read_stack(base), None if device is None else read_hardware(device)
     rows = rows_of_set(read_table(table), only)

@@ -1,4 +1,4 @@
-"""`sweep inspect`: what files hold: workloads, rank traces, logs of runs."""
+"""`sweep inspect`: what files hold: workloads, rank traces, logs of runs, profiler traces."""
 
 import sys
 from pathlib import Path
@@ -21,18 +21,22 @@ from sweep.commands.shared import (
 )
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
-from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, recognised, unknown
+from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, is_trace, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
+from sweep.inputs.traces.profile import read_profile
 from sweep.one_plan import facts_of, of_sets
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
+from sweep.show.profiles import print_profile, profile_values
 from sweep.show.tables import plural
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="Workload files; folders of rank traces; logs of training runs.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Workload files; folders of rank traces; logs of training runs; profiler traces.")
+    ],
     micro_batch: MicroBatch = None,
     sets: FactSets = None,
     records: Records = None,
@@ -40,6 +44,12 @@ def command(
         bool,
         typer.Option("--suggest-model", help="Print the model that a SimAI text suggests, as the model: section of a spec."),
     ] = False,
+    without_last_step: Annotated[
+        bool, typer.Option("--without-last-step", help="Profiler traces: leave the last step out, as HTA does.")
+    ] = False,
+    step_name: Annotated[
+        str | None, typer.Option(help="Profiler traces: the annotation that is a step, in place of ProfilerStep.")
+    ] = None,
     rows: Annotated[
         Path | None,
         typer.Option(help="Write the logs as measured runs (CSV) for validate, calibrate, rank --measured and tune."),
@@ -48,16 +58,18 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch."""
-    console, values = own_console(), []
+    console, values = own_console(), list[dict[str, object]]()
     if suggest:
         takes("--suggest-model", {"--json": as_json}, "--set, --micro-batch and --record")
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     logs: list[Log] = []
     for path in map(str, files):
-        if path in model_names() or Path(path).name == "config.json":
-            raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
+        _check_no_model(path)
         if suggest:
             sys.stdout.write(model_yaml(*suggest_model(path, facts_of(path, facts))))
+            continue
+        if rows is None and is_trace(path):
+            values.append(_profile(path, without_last_step, step_name, None if as_json else console))
             continue
         kind = _kind(path)
         if rows is not None and kind != LOG:
@@ -82,6 +94,11 @@ def command(
         write_json(values)
 
 
+def _check_no_model(path: str) -> None:
+    if path in model_names() or Path(path).name == "config.json":
+        raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
+
+
 def _kind(path: str) -> str:
     """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
     if not Path(path).is_file():
@@ -94,6 +111,16 @@ def _kind(path: str) -> str:
     if row.kind == SPEC:
         raise cannot(path, row, "a workload or a log")
     return row.kind
+
+
+def _profile(path: str, without_last_step: bool, step_name: str | None, console: Console | None) -> dict[str, object]:
+    """Print what a profiler trace holds, or give it as values where there is no console."""
+    profile = read_profile(path, last_step=not without_last_step, step_name=step_name)
+    if console is None:
+        return profile_values(profile)
+    print_warnings(profile.warnings, console)
+    print_profile(profile, console)
+    return {}
 
 
 def _workload(path: str, given: list[str], console: Console | None) -> dict[str, object]:

@@ -16,11 +16,13 @@ from sweep.inputs.logs.nanotron import NanotronLog
 from sweep.inputs.logs.nemo import NemoLog
 from sweep.inputs.logs.torchtitan import TorchtitanLog
 from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
+from sweep.inputs.traces.opening import is_folder_of_profiles, is_profile
 
 LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "workload", "model", "spec"
 LATEST_SIGN: Final = 2**26
 """Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
 PAGE: Final = "inputs.md"
+OF_TRACES: Final = ("inspect", "calibrate kernels", "calibrate nccl", "calibrate stack")
 OF_LOGS: Final = ("inspect", "inspect --rows", "init")
 
 
@@ -60,6 +62,10 @@ def _is_simai(text: str) -> bool:
     return SIMAI_SIGN.search(text[:FIRST]) is not None
 
 
+def _is_stages(text: str) -> bool:
+    return text.lstrip()[:1] == "{" and '"fwd_start"' in text
+
+
 def _out_of_memory(text: str) -> bool:
     return OUT_OF_MEMORY.search(text) is not None
 
@@ -70,6 +76,14 @@ MODEL_SIGN: Final = re.compile(r"^\s{0,2}layers:\s*\d", re.MULTILINE)
 SPEC_SIGN: Final = re.compile(r"^(?:axes|workload|fixed|objectives):", re.MULTILINE)
 
 ROWS: Final[Sequence[Reader]] = (
+    Reader(
+        "profiler trace of PyTorch (Kineto)", TRACE_FILE, "`traceEvents`, or a list of events with `ph`",
+        is_profile, OF_TRACES, "traces.md",
+    ),
+    Reader(
+        "stage durations of a pipeline (Primus)", WORKLOAD, "`rank0:` with `fwd_start` and `bwd_end`", _is_stages,
+        ("inspect", "replay", "simulate", "run"), "traces.md",
+    ),
     Reader(
         "rank trace", WORKLOAD, "lines of `rank:0:forward_step(...)`", looks_like_trace,
         ("inspect", "replay", *OF_WORKLOADS[1:]), "traces.md",
@@ -123,6 +137,12 @@ def recognised(path: str | Path) -> Reader | None:
         ):  # a log may begin with the flags of its launch
             return row
     return _late_log(place, len(head)) if _may_be_log(head) else None
+
+
+def is_trace(path: str) -> bool:
+    """Whether a file, or what is in a folder, is a profiler trace. Raises SpecError for broken gzip, OSError."""
+    row = recognised(path)
+    return row.kind == TRACE_FILE if row is not None else is_folder_of_profiles(path)
 
 
 def _may_be_log(head: str) -> bool:

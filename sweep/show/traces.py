@@ -1,5 +1,6 @@
 """Screens of rank traces: what a job did, and how its replay compares."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from rich.console import Console
@@ -102,6 +103,20 @@ def replay_values(replayed: Replay) -> dict[str, object]:
         "of_ranks": replayed.of_ranks,
         "notes": list(replayed.notes),
     }
+
+
+def print_stages(path: str, values: Mapping[str, float], console: Console) -> None:
+    """Print the step that a pipeline's stage durations make, without messages and with what they are fitted to."""
+    recorded_s, alone_s = values["recorded_s"], values["compute_s"]
+    console.print(f"{path}: stage durations, replayed by their schedule")
+    console.print(f"  recorded step      {_ms(recorded_s)}")
+    console.print(f"  messages for free  {_ms(alone_s)}  ({alone_s / recorded_s - 1:+.2%})")
+    console.print(
+        f"  messages fitted    {_ms(values['replayed_s'])}  ({values['replayed_s'] / recorded_s - 1:+.2%}), so no test"
+    )
+    console.print(
+        "  note: the test is another schedule: `sweep run` with axes such as vpp, schedule, ga; within 5 % where measured"
+    )
 
 
 def _ms(seconds: float) -> str:

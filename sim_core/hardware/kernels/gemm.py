@@ -22,9 +22,14 @@ ALIGNED_BYTES: Final = 16
 """Tensor cores want rows in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 3)."""
 NARROW: Final = 2
 """Operands of fewer bytes have a factor of their own under load."""
-UNALIGNED: Final = 0.51
-"""Part of the fp32 peak that unaligned GEMMs reach: 10 TFLOP/s of 19.5 on an A100, fitted to 14 runs of
-bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
+UNALIGNED_FLOPS: Final = 100e12
+"""FLOP/s that GEMMs with rows of other widths reach at most, on tensor cores all the same (cuBLAS 11 and later).
+
+cuBLAS falls back to kernels of Turing that load operands one by one, about as fast on every GPU since. H100: 107 TFLOP/s at a
+vocabulary of 30,522 (a PyTorch trace: 41 us, 4.4 GFLOP), 71 to 115 (median 87) at five shapes of odd k
+(meta-pytorch/float8_experimental#145, which also lists one at 505). RTX 4090: 107 to 116 at odd widths of 2,055 to 2,073, where
+aligned ones reach 156 (pytorch/pytorch#181718). A100: 86 in batches of k 140 (pytorch/pytorch#83272).
+"""
 
 
 def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward") -> Timed:
@@ -36,6 +41,16 @@ def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase:
     kernels.peak(dtype)
     table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
     return _aligned(kernels, dtype, _dense(kernels, dtype, table, m, n, k, phase), m, n, k)
+
+
+def gemm_of_device_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward") -> Floats:
+    """Seconds of GEMMs as the device's tables or peak have them, without factors and whatever the alignment.
+
+    What the times of a user's surface are held against (`ratio_grid`). Raises SpecError as `gemm_s`.
+    """
+    kernels.peak(dtype)
+    table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
+    return _of_device(kernels, dtype, table, m, n, k, phase, 1.0).seconds
 
 
 def grouped_gemm_s(
@@ -117,10 +132,10 @@ def _roofline(kernels: Kernels, dtype: Dtype, m: Floats, n: Floats, k: Floats) -
 
 
 def _aligned(kernels: Kernels, dtype: str, timed: Timed, m: Sizes, n: Sizes, k: Sizes) -> Timed:
-    """Without tensor cores where n or k, the contiguous sizes of all three GEMMs of a layer, are not aligned."""
+    """At most UNALIGNED_FLOPS where n or k, the contiguous sizes of all three GEMMs of a layer, are not aligned."""
     multiple = ALIGNED_BYTES / DTYPES[dtype].bytes
     unaligned = (np.asarray(n, np.float64) % multiple != 0) | (np.asarray(k, np.float64) % multiple != 0)
     if dtype == "fp32" or not unaligned.any():
         return timed
-    slow = 2.0 * np.asarray(m, np.float64) * n * k / (UNALIGNED * kernels.peak("fp32"))
+    slow = 2.0 * np.asarray(m, np.float64) * n * k / UNALIGNED_FLOPS
     return Timed(np.where(unaligned, np.maximum(timed.seconds, slow), timed.seconds), timed.measured & ~unaligned)

@@ -1,0 +1,180 @@
+"""Stage durations of a pipeline as a user has them: forwards and backwards of each stage in some steps (Primus' dumps)."""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sim_core.arrays import Floats
+from sim_core.errors import FormatError, shown
+
+GZIP: Final = b"\x1f\x8b"
+LARGEST_FILE: Final = 64 * 2**20
+MOST_STAGES: Final = 4096
+MOST_BLOCKS: Final = 2**16
+LARGEST_MS: Final = 1e9
+_HEAD: Final = re.compile(r'^\ufeff?\s*\{\s*"rank\d+"\s*:\s*\{\s*"\d+"\s*:\s*\{')
+_RANK: Final = re.compile(r"rank(\d{1,6})")
+_TIMES: Final = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
+_KEYS: Final = (*_TIMES, "total")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageDurations:
+    """What was recorded of a pipeline: seconds of a forward and of a backward by stage and chunk, and of the step.
+
+    A chunk is a stage's part of the layers under interleaving; chunk c of stage s is virtual stage c x pp + s.
+    """
+
+    path: str
+    pp: int
+    vpp: int
+    micro_batches: int
+    forward_s: Floats  # [pp, vpp]
+    backward_s: Floats
+    step_s: float
+    spread: float  # (90 % - 10 %) / middle of the steps
+    steps: int
+
+
+def looks_like_stages(head: str) -> bool:
+    """Whether a file that begins with `head` holds stage durations, as Primus dumps them."""
+    return _HEAD.match(head) is not None and '"fwd_start"' in head
+
+
+def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
+    """Parse the file at `path` (or `data`, with `path` for messages), plain or gzip. Raises FormatError, OSError."""
+    if data is None:
+        data = Path(path).read_bytes()
+    ranks = _document(path, data)
+    stages = sorted(ranks)
+    if stages != list(range(len(stages))) or len(stages) > MOST_STAGES:
+        found = ", ".join(map(str, stages[:8]))
+        raise FormatError(path, 1, "ranks", found=found, expected="rank0, rank1, ..., one for each stage of the pipeline")
+    steps = sorted(set.intersection(*(set(each) for each in ranks.values())))
+    if not steps:
+        raise FormatError(path, 1, "steps", found="none on all ranks", expected="at least one")
+    steady = steps[1:] or steps  # the first one allocates memory and opens connections
+    blocks, vpp = _blocks(path, ranks, steady)
+    forward = np.array([[_lasting(ranks[stage][step], "fwd") for step in steady] for stage in stages])
+    backward = np.array([[_lasting(ranks[stage][step], "bwd") for step in steady] for stage in stages])
+    total = np.array([[ranks[stage][step]["total"] for step in steady] for stage in stages]).max(axis=0) * 1e-3
+    low, step_s, high = (float(x) for x in np.quantile(total, (0.1, 0.5, 0.9)))
+    pp = len(stages)
+    chunk = chunks_in_order(pp, vpp, blocks)
+    return StageDurations(
+        path=path,
+        pp=pp,
+        vpp=vpp,
+        micro_batches=blocks // vpp,
+        forward_s=_by_chunk(forward, chunk, vpp),
+        backward_s=_by_chunk(backward, vpp - 1 - chunk, vpp),
+        step_s=step_s,
+        spread=(high - low) / step_s if step_s else 0.0,
+        steps=len(steady),
+    )
+
+
+def chunks_in_order(pp: int, vpp: int, blocks: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    """The chunk of each forward of a stage in the order in which it runs them: pp micro-batches of each chunk in turn.
+
+    Backwards take the chunks from the last (NVIDIA/Megatron-LM, core/pipeline_parallel/schedules.py, interleaved 1F1B).
+    """
+    return np.arange(blocks) % (pp * vpp) // pp
+
+
+def _by_chunk(times: Floats, chunk: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", vpp: int) -> Floats:
+    """Seconds by stage and chunk: of each block the middle of the steps, of the blocks of a chunk the mean; [pp, vpp]."""
+    middle = np.median(times, axis=1)
+    return np.stack([middle[:, chunk == each].mean(axis=1) for each in range(vpp)], axis=1)
+
+
+def _lasting(step: Mapping[str, Any], phase: str) -> Floats:
+    lasting: Floats = (np.array(step[f"{phase}_end"]) - np.array(step[f"{phase}_start"])) * 1e-3
+    return lasting
+
+
+def _document(path: str, data: bytes) -> dict[int, dict[int, Mapping[str, Any]]]:
+    """Steps of each rank, checked. Raises FormatError."""
+    if data[:2] == GZIP:
+        try:
+            data = zlib.decompressobj(wbits=31).decompress(data, LARGEST_FILE + 1)
+        except (zlib.error, gzip.BadGzipFile) as error:
+            raise FormatError(path, 1, "gzip", found=str(error), expected="a whole file") from None
+    if len(data) > LARGEST_FILE:
+        raise FormatError(path, 1, "file size", found=f"more than {LARGEST_FILE:,} bytes", expected="a dump of durations")
+    try:
+        document = json.loads(data.decode("utf-8-sig", "replace"))
+    except json.JSONDecodeError as error:
+        raise FormatError(path, error.lineno, f"column {error.colno}: not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise FormatError(path, 1, f"not JSON: {str(error).partition(';')[0]}") from None
+    if not isinstance(document, dict):
+        raise FormatError(path, 1, "stage durations", found=type(document).__name__, expected='{"rank0": {"1": ...}}')
+    ranks: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for name, steps in document.items():
+        match = _RANK.fullmatch(name)
+        if match is None or not isinstance(steps, dict):
+            raise FormatError(path, 1, "ranks", found=shown(name), expected="rank0, rank1, ...")
+        ranks[int(match[1])] = {_step(path, name, key): _checked(path, f"{name} {key}", step) for key, step in steps.items()}
+    if not ranks:
+        raise FormatError(path, 1, "ranks", found="none", expected="rank0, rank1, ...")
+    return ranks
+
+
+def _step(path: str, rank: str, key: str) -> int:
+    if not (key.isascii() and key.isdecimal() and len(key) < 12):
+        raise FormatError(path, 1, f"{rank}: step", found=shown(key), expected="a number")
+    return int(key)
+
+
+def _checked(path: str, where: str, step: object) -> Mapping[str, Any]:
+    if not isinstance(step, dict) or any(key not in step for key in _KEYS):
+        keys = ", ".join(map(str, step)) if isinstance(step, dict) else type(step).__name__
+        raise FormatError(path, 1, where, found=shown(keys), expected=", ".join(_KEYS))
+    if not _is_ms(step["total"]) or not step["total"] > 0:
+        raise FormatError(path, 1, f"{where}: total", found=shown(step["total"]), expected="milliseconds")
+    for key in _TIMES:
+        times = step[key]
+        if not isinstance(times, list) or not 0 < len(times) <= MOST_BLOCKS or not all(map(_is_ms, times)):
+            raise FormatError(path, 1, f"{where}: {key}", found=shown(times), expected="a list of milliseconds")
+    for phase in ("fwd", "bwd"):
+        start, end = step[f"{phase}_start"], step[f"{phase}_end"]
+        if len(start) != len(end) or any(last < first for first, last in zip(start, end, strict=False)):
+            raise FormatError(path, 1, f"{where}: {phase}_end", found="times that do not follow", expected="ends after starts")
+    return step
+
+
+def _is_ms(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST_MS
+
+
+def _blocks(path: str, ranks: Mapping[int, Mapping[int, Mapping[str, Any]]], steps: list[int]) -> tuple[int, int]:
+    """Forwards of a stage in a step, and chunks of a stage by their order. Raises FormatError."""
+    counts = {len(ranks[rank][step][key]) for rank in ranks for step in steps for key in _TIMES}
+    if len(counts) != 1:
+        found = ", ".join(map(str, sorted(counts)[:6]))
+        raise FormatError(path, 1, "forwards and backwards", found=found, expected="as many on each rank and in each step")
+    blocks, pp = counts.pop(), len(ranks)
+    first = ranks[0][steps[0]]
+    before = int(np.searchsorted(np.array(first["fwd_start"]), first["bwd_start"][0]))  # forwards before the first backward
+    vpp = _vpp(pp, before, blocks)
+    if blocks % (vpp * pp if vpp > 1 else 1):
+        raise FormatError(path, 1, "forwards", found=f"{blocks} of each stage", expected=f"a multiple of {vpp * pp}")
+    return blocks, vpp
+
+
+def _vpp(pp: int, before: int, blocks: int) -> int:
+    """Chunks of a stage by the forwards that the first stage runs before its first backward.
+
+    1F1B: pp. Interleaved: (vpp - 1) x pp + 2 (pp - 1) + 1; all of them where there are no more, which is taken as 1F1B.
+    """
+    if pp == 1 or before <= pp or before >= blocks:
+        return 1
+    return max(1, round((before - 2 * (pp - 1) - 1) / pp) + 1)

@@ -1,0 +1,128 @@
+"""What a profiled rank tells of its software stack: host time of a launch and a layer, gaps of the GPU, exposed collectives."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from sim_core import Floats, SpecError, short
+from sweep.inputs.traces.collectives import Key
+from sweep.inputs.traces.intervals import common, length, union
+from sweep.inputs.traces.kinds import Kind
+from sweep.inputs.traces.profile import Recording
+
+MICRO: Final = 1e-6
+SHORTEST_GAP_US: Final = 1.0
+"""Shorter gaps lie between any two kernels of a stream."""
+_WORDS: Final = 34
+
+
+class Spread(NamedTuple):
+    """A quantity as it was recorded: 10 %, middle and 90 % of `number` values; seconds, or a share."""
+
+    what: str
+    number: int
+    low: float
+    middle: float
+    high: float
+    is_share: bool = False
+
+
+class Host(NamedTuple):
+    """What one rank tells."""
+
+    rank: str
+    spreads: tuple[Spread, ...]
+    notes: tuple[str, ...]
+
+
+def of_recordings(recordings: Iterable[Recording]) -> list[Host]:
+    """What each rank with GPU events tells. Raises SpecError if there is none."""
+    found = [_host(each) for each in recordings if each.rank.totals is not None]
+    if not found:
+        raise SpecError("calibrate stack: found no GPU event, expected a profile with the activities CPU and CUDA")
+    return found
+
+
+def lines(hosts: Sequence[Host]) -> Iterator[str]:
+    """A line for each quantity, with its interval."""
+    yield "recorded under the profiler, whose own work on the host is in these times; intervals of 80 %"
+    for host in hosts:
+        for each in host.spreads:
+            low, middle, high = (f"{x:.1%}" if each.is_share else short(x, "s") for x in (each.low, each.middle, each.high))
+            yield f"{host.rank}: {each.what:{_WORDS}} {middle} ({low} to {high}), {each.number:,} values"
+        yield from (f"{host.rank}: {note}" for note in host.notes)
+
+
+def _host(recording: Recording) -> Host:
+    events, joins, chosen = recording.events, recording.joins, recording.chosen
+    launches = np.unique(joins.launch[chosen & joins.linked])
+    spreads, notes = list[Spread](), list[str]()
+    spreads += _spread("host time of a launch", events.host_dur_us[launches] * MICRO)
+    spreads += _spread("from one launch to the next", _apart(events.host_us[launches], events.host_thread[launches]) * MICRO)
+    layers = np.array([duration for _, duration in events.layers]) * MICRO
+    spreads += _spread("host time of a layer's forward", layers)
+    if not len(layers):
+        notes.append("host time of a layer: not in the file (with_stack or with_modules names the layers)")
+    spreads += _spread("host time of a step", np.array([step.host_s for step in recording.rank.steps]))
+    late, gaps = _gaps(recording)
+    spreads += _spread("gap of the GPU", gaps * MICRO)
+    totals = recording.rank.totals
+    if totals is not None and len(gaps) and totals.span_s:
+        waited = float(late.sum()) * MICRO
+        idle, late_share = totals.idle_s / totals.span_s, waited / totals.span_s
+        notes.append(f"gaps: {idle:.1%} of the span; in {late_share:.1%} of it the host had not yet launched")
+    spreads += _exposed(recording)
+    return Host(recording.rank.name, tuple(spreads), tuple(notes))
+
+
+def _spread(what: str, values: Floats, is_share: bool = False) -> Iterator[Spread]:
+    if len(values):
+        low, middle, high = (float(x) for x in np.quantile(values, (0.1, 0.5, 0.9)))
+        yield Spread(what, len(values), low, middle, high, is_share)
+
+
+def _apart(start: Floats, thread: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Floats:
+    """Microseconds between the starts of successive launches of a thread."""
+    order = np.lexsort((start, thread))
+    same = thread[order][1:] == thread[order][:-1]
+    apart: Floats = np.diff(start[order])[same]
+    return apart
+
+
+def _gaps(recording: Recording) -> tuple[Floats, Floats]:
+    """Gaps in which no stream works, in microseconds: what of each the host had not launched what follows; their length."""
+    events, joins, chosen = recording.events, recording.joins, recording.chosen & recording.joins.linked
+    start = events.gpu_us[chosen]
+    launched = events.host_us[joins.launch[chosen]]
+    first, last = union(start, start + events.gpu_dur_us[chosen])
+    gaps = first[1:] - last[:-1]
+    next_launch = dict(zip(start.tolist(), launched.tolist(), strict=True))
+    late = np.array(
+        [max(0.0, min(at, next_launch[at]) - end) for at, end in zip(first[1:].tolist(), last[:-1].tolist(), strict=True)]
+    )
+    long = gaps >= SHORTEST_GAP_US
+    return late[long] if len(late) else late, gaps[long]
+
+
+def _exposed(recording: Recording) -> Iterator[Spread]:
+    """The part of each collective during which nothing computes, by kind, role of the group and size."""
+    events, compute = recording.events, recording.chosen & (recording.kind == Kind.COMPUTE)
+    first, last = union(events.gpu_us[compute], (events.gpu_us + events.gpu_dur_us)[compute])
+    shares: dict[Key, list[float]] = defaultdict(list)
+    for call in recording.calls:
+        near = slice(int(np.searchsorted(last, call.start_us)), int(np.searchsorted(first, call.end_us)))
+        one = np.array([call.start_us]), np.array([call.end_us])
+        lasting = length(*one)
+        if lasting > 0:
+            shares[call.key].append(
+                1 - common(one, (np.clip(first[near], *_of(one)), np.clip(last[near], *_of(one)))) / lasting
+            )
+    for key, each in shares.items():
+        size = "" if key.bytes is None else f" of {short(key.bytes, 'B')}"
+        yield from _spread(f"exposed: {key.kind}{size} ({key.role})", np.array(each), is_share=True)
+
+
+def _of(one: tuple[Floats, Floats]) -> tuple[float, float]:
+    return float(one[0][0]), float(one[1][0])

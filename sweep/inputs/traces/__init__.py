@@ -1,0 +1,1 @@
+"""Profiler traces (PyTorch, Kineto): what each rank of a job did in the recorded steps."""

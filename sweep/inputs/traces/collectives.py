@@ -1,0 +1,151 @@
+"""The collectives of a rank by kind, role of their group and size: how many, the shortest and the middle of their times."""
+
+import re
+from collections import defaultdict
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweep.inputs.traces.events import Collective, Events, Ints
+from sweep.inputs.traces.groups import role_of
+from sweep.inputs.traces.joins import NONE, Joins
+from sweep.inputs.traces.kinds import Kind
+
+MICRO: Final = 1e-6
+
+KINDS: Final = {
+    "allreduce": "all_reduce",
+    "all_reduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "allgather": "all_gather",
+    "all_gather": "all_gather",
+    "_allgather_base": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "all_to_allv": "all_to_all",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "broadcast": "broadcast",
+    "_broadcast_oop": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "recv",
+    "barrier": "barrier",
+}
+"""Kinds of collectives by the names that PyTorch writes."""
+
+_BY_KERNEL: Final = (
+    (re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE), "all_reduce"),
+    (re.compile(r"reduce_?scatter", re.IGNORECASE), "reduce_scatter"),
+    (re.compile(r"all_?gather", re.IGNORECASE), "all_gather"),
+    (re.compile(r"all_?to_?all", re.IGNORECASE), "all_to_all"),
+    (re.compile(r"broadcast", re.IGNORECASE), "broadcast"),
+    (re.compile(r"send_?recv", re.IGNORECASE), "send_receive"),
+    (re.compile(r"nccl\w*reduce", re.IGNORECASE), "reduce"),
+)
+_GLOO: Final = "gloo:"
+UNNAMED: Final = "unnamed"
+
+BYTES: Final = {
+    "Float": 4,
+    "Double": 8,
+    "Half": 2,
+    "BFloat16": 2,
+    "Long": 8,
+    "Int": 4,
+    "Short": 2,
+    "Byte": 1,
+    "Char": 1,
+    "Bool": 1,
+    "Float8_e4m3fn": 1,
+    "Float8_e5m2": 1,
+    "Float8_e4m3fnuz": 1,
+    "Float8_e5m2fnuz": 1,
+    "Float8_e8m0fnu": 1,
+    "ComplexFloat": 8,
+    "ComplexDouble": 16,
+}
+"""Bytes of an element by PyTorch's scalar types, which the file names without their width."""
+
+
+class Key(NamedTuple):
+    """What makes calls equal; `bytes` is the larger of what a rank puts in and gets out, None where the file does not tell."""
+
+    kind: str
+    role: str
+    group_size: int | None
+    bytes: int | None
+
+
+class Call(NamedTuple):
+    """One call on one rank: GPU event, key, name of its group, place in it, start and end in microseconds."""
+
+    row: int
+    key: Key
+    group: str
+    sequence: int | None
+    start_us: float
+    end_us: float
+
+
+class Row(NamedTuple):
+    """Calls of one key; seconds contain the wait for the last rank."""
+
+    key: Key
+    number: int
+    minimum_s: float
+    median_s: float
+    total_s: float
+
+
+def calls(events: Events, joins: Joins, kind: Ints, chosen: NDArray[np.bool_], world: int | None) -> list[Call]:
+    """The chosen collectives that ran on a GPU, in the order of their starts."""
+    found = []
+    for row in np.flatnonzero(chosen & (kind == Kind.COMMUNICATION)).tolist():
+        told = events.collectives.get(row)
+        if told is None and joins.operator[row] != NONE:
+            told = events.op_collectives.get(int(joins.operator[row]))
+        name = events.names[events.gpu_name[row]]
+        start = float(events.gpu_us[row])
+        key = Key(_by_kernel(name), "unknown", None, None) if told is None else _key(told, world)
+        group, sequence = ("", None) if told is None else (told.group, told.sequence)
+        found.append(Call(row, key, group, sequence, start, start + float(events.gpu_dur_us[row])))
+    return sorted(found, key=lambda call: call.start_us)
+
+
+def host_calls(events: Events) -> list[Call]:
+    """The collectives of a CPU job (gloo), by the annotations of the host, which have neither sizes nor groups."""
+    found = []
+    for row, (name, start, duration, _) in enumerate(events.annotations):
+        kind = KINDS.get(name[len(_GLOO) :]) if name.startswith(_GLOO) else None
+        if kind is not None:
+            found.append(Call(row, Key(kind, "unknown", None, None), "", None, start, start + duration))
+    return found
+
+
+def table(found: list[Call]) -> list[Row]:
+    """Calls by key, those that took longest first."""
+    times: dict[Key, list[float]] = defaultdict(list)
+    for call in found:
+        times[call.key].append((call.end_us - call.start_us) * MICRO)
+    rows = [Row(key, len(each), min(each), float(np.median(each)), sum(each)) for key, each in times.items()]
+    return sorted(rows, key=lambda row: (-row.total_s, tuple(map(str, row.key))))
+
+
+def _key(told: Collective, world: int | None) -> Key:
+    kind = KINDS.get(told.name.lower(), told.name if re.fullmatch(r"[a-z_]{1,40}", told.name) else "other")
+    width = BYTES.get(told.dtype)
+    size = None if width is None else max(told.elements_in, told.elements_out) * width
+    return Key(kind, role_of(told.description, told.group_size, world), told.group_size or None, size)
+
+
+def _by_kernel(name: str) -> str:
+    return next((kind for pattern, kind in _BY_KERNEL if pattern.search(name)), UNNAMED)

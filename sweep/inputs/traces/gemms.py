@@ -1,0 +1,124 @@
+"""The GEMMs of a rank by shape: how many, the middle of their times, and the share of kernel time that was read."""
+
+from collections import defaultdict
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim_core import Floats
+from sweep.inputs.traces.events import Events, Ints, Shaped
+from sweep.inputs.traces.joins import NONE, Joins
+from sweep.inputs.traces.kinds import Kind
+
+MICRO: Final = 1e-6
+
+_OPERANDS: Final = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
+"""Which operands are multiplied. These are leaves; aten::linear and aten::matmul call them."""
+_DTYPES: Final = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
+
+
+class Shape(NamedTuple):
+    """[batch] x [m, k] x [k, n]; `transposed`: whether an operand lies so in memory; None where the file has no strides."""
+
+    operator: str
+    dtype: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    transposed: tuple[bool, bool] | None
+    strides: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+class Gemm(NamedTuple):
+    """GEMMs of one shape; seconds of their kernels, memsets apart, and of both together."""
+
+    shape: Shape
+    number: int
+    median_s: float
+    minimum_s: float
+    total_s: float
+    memset_s: float
+    with_memsets_median_s: float
+
+
+class Gemms(NamedTuple):
+    """All GEMMs, those that took longest first; shares of the time of compute kernels: read, and GEMM by name but not read."""
+
+    rows: tuple[Gemm, ...]
+    read_share: float
+    unread_share: float
+
+
+def gemms(events: Events, joins: Joins, kind: Ints, chosen: NDArray[np.bool_]) -> Gemms:
+    """The GEMMs among the chosen GPU events, where the file has shapes of operators."""
+    compute = chosen & (kind == Kind.COMPUTE)
+    total = float(events.gpu_dur_us[compute].sum())
+    kernels, fills = _seconds(events, joins, compute), _seconds(events, joins, chosen & (kind == Kind.MEMORY))
+    times: dict[Shape, list[tuple[float, float]]] = defaultdict(list)
+    read = 0.0
+    for row, shaped in events.shapes.items():
+        shape = shape_of(events.names[events.op_name[row]], shaped)
+        if shape is None or not kernels[row]:
+            continue
+        times[shape].append((kernels[row], fills[row]))
+        read += kernels[row]
+    rows = sorted((_gemm(shape, each) for shape, each in times.items()), key=lambda gemm: -gemm.total_s)
+    named = float(events.gpu_dur_us[compute & _named(events)].sum()) * MICRO
+    whole = total * MICRO
+    return Gemms(tuple(rows), read / whole if whole else 0.0, max(0.0, named - read) / whole if whole else 0.0)
+
+
+def shape_of(operator: str, shaped: Shaped) -> Shape | None:
+    """The shape of an operator by its operands; None where they are not those of a GEMM."""
+    operands = _OPERANDS.get(operator)
+    if operands is None or len(shaped.dims) <= operands[1]:
+        return None
+    a, b = (shaped.dims[each] for each in operands)
+    rank = 3 if operator in ("aten::bmm", "aten::baddbmm") else 2
+    if len(a) != rank or len(b) != rank or a[-1] != b[-2] or 0 in (*a, *b) or (rank == 3 and a[0] != b[0]):
+        return None
+    types = [shaped.types[each] if len(shaped.types) > each else "" for each in operands]
+    dtype = _DTYPES.get(types[0], "other") if types[0] == types[1] else "mixed"
+    lying = strides = None
+    if all(len(shaped.strides) > each and len(shaped.strides[each]) == rank for each in operands):
+        strides = shaped.strides[operands[0]], shaped.strides[operands[1]]
+        lying = _transposed(strides[0]), _transposed(strides[1])
+    return Shape(operator, dtype, a[0] if rank == 3 else 1, a[-2], b[-1], a[-1], lying, strides)
+
+
+def _transposed(strides: tuple[int, ...]) -> bool:
+    return strides[-2] < strides[-1] or (strides[-2] == 1 and strides[-1] != 1)
+
+
+def _seconds(events: Events, joins: Joins, chosen: NDArray[np.bool_]) -> Floats:
+    """Seconds of the chosen GPU events by operator."""
+    seconds = np.zeros(len(events.op_us))
+    linked = chosen & (joins.operator != NONE)
+    np.add.at(seconds, joins.operator[linked], events.gpu_dur_us[linked] * MICRO)
+    return seconds
+
+
+def _gemm(shape: Shape, times: list[tuple[float, float]]) -> Gemm:
+    kernels, fills = np.array(times).T
+    return Gemm(
+        shape,
+        len(times),
+        float(np.median(kernels)),
+        float(kernels.min()),
+        float(kernels.sum()),
+        float(fills.sum()),
+        float(np.median(kernels + fills)),
+    )
+
+
+def _named(events: Events) -> NDArray[np.bool_]:
+    """GPU events that are GEMMs by name."""
+    by_name = np.array(["gemm" in name.lower() or name.startswith("Cijk_") for name in events.names], np.bool_)
+    return by_name[events.gpu_name] if len(by_name) else np.zeros(0, np.bool_)

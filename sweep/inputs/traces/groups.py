@@ -1,0 +1,177 @@
+"""The process groups of a rank and the plan that they imply: roles by Megatron's and DeviceMesh's names, sizes by pg_config."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_WRAPPERS: Final = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
+MOST_RANKS: Final = 2**24
+
+_MEGATRON: Final = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp_cp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
+    "EXPERT_DATA_PARALLEL_GROUP": "edp",
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
+    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "etp_ep_pp",
+    "MODEL_PARALLEL_GROUP": "tp_pp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
+    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
+    "EMBEDDING_GROUP": "embedding",
+    "POSITION_EMBEDDING_GROUP": "embedding",
+}
+"""Roles by the descriptions that Megatron-LM gives its groups (core/parallel_state.py)."""
+
+_MESH: Final = {
+    "tp": "tp",
+    "pp": "pp",
+    "cp": "cp",
+    "ep": "ep",
+    "etp": "etp",
+    "dp": "dp",
+    "dp_replicate": "dp_replicate",
+    "replicate": "dp_replicate",
+    "dp_shard": "dp_shard",
+    "shard": "dp_shard",
+    "fsdp": "dp_shard",
+    "dp_cp": "dp_cp",
+    "dp_shard_cp": "dp_shard_cp",
+    "dp_shard_mod_ep": "edp",
+    "efsdp": "edp",
+    "batch": "dp",
+    "loss": "dp_cp",
+}
+"""Roles by the dimensions of a DeviceMesh (torch) as torchtitan and others name them; the group is called mesh_NAME."""
+
+DEFAULT: Final = "all ranks"
+OTHER: Final = "other"
+PLAN: Final = ("tp", "pp", "cp", "ep", "dp")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group that this rank is in."""
+
+    name: str
+    role: str
+    size: int
+    ranks: tuple[int, ...]  # empty where the file does not tell
+
+
+@dataclass
+class Place:
+    """Where a rank stands in its job; None where the file does not tell."""
+
+    rank: int | None = None
+    world: int | None = None
+    backend: str | None = None
+    groups: list[Group] = field(default_factory=list)
+    plan: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(PLAN))
+    notes: list[str] = field(default_factory=list)
+
+
+def place_of(about: Mapping[str, Any]) -> Place:
+    """What `distributedInfo` says."""
+    info = about.get("distributedInfo")
+    place = Place()
+    if not isinstance(info, dict):
+        return place
+    place.rank, place.world = _count(info.get("rank"), 0), _count(info.get("world_size"), 1)
+    backend = info.get("backend")
+    place.backend = backend if isinstance(backend, str) and backend.replace(":", "").replace(",", "").isalnum() else None
+    config = info.get("pg_config")
+    for each in config if isinstance(config, list) else ():
+        if isinstance(each, dict):
+            place.groups.append(_group(each, place.world))
+    if place.groups:
+        _plan(place)
+    return place
+
+
+def infer_data_parallel(place: Place, annotations: Iterable[str]) -> None:
+    """Where all ranks are one group and the file shows a wrapper of data parallelism, that is the plan; and said so."""
+    if place.world is None or any(place.plan.values()) or any(group.role != DEFAULT for group in place.groups):
+        return
+    wrapper = next((word for name in annotations for word in _WRAPPERS if name.startswith(word)), None)
+    if wrapper is None or not place.groups:
+        return
+    place.plan |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": place.world}
+    place.notes.append(f"dp {place.world} is inferred: one group of all ranks, and {wrapper}; the file names no roles")
+
+
+def role_of(description: str, size: int, world: int | None) -> str:
+    """The role of a group by its description; one over all ranks has no other name."""
+    text = description.strip()
+    if text.upper() in _MEGATRON:
+        return _MEGATRON[text.upper()]
+    if text.startswith("mesh_") and text[len("mesh_") :].lower() in _MESH:
+        return _MESH[text[len("mesh_") :].lower()]
+    if text == "default_pg" or (world is not None and size == world):
+        return DEFAULT
+    return OTHER
+
+
+def _group(each: Mapping[str, Any], world: int | None) -> Group:
+    ranks = _ranks(each.get("ranks"))
+    size = _count(each.get("pg_size"), 1) or len(ranks)
+    name, description = each.get("pg_name"), each.get("pg_desc")
+    role = role_of(description if isinstance(description, str) else "", size, world)
+    return Group("" if name is None else str(name)[:200], role, size, ranks)
+
+
+def _plan(place: Place) -> None:
+    """tp, pp, cp, ep and dp by the sizes of the groups with these roles; what is inferred is noted."""
+    sizes = {group.role: group.size for group in place.groups}
+    for key in PLAN:
+        place.plan[key] = sizes.get(key)
+    sharded = [sizes[role] for role in ("dp_shard", "dp_replicate") if role in sizes]
+    if place.plan["dp"] is None and sharded:
+        place.plan["dp"] = sharded[0] if len(sharded) == 1 else sharded[0] * sharded[1]
+    if not any(place.plan.values()):
+        return
+    _fill(place, sizes)
+
+
+def _fill(place: Place, sizes: Mapping[str, int]) -> None:
+    """Sizes that follow from the others: a group of one rank is often not made, and dp is what is left of the job."""
+    plan, world = place.plan, place.world
+    if plan["cp"] is None and "dp_cp" in sizes and plan["dp"]:
+        plan["cp"] = max(1, sizes["dp_cp"] // plan["dp"])
+    absent = [key for key in ("tp", "pp", "cp") if plan[key] is None]
+    if world is None:
+        return
+    known = (plan["tp"] or 1) * (plan["pp"] or 1) * (plan["cp"] or 1)
+    if plan["dp"] is None and world % known == 0:
+        plan["dp"] = world // known
+        place.notes.append(f"dp {plan['dp']} is what {world} ranks leave: no group of it is in the file")
+    if plan["dp"] is not None and plan["dp"] * known == world:
+        for key in absent:
+            plan[key] = 1
+        plan["ep"] = plan["ep"] or 1
+        if absent:
+            place.notes.append(f"{', '.join(absent)} 1: without a group, and the others make all {world} ranks")
+
+
+def _count(value: object, least: int) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 9:
+        value = int(value)
+    whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_RANKS
+    return value if whole and isinstance(value, int) else None
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    """A list, or its text; empty where it is cut off (Kineto ends long ones in ...)."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return ()
+    if not isinstance(value, list) or not all(isinstance(each, int) and 0 <= each <= MOST_RANKS for each in value):
+        return ()
+    return tuple(value)

@@ -1,0 +1,106 @@
+"""Files of a profiler opened by their first bytes: plain, gzip, or an archive of several ranks; folders of such files."""
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from sim_core import FormatError
+from sweep.inputs.traces.stream import DAMAGE
+
+GZIP: Final = b"\x1f\x8b"
+_TAR_MARK: Final = (b"ustar", 257)
+HEAD_BYTES: Final = 2**16
+MOST_FILES: Final = 4096
+
+
+def sources(path: str) -> Iterator[tuple[str, BinaryIO]]:
+    """What is in a file, an archive or a folder: for each part a name for messages and its bytes, to be read at once.
+
+    Names inside an archive are not told, since users put jobs and hosts in them. Raises FormatError, OSError.
+    """
+    if os.path.isdir(path):
+        for each in sorted(Path(path).iterdir()):
+            if each.is_file():
+                yield from _of_file(str(each), only_profiles=True)
+        return
+    yield from _of_file(path, only_profiles=False)
+
+
+def _of_file(path: str, *, only_profiles: bool) -> Iterator[tuple[str, BinaryIO]]:
+    with _unpacked(path) as file:
+        if _is_tar(file):
+            yield from _members(path, file)
+        elif not only_profiles or looks_like_profile(_head(file)):
+            yield path, file
+
+
+def is_profile(text: str) -> bool:
+    """Whether a file begins as a profiler's JSON does, or as an archive: its first characters, unpacked."""
+    return text[257:262] == "ustar" or looks_like_profile(text)
+
+
+def is_folder_of_profiles(path: str) -> bool:
+    """Whether a folder holds a profiler's file. Raises OSError."""
+    if not os.path.isdir(path):
+        return False
+    with suppress(FormatError):
+        return next(sources(path), None) is not None
+    return False
+
+
+def looks_like_profile(text: str) -> bool:
+    """Whether text begins as a profiler's JSON does: events, or what stands before them."""
+    text = text.removeprefix("\ufeff").lstrip()
+    if text[:1] == "[":
+        return text[1:].lstrip()[:1] == "{" and '"ph"' in text
+    return text[:1] == "{" and ('"traceEvents"' in text or ('"deviceProperties"' in text and '"schemaVersion"' in text))
+
+
+@contextmanager
+def _unpacked(path: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if it begins as gzip does. Raises FormatError for a broken gzip, OSError."""
+    with Path(path).open("rb", HEAD_BYTES) as raw:
+        packed = _start(raw)[:2] == GZIP
+        try:
+            yield io.BufferedReader(_raw(gzip.GzipFile(fileobj=raw)), HEAD_BYTES) if packed else raw
+        except DAMAGE as error:
+            raise FormatError(path, 1, "damaged", found=str(error) or "an early end", expected="a whole file") from None
+
+
+def _raw(file: gzip.GzipFile) -> io.RawIOBase:
+    return cast(io.RawIOBase, file)
+
+
+def _head(file: BinaryIO) -> str:
+    """The first characters of a file, which stay to be read."""
+    return _start(file).decode("utf-8", "replace")
+
+
+def _start(file: BinaryIO) -> bytes:
+    return cast(io.BufferedReader, file).peek(HEAD_BYTES)[:HEAD_BYTES]
+
+
+def _is_tar(file: BinaryIO) -> bool:
+    mark, at = _TAR_MARK
+    return _start(file)[at : at + len(mark)] == mark
+
+
+def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
+    number = 0
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is None:
+                continue
+            number += 1
+            if number > MOST_FILES:
+                raise FormatError(path, 1, "archive", found=f"more than {MOST_FILES:,} files", expected="one a rank")
+            packed = io.BufferedReader(cast(io.RawIOBase, content), HEAD_BYTES)
+            inner = io.BufferedReader(_raw(gzip.GzipFile(fileobj=packed)), HEAD_BYTES) if _start(packed)[:2] == GZIP else packed
+            if looks_like_profile(_head(inner)):
+                yield f"{path} (file {number})", inner

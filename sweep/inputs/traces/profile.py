@@ -1,0 +1,283 @@
+"""What a profiler's files tell of a job, rank by rank: steps, time of the GPU, collectives, GEMMs, plan, what is missing."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim_core import SpecError
+from sweep.inputs.traces.collectives import Call, Row, calls, host_calls, table
+from sweep.inputs.traces.events import Events, Ints, read_events
+from sweep.inputs.traces.gemms import Gemms, gemms
+from sweep.inputs.traces.groups import PLAN, Place, infer_data_parallel, place_of
+from sweep.inputs.traces.joins import Joins, join
+from sweep.inputs.traces.kinds import Kind
+from sweep.inputs.traces.opening import sources
+from sweep.inputs.traces.stream import entries
+from sweep.inputs.traces.timeline import Timeline, kinds, timeline, without_last_step
+
+MICRO: Final = 1e-6
+SAMPLED: Final = 0.5
+LEAST_NUMBERED: Final = 50
+"""Below this share of the operators that the profiler numbered, of at least so many, a file is a sample."""
+MOST_UNKNOWN: Final = 12
+_DEVICE: Final = re.compile(r"[\w .()+-]{1,80}", re.ASCII)
+_RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded step: on the host, and on the GPU by what was launched in it; None where no GPU event is of it."""
+
+    number: int
+    start_s: float
+    host_s: float
+    gpu_span_s: float | None
+    gpu_end_s: float | None  # since the first event of the file
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank's recording. Totals are None where the file cannot tell them, and `missing` and `warnings` say why."""
+
+    rank: int | None
+    place: Place
+    device: str
+    steps: tuple[Step, ...]
+    period_s: float | None
+    totals: Timeline | None
+    unlinked: int  # events without a launch
+    unlinked_s: float  # what they cover
+    unlinked_counted: bool
+    collectives: tuple[Row, ...]
+    gemms: Gemms | None
+    unknown: tuple[tuple[str, int, float], ...]  # kernels nobody knows: name, number, seconds
+    memory: tuple[int, int, int] | None  # most bytes allocated and reserved, number of events
+    missing: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """How to speak of it."""
+        return "rank ?" if self.rank is None else f"rank {self.rank}"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One rank's events with what was made of them, for whoever needs more than the totals."""
+
+    rank: Rank
+    events: Events
+    joins: Joins
+    kind: Ints
+    chosen: NDArray[np.bool_]  # GPU events that the totals are of
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A file, an archive or a folder of a job's ranks."""
+
+    path: str
+    ranks: tuple[Rank, ...]
+    plan: Mapping[str, int | None]
+    step_time_s: float | None
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def read_profile(path: str, *, last_step: bool = True, step_name: str | None = None) -> Profile:
+    """What is at `path`, a rank at a time in memory.
+
+    `last_step` False leaves the last step out, as HTA does; `step_name`: the annotation that is a step, not ProfilerStep.
+    Raises FormatError, SpecError, OSError.
+    """
+    ranks = sorted(
+        (each.rank for each in recordings(path, last_step=last_step, step_name=step_name)),
+        key=lambda rank: -1 if rank.rank is None else rank.rank,
+    )
+    periods = [rank.period_s for rank in ranks if rank.period_s is not None]
+    plans = [rank.place.plan for rank in ranks]
+    plan = {key: _agreed([each[key] for each in plans]) for key in PLAN}
+    step_s = float(np.median(periods)) if periods else None
+    missing = tuple(dict.fromkeys(each for rank in ranks for each in rank.missing))
+    notes = tuple(dict.fromkeys(each for rank in ranks for each in rank.place.notes))
+    return Profile(path, tuple(ranks), plan, step_s, missing, notes, _warnings(ranks, plans))
+
+
+def recordings(path: str, *, last_step: bool = True, step_name: str | None = None) -> Iterator[Recording]:
+    """Each rank of a file, an archive or a folder, one after the other. Raises as `read_profile`."""
+    found = False
+    for name, file in sources(path):
+        found = True
+        events = read_events(name, entries(name, file))
+        if step_name is not None:
+            named = sorted((start, duration) for each, start, duration, _ in events.annotations if each == step_name)
+            events.steps = [(number, *times) for number, times in enumerate(named, 1)]
+        yield _recording(events, last_step)
+    if not found:
+        raise SpecError(f"{path}: found no profiler trace in it")
+
+
+def _recording(events: Events, last_step: bool) -> Recording:
+    joins = join(events)
+    kind = kinds(events, joins)
+    place = place_of(events.about)
+    infer_data_parallel(place, (name for name, *_ in events.annotations))
+    counted = _counts_unlinked(events, joins) or (not last_step and len(events.steps) == 1)
+    chosen = np.ones(len(kind), np.bool_) if counted else joins.linked if last_step else without_last_step(events, joins)
+    talk = calls(events, joins, kind, chosen, place.world) if len(kind) else host_calls(events)
+    missing, warnings = list[str](), [f"{events.name}: {each}" for each in _doubts(events)]
+    rank = _rank(events, place, warnings)
+    whole = bool(len(kind)) and not _sampled(events)
+    steps = _steps(events, joins)
+    unlinked = int((~joins.linked).sum())
+    read = Rank(
+        rank=rank,
+        place=place,
+        device=_device(events.about),
+        steps=steps,
+        period_s=_period(steps) if not _sampled(events) else None,
+        totals=timeline(events, kind, chosen) if whole else None,
+        unlinked=unlinked,
+        unlinked_s=timeline(events, kind, ~joins.linked).busy_s,
+        unlinked_counted=counted and unlinked > 0,
+        collectives=tuple(table(talk)),
+        gemms=gemms(events, joins, kind, chosen) if whole and events.shapes else None,
+        unknown=_unknown(events, kind, chosen),
+        memory=(events.allocated_bytes, events.reserved_bytes, events.memory_events) if events.memory_events else None,
+        missing=(),
+        warnings=(),
+    )
+    every = calls(events, joins, kind, np.ones(len(kind), np.bool_), place.world) if len(kind) else []
+    missing += _missing(read, events, every)
+    return Recording(replace(read, missing=tuple(missing), warnings=tuple(warnings)), events, joins, kind, chosen, tuple(talk))
+
+
+def _counts_unlinked(events: Events, joins: Joins) -> bool:
+    """Whether events without a launch are of the recording: in a file of one step that all of them lie in.
+
+    HTA leaves nothing out of such a file. Where the GPU was at work before the step began, they are what it was behind with.
+    """
+    if len(events.steps) != 1 or not len(events.gpu_us):
+        return False
+    begin = events.steps[0][1]
+    return bool((events.gpu_us[~joins.linked] >= begin).all())
+
+
+def _sampled(events: Events) -> bool:
+    """Whether events were taken out of the file: the profiler numbers its operators, and most numbers are absent."""
+    count, low, high = events.numbered
+    return count >= LEAST_NUMBERED and count < SAMPLED * (high - low + 1)
+
+
+def _doubts(events: Events) -> list[str]:
+    doubts = []
+    if not len(events.gpu_us):
+        doubts.append("no GPU event in it: totals cannot be told")
+    if _sampled(events):
+        count, low, high = events.numbered
+        doubts.append(f"a sample: {count:,} of {high - low + 1:,} operators are in it; totals cannot be told")
+    if events.doubtful:
+        doubts.append(f"{events.doubtful:,} events without a time are left out")
+    return doubts
+
+
+def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
+    """The rank that the file states, else the one in its name."""
+    if place.rank is not None:
+        return place.rank
+    match = _RANK_IN_NAME.search(Path(events.name).name)
+    if match:
+        warnings.append(f"{events.name}: no rank in it; {match[1]} is taken from its name")
+        return int(match[1])
+    warnings.append(f"{events.name}: no rank in it (distributedInfo), nor in its name")
+    return None
+
+
+def _steps(events: Events, joins: Joins) -> tuple[Step, ...]:
+    """Steps in the order of the host, each with the GPU events that were launched in it."""
+    found = []
+    end_us = events.gpu_us + events.gpu_dur_us
+    for row, (number, start, duration) in sorted(enumerate(events.steps), key=lambda each: each[1][1]):
+        of_step = joins.step == row
+        span = end = None
+        if of_step.any():
+            span = float(end_us[of_step].max() - events.gpu_us[of_step].min()) * MICRO
+            end = float(end_us[of_step].max()) * MICRO
+        found.append(Step(number, start * MICRO, duration * MICRO, span, end))
+    return tuple(found)
+
+
+def _period(steps: tuple[Step, ...]) -> float | None:
+    """The middle of the times from the end of a step to that of the next: on the GPU, or from start to start without one."""
+    if len(steps) < 2:
+        return None
+    ends = [step.gpu_end_s for step in steps if step.gpu_end_s is not None]
+    marks = ends if len(ends) == len(steps) else [step.start_s for step in steps]
+    periods = np.diff(np.array(marks))
+    return float(np.median(periods)) if (periods > 0).all() else None
+
+
+def _device(about: Mapping[str, Any]) -> str:
+    """The GPU's name, where the file has one that can be shown."""
+    devices = about.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    name = first.get("name") if isinstance(first, dict) else None
+    return name if isinstance(name, str) and _DEVICE.fullmatch(name) else ""
+
+
+def _unknown(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> tuple[tuple[str, int, float], ...]:
+    rows = np.flatnonzero((kind == Kind.UNCLASSIFIED) & chosen)
+    names = events.gpu_name[rows]
+    found = [(events.names[name], int((names == name).sum()), float(events.gpu_dur_us[rows][names == name].sum()) * MICRO)
+             for name in np.unique(names).tolist()]  # fmt: skip
+    return tuple(sorted(found, key=lambda each: -each[2])[:MOST_UNKNOWN])
+
+
+def _missing(rank: Rank, events: Events, talk: list[Call]) -> list[str]:
+    """What the file lacks, each with what it would be needed for."""
+    missing = []
+    if not len(events.gpu_us):
+        missing.append("GPU events: no totals")
+    if not rank.steps:
+        missing.append("steps (ProfilerStep): no step time; --step-name takes another annotation")
+    elif len(rank.steps) == 1:
+        missing.append("a second step: no step time, only the GPU's span")
+    if not events.shapes:
+        missing.append("shapes of operators (record_shapes): no GEMMs")
+    unsized = sum(call.key.bytes is None for call in talk)
+    if unsized:
+        missing.append(f"sizes of {unsized} of {len(talk)} communication kernels: {', '.join(_kernels(events, talk))}")
+    if rank.memory is None:
+        missing.append("memory events (profile_memory)")
+    if not any(rank.place.plan.values()):
+        missing.append("the plan: " + ("groups with roles (pg_config)" if rank.place.groups else "pg_config"))
+    return missing
+
+
+def _kernels(events: Events, talk: list[Call]) -> list[str]:
+    """Names of the communication kernels that the file says nothing of."""
+    names = {events.names[events.gpu_name[call.row]].partition("(")[0][:40] for call in talk if call.key.bytes is None}
+    return sorted(names)[:MOST_UNKNOWN]
+
+
+def _agreed(values: list[int | None]) -> int | None:
+    known = {value for value in values if value is not None}
+    return known.pop() if len(known) == 1 else None
+
+
+def _warnings(ranks: list[Rank], plans: list[dict[str, int | None]]) -> tuple[str, ...]:
+    warnings = [each for rank in ranks for each in rank.warnings]
+    for key in PLAN:
+        values = {value for plan in plans if (value := plan[key]) is not None}
+        if len(values) > 1:
+            warnings.append(f"ranks disagree on {key}: {', '.join(map(str, sorted(values)))}; it is not stated")
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    return (*warnings, *(f"rank {number} is there {numbers.count(number)} times" for number in twice))

@@ -1,0 +1,86 @@
+"""How a rank's GPU spent its time: span, busy, compute, communication, what of it was exposed, idle, and what nobody knows."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim_core import Floats
+from sweep.inputs.traces.events import Events, Ints
+from sweep.inputs.traces.intervals import common, length
+from sweep.inputs.traces.joins import NONE, Joins
+from sweep.inputs.traces.kinds import Kind, computes, kind_of_event
+
+MICRO = 1e-6
+
+
+class Timeline(NamedTuple):
+    """Seconds of a GPU; each is the time that events of its kind cover together, over all streams.
+
+    Exposed is communication during which nothing computes, exposed memory copies during which nothing computes or
+    communicates. Unclassified are kernels that nobody knows; they are busy, but neither compute nor communication.
+    """
+
+    events: int
+    span_s: float
+    busy_s: float
+    compute_s: float
+    communication_s: float
+    exposed_s: float
+    memory_s: float
+    exposed_memory_s: float
+    unclassified_s: float
+    idle_s: float
+    compute_or_memset_s: float  # as TraceLens counts compute; HTA counts memsets as memory, as `compute_s` does
+
+
+def kinds(events: Events, joins: Joins) -> Ints:
+    """The `Kind` of each GPU event: by name, else by the operator that launched it."""
+    by_name = {
+        (number, memory): int(kind_of_event(events.names[number], memory))
+        for number, memory in set(zip(events.gpu_name.tolist(), events.gpu_memory.tolist(), strict=True))
+    }
+    pairs = zip(events.gpu_name.tolist(), events.gpu_memory.tolist(), strict=True)
+    found = np.array([by_name[pair] for pair in pairs], np.int64)
+    for row in np.flatnonzero((found == Kind.UNCLASSIFIED) & (joins.operator != NONE)).tolist():
+        if computes(events.names[events.op_name[joins.operator[row]]]):
+            found[row] = Kind.COMPUTE
+    return found
+
+
+def timeline(events: Events, kind: Ints, chosen: NDArray[np.bool_]) -> Timeline:
+    """The totals of the chosen GPU events."""
+    start, end = events.gpu_us[chosen], (events.gpu_us + events.gpu_dur_us)[chosen]
+    kind = kind[chosen]
+
+    def of(*which: Kind) -> tuple[Floats, Floats]:
+        mask = np.isin(kind, which)
+        return start[mask], end[mask]
+
+    span = float(end.max() - start.min()) if len(start) else 0.0
+    fills = np.array([name.startswith("Memset") for name in events.names], np.bool_)[events.gpu_name[chosen]]
+    works = fills | (kind == Kind.COMPUTE)
+    busy, compute, talk = length(start, end), of(Kind.COMPUTE), of(Kind.COMMUNICATION)
+    memory = of(Kind.MEMORY)
+    micro = (
+        span,
+        busy,
+        length(*compute),
+        length(*talk),
+        length(*talk) - common(talk, compute),
+        length(*memory),
+        length(*memory) - common(memory, of(Kind.COMPUTE, Kind.COMMUNICATION)),
+        length(*of(Kind.UNCLASSIFIED)),
+        span - busy,
+        length(start[works], end[works]),
+    )
+    return Timeline(int(chosen.sum()), *(value * MICRO for value in micro))
+
+
+def without_last_step(events: Events, joins: Joins) -> NDArray[np.bool_]:
+    """The linked GPU events that were launched before the last step began, as HTA takes them; all linked ones of one step."""
+    if len(events.steps) < 2:
+        return joins.linked
+    last = max(start for _, start, _ in events.steps)
+    launched = events.host_us[joins.launch] if len(events.host_us) else np.zeros(len(joins.launch))
+    return joins.linked & (launched < last)
