@@ -64,6 +64,7 @@ class Figures:
     not_simulated: dict[str, int] = field(default_factory=dict)
     other_quality: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)  # runs without a step, by what is predicted of them
+    classes: dict[str, dict[str, float | None]] = field(default_factory=dict)  # of the runs of other qualities, by quality
 
 
 def figures(runs: Sequence[Run]) -> list[Figures]:
@@ -135,7 +136,26 @@ def figures_of(name: str, hw: str, all_runs: Sequence[Run], *, quality: str = OK
         not_simulated=dict(sorted(Counter(run.reason for run in runs if run.reason).items())),
         failed=dict(Counter(_predicted(run) for run in all_runs if run.row.quality == FAILED).most_common()),
         other_quality=dict(sorted(Counter(run.row.quality for run in all_runs if run.row.quality != quality).items())),
+        classes={
+            name: _errors([run for run in all_runs if run.row.quality == name])
+            for name in QUALITIES
+            if name != quality and any(run.row.quality == name for run in all_runs)
+        },
     )
+
+
+def _errors(runs: Sequence[Run]) -> dict[str, float | None]:
+    """How far off we are on runs that do not count."""
+    timed = [run for run in runs if run.timed]
+    found: dict[str, float | None] = {
+        "runs": len(runs),
+        "simulated": sum(not run.reason for run in runs),
+        "mape": mean([abs(run.error) for run in timed]),
+        "bias": mean([run.error for run in timed]),
+        "measured_s": mean([run.measured_s for run in timed]),
+        "predicted_s": mean([run.step_s for run in timed]),
+    }
+    return {key: value if value is None else round(value, 6 if key.endswith("_s") else 3) for key, value in found.items()}
 
 
 def _predicted(run: Run) -> str:

@@ -37,16 +37,16 @@ def summary(total: Figures) -> str:
         lines.append(
             f"Of {total.structural} runs that failed by the structure of their plan {total.structural_named} are named."
         )
-    return " ".join(lines)
+    return "\n".join(lines)
 
 
 def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
     """The figures of each set and hardware of which something was simulated, then what was not and why."""
     heading = (
         "| set | hardware | runs | simulated | MAPE % | bias % | worst % | Spearman | pairs % | regret % (worst) "
-        "| memory % (bias) | out of memory: called, of | false calls |"
+        "| memory % (bias) | out of memory: called, of | false calls | fastest quarter: MAPE % |"
     )
-    lines = [heading, "|---|---|" + "--:|" * 11]
+    lines = [heading, "|---|---|" + "--:|" * 12]
     for row in (*figures, total):
         if not row.simulated and not row.oom_runs and row is not total:
             continue
@@ -57,7 +57,7 @@ def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
             f"| {_n(row.worst, sign=True)} | {_n(row.spearman, 2)} | {_n(row.pairs_right, 0)} "
             f"| {_with(_n(row.regret), _n(row.regret_worst))} | {_with(_n(row.memory_mape), _n(row.memory_bias, sign=True))} "
             f"| {f'{right} of {row.oom_runs}' if row.oom_runs else '-'} "
-            f"| {row.oom_called - right if row.simulated else '-'} |"
+            f"| {row.oom_called - right if row.simulated else '-'} | {_n(row.mape_fastest)} |"
         )
     return "\n".join(lines) + "\n" + _left_out(figures)
 
@@ -92,6 +92,8 @@ def as_qualities(classes: Sequence[Figures]) -> str:
 
 def as_releases(releases: Sequence[Figures]) -> str:
     """Errors by release of the framework, of models without and with experts."""
+    if not any(row.runs_dense or row.runs_experts for row in releases):
+        return "No run that is simulated states the release of its framework."
     lines = [
         "| release | dense: runs | MAPE % | bias % | with experts: runs | MAPE % | bias % |",
         "|---|" + "--:|" * 6,

@@ -225,8 +225,10 @@ def test_dispatchers_by_column_notes_and_framework() -> None:
         ({"kind": "lora"}, "not modelled: LoRA: frozen weights with adapters"),
         ({"features": "lora_rank=16;base_frozen=1"}, "not modelled: LoRA: frozen weights with adapters"),
         ({"simulable": "none (hybrid: Mamba-2 or sparse attention)"}, "not modelled: a hybrid: state-space layers"),
-        ({"model": "nemotron-3-super-120b-a12b"}, "not modelled: a hybrid: state-space layers"),
-        ({"model": "hf:Nemotron-H-8B"}, "not modelled: a hybrid: state-space layers"),
+        ({"model": "jamba-1.5-large"}, "not modelled: a hybrid: state-space layers"),
+        ({"model": "nemotron-3-nano-30b-a3b", "experts": "128"}, ""),
+        ({"model": "hf:Nemotron-H-8B", "simulable": "none (hybrid: Mamba-2 or sparse attention)"}, ""),
+        ({"model": "hf:Nemotron-H-8B", "kind": "lora"}, "not modelled: LoRA: frozen weights with adapters"),
         ({"kind": "distillation"}, "not modelled: kind distillation"),
         ({"simulable": "none (diffusion)"}, "not modelled: none (diffusion)"),
         ({"recompute": "every other Tuesday"}, "not modelled: recompute every other tuesday"),
@@ -240,6 +242,13 @@ def test_dispatchers_by_column_notes_and_framework() -> None:
 def test_what_we_cannot_simulate_is_said_by_what_it_needs(changes: dict[str, str], reason: str) -> None:
     (run,) = run_rows([row(**changes)])
     assert run.reason.lower() == reason.lower()
+
+
+def test_a_hybrid_is_read_from_its_preset() -> None:
+    """Its layers follow a pattern that no column states; sequence and vocabulary are the row's."""
+    hybrid = model_of(row(model="Nemotron-3-Nano-30B-A3B", seq="8192"))
+    assert hybrid.recurrent
+    assert (hybrid.layers, hybrid.sequence, hybrid.vocabulary) == (52, 8192, 32000)
 
 
 def test_a_run_counts_once_we_have_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +313,9 @@ def test_only_ok_is_scored_and_the_others_are_reported(tmp_path: Path) -> None:
     by_quality = {one["quality"]: one for one in json.loads(sweep("validate", path, "--json", "--by", "quality").stdout)}
     assert (by_quality["ok"]["runs"], by_quality["ok"]["simulated"], by_quality["ok"]["measured_s"]) == (2, 1, 2.0)
     assert by_quality["sleep"]["mape"] == pytest.approx(abs(by_quality["ok"]["predicted_s"] / 4 - 1) * 100, abs=1e-3)
+    of_h100 = next(one for one in json.loads(sweep("validate", path, "--json").stdout) if one["hw"] == RUN["hw"])
+    assert of_h100["classes"]["sleep"]["mape"] == by_quality["sleep"]["mape"]
+    assert of_h100["classes"]["composed"]["simulated"] == 0
     of_runs = json.loads(sweep("validate", path, "--json", "--rows").stdout)
     assert [one["quality"] for one in of_runs] == ["ok", "sleep", "composed", "ok"]
     assert [one["scored"] for one in of_runs] == [True, False, False, False]
