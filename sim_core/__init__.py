@@ -90,7 +90,15 @@ from sim_core.models.features import feature_aliases as feature_aliases
 from sim_core.models.features import read_features as read_features
 from sim_core.models.features import split_features as split_features
 from sim_core.models.features import with_capacity as with_capacity
+from sim_core.models.readers.hugging_face import read_config as read_config
+from sim_core.models.readers.megatron import says_model as says_model
+from sim_core.models.readers.megatron_flags import Flags as Flags
+from sim_core.models.readers.megatron_flags import Given as Given
+from sim_core.models.readers.megatron_flags import flags_of_document as flags_of_document
+from sim_core.models.readers.megatron_flags import flags_of_text as flags_of_text
 from sim_core.models.reading import model_names as model_names
+from sim_core.models.reading import model_of_dump as model_of_dump
+from sim_core.models.reading import model_of_flags as model_of_flags
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
 from sim_core.models.releases import Defaults as Defaults
@@ -150,6 +158,8 @@ from sim_core.workloads.plausibility import Plausibility as Plausibility
 from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
 from sim_core.workloads.readers.op_table import Repeat as Repeat
+from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
+from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import TRACE as TRACE
 from sim_core.workloads.reading import Facts as Facts

@@ -36,8 +36,8 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
         if not len(can_run):
             return False
-        virtual = (plans.pp * plans.vpp)[can_run]
-        rows = can_run[[int(np.argmin(virtual))]]  # few rows of tables
+        virtual = plans.pp * plans.vpp  # rows of tables
+        rows = can_run[[int(np.argmin((virtual * plans.ga)[can_run]))]]  # few of them, and few blocks
         plans = as_run(workload, plans)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)

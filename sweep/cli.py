@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -12,12 +11,13 @@ from runpy import run_path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, in_words
+from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OPTION, in_words
 
 COMMANDS: Final = {
-    "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
+    "init": "Write a commented spec for a model, a workload file or a job that runs, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
     " Exit code: 0 fine, 1 regressions, 2 failures.",
-    "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
+    "inspect": "Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
     "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",
@@ -43,8 +43,6 @@ COMMANDS: Final = {
 }
 """What each command is for: its docstring (a test compares them)."""
 
-_UsageError: Final[Any] = typer.BadParameter.__base__
-"""That of click, which some versions of typer bring along."""
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -55,39 +53,17 @@ class _OnDemand(TyperCommand):
         loaded = import_module(f"sweep.commands.{self.name}_command").command
         if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
             function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
-            loaded.command(self.name)(function)
+            loaded.command(self.name, cls=CheckedCommand)(function)
         return typer.main.get_command(loaded).make_context(info_name, args, parent=parent, **extra)
 
 
-class _Commands(TyperGroup):
+class _Commands(CheckedGroup):
     """All commands by name."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for name, purpose in COMMANDS.items():
             self.add_command(_OnDemand(name=name, help=purpose))
-
-    def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """The context of all commands."""
-        with _told_without_secrets():
-            return super().make_context(*arguments, **extra)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        with _told_without_secrets():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _told_without_secrets() -> Iterator[None]:
-    """Mask what the message about a wrong argument repeats of it."""
-    try:
-        yield
-    except _UsageError as error:
-        from sim_core import masked
-
-        error.message = masked(error.message)
-        raise
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
@@ -118,7 +94,7 @@ def _options(
 
 
 def main() -> None:
-    """Entry point. An input error is one line on standard error and exit code 1."""
+    """Entry point. An input error is one line on standard error and exit code 1, a wrong option the same with 2."""
     try:
         run()
     except SystemExit as end:
@@ -151,8 +127,9 @@ def run() -> None:
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it
+        from sweep.options import OptionError
 
         if not isinstance(error, SimError):
             raise
         sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(EXIT_INPUT) from None
+        raise SystemExit(EXIT_OPTION if isinstance(error, OptionError) else EXIT_INPUT) from None

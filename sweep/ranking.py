@@ -11,12 +11,14 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from sim_core import PARTS, SpecError
+from sim_core import PARTS
+from sweep.beside_running import Beside, beside_running
 from sweep.columns import MEASURES, SECTIONS, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
 from sweep.facts import NEEDED_MEMORY, asked, told
 from sweep.folder import Location
+from sweep.options import OptionError, of_option
 from sweep.query import NAMED, Rows, columns_in, columns_of, parts
 from sweep.reach import Gathered
 from sweep.selection import (
@@ -74,6 +76,7 @@ class Ranking:
     alike: int  # plans that the rows stand for besides their own
     differing: tuple[str, ...]  # columns in which those differ
     error_bars: ErrorBars
+    running: Beside | None  # the job that runs, where the spec names one
 
 
 def rank(
@@ -104,17 +107,17 @@ def rank(
         connection, schema = source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
-        front = [(name, higher_is_better(name)) for name in (result_column(each, list(schema)) for each in pareto)]
+        front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
         if front and by is not None:
-            raise SpecError("--pareto and --by: expected one of them; the front is in the order of its first column")
+            raise OptionError("--pareto and --by: expected one of them; the front is in the order of its first column")
         ordered_by = front or ordering(by, descending, provenance, schema)
         check_ordered([name for name, _ in ordered_by], _option(front, by), schema)
         by, descending = ordered_by[0]
         if per is None:
             per = provenance.get("spec", {}).get("per", [])
-        per = [result_column(name, list(schema)) for name in per]
+        per = _known("--per", per, schema)
         top = top or (None if front else GROUP_TOP if per else TOP)
-        wanted = [] if list(columns) in ([], [ALL]) else [_named(name, schema) for name in columns]
+        wanted = [] if list(columns) in ([], [ALL]) else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, *BARS))
         condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
         plan_columns = _plan_columns(schema)
         facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
@@ -125,7 +128,6 @@ def rank(
             check_type(connection, where, NAMED)
             condition += f" AND coalesce(({where}\n), false)"
         facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
-        varying = facts.varying
         if front:
             find_fronts(connection, NAMED, condition, front, per)
             condition = f"plan IN (SELECT plan FROM {FRONT})"
@@ -135,7 +137,7 @@ def rank(
             order=ordered_by,
             per=per,
             top=top,
-            plan_columns=varying,
+            plan_columns=facts.varying,
             every=every,
             reach=reach,
         )
@@ -152,17 +154,17 @@ def rank(
             condition=condition,
             by=by,
             per=per,
-            varying=varying,
+            varying=facts.varying,
             basis=basis,
             own=taken_into_account(connection, measured),
         )
+        running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
-    for name in BARS:
-        rows = rows.append_column(name, bars.columns[name])
+    rows = _with_bars(rows, bars)
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
-    shown = _shown(rows, by, per, varying, [name for name, _ in front], schema, provenance.get("spec", {}))
+    shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
     alike = [n - 1 for n in rows[ALIKE].to_pylist()]
     taken = ["rank", *kept, *BARS, ALIKE, DIFFERING]
     if wanted:
@@ -179,12 +181,12 @@ def rank(
         ranked=facts.ranked,
         total=total,
         missing=max(int(provenance.get("rows", total)) - total, 0),
-        mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
+        mixed_batches=by == "step_time_s" and "global_batch" in facts.varying and "global_batch" not in per,
         notes=_notes(provenance),
         filtered=total - facts.ranked - sum(reasons.values()),
         reasons=reasons,
         memory=facts.memory,
-        varying=tuple(varying),
+        varying=tuple(facts.varying),
         held=facts.held,
         plausibility=provenance.get("plausibility", {}),
         utilisation=_utilisation(rows),
@@ -194,8 +196,16 @@ def rank(
         measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
         alike=sum(alike),
         error_bars=bars,
-        differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
+        running=running,
+        differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _with_bars(rows: pa.Table, bars: ErrorBars) -> pa.Table:
+    """The rows with the columns that error bars add."""
+    for name in BARS:
+        rows = rows.append_column(name, bars.columns[name])
+    return rows
 
 
 def _option(front: Sequence[object], by: str | None) -> str:
@@ -231,9 +241,10 @@ def _tells_ties(rows: pa.Table) -> bool:
     return rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())
 
 
-def _named(name: str, schema: dict[str, str]) -> str:
-    """A column of a ranking by any of its names."""
-    return name.strip() if name.strip() in ("rank", ALIKE, DIFFERING, *BARS) else result_column(name, list(schema))
+def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further: Sequence[str] = ()) -> list[str]:
+    """The columns that an option means by any of their names, `further` ones besides those stored. Raises OptionError."""
+    with of_option(option):
+        return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
 
 
 def _notes(provenance: dict[str, Any]) -> tuple[str, ...]:

@@ -1,18 +1,20 @@
 """A first spec for a model or a workload file: axes whose values the model's numbers allow, each with a comment."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import yaml
 
 from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
+from sweep.options import wrong
 from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, step_batch, wide_axes
 
 _MOST_PP: Final = 32
 _MOST_VPP: Final = 10
 _MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
-_COMMENT_AT: Final = 44
+COMMENT_AT: Final = 44
 _ALL: Final = 500_000
 """Plans that are simulated in seconds (docs/performance.md)."""
 _WHY: Final = {
@@ -42,6 +44,8 @@ def starter(
     """
     device = read_hardware(hardware)
     is_model = source in model_names() or Path(source).suffix in _MODEL_SUFFIXES or (Path(source) / "config.json").is_file()
+    if is_model and micro_batch is not None:
+        raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
     if is_model:
         model = read_model(source, {} if sequence is None else {"sequence": sequence})
         top, lines = _of_model(source, model, device, gpus, base)
@@ -51,10 +55,29 @@ def starter(
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
         workload, _ = read_workload(source, facts)
         top, lines = _of_file(source, workload, facts, device, gpus, base)
-    name, best = starter_name(source), "all plans have the same GPUs and batch"
-    objective = _shown("- maximize", "mfu", f"{best}: also the fastest", 2)
+    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     if not is_model:
-        objective = _shown("- minimize", "step_time", best, 2)
+        objective = shown_line("- minimize", "step_time", SAME, 2)
+    return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, base), top, lines, objective)
+
+
+SAME: Final = "all plans have the same GPUs and batch"
+
+
+def spec_text(
+    name: str,
+    gpus: int,
+    device: Hardware,
+    hardware: str,
+    top: Sequence[str],
+    lines: Lines,
+    objective: str,
+    more: Sequence[str] = (),
+) -> str:
+    """The text of a spec: what is trained, on what, axes and fixed values with a comment each, what is looked for.
+
+    `top`, `hardware`, `more` and `objective` are lines of it.
+    """
     plans = math.prod(len(value) for value, _ in lines.values() if isinstance(value, list))
     return "\n".join(
         [
@@ -63,13 +86,14 @@ def starter(
             f"name: {name}",
             *top,
             "",
-            _hardware(hardware, device, base),
+            hardware,
+            *more,
             "",
-            "axes:" + " " * (_COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
-            *(_shown(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
+            "axes:" + " " * (COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
+            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
             "",
             "fixed:",
-            *(_shown(key, value, why, 2) for key, (value, why) in lines.items() if not isinstance(value, list)),
+            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if not isinstance(value, list)),
             "",
             "objectives:",
             objective,
@@ -89,10 +113,10 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
     stack, reason = best_stack(model, device)
     top = [
-        _shown("model", _place(source, base), f"`sweep model {source}` shows its numbers"),
+        shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
         "workload:",
-        _shown("sequence", sequence, why, 2),
-        _shown("stack", stack, reason, 2),
+        shown_line("sequence", sequence, why, 2),
+        shown_line("stack", stack, reason, 2),
     ]
     return top, wide_axes(model, device, read_stack(stack), gpus, sequence)
 
@@ -100,11 +124,11 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The file with what is known of it; axes and fixed values around its own plan."""
     own, node = workload.base, int(device.value("gpus_per_node"))
-    top = ["workload:", _shown("path", _place(source, base), "`sweep inspect` shows what it holds", 2)]
+    top = ["workload:", shown_line("path", place_of(source, base), "`sweep inspect` shows what it holds", 2)]
     if facts.micro_batch:
-        top.append(_shown("micro_batch", facts.micro_batch, "that the file was made with", 2))
+        top.append(shown_line("micro_batch", facts.micro_batch, "that the file was made with", 2))
     if facts.sequence:
-        top.append(_shown("sequence", facts.sequence, "tokens", 2))
+        top.append(shown_line("sequence", facts.sequence, "tokens", 2))
     tp = [n for n in sorted({*doubled(node), own.tp}) if gpus % n == 0] or [1]
     lines: Lines = {"tp": (tp, f"the file has {own.tp}")}
     if own.ep > 1:
@@ -141,13 +165,13 @@ def _stages(layers: int, gpus: int) -> Lines:
 
 def _hardware(name: str, device: Hardware, base: Path) -> str:
     """The device; of a rack whose GPUs are no power of two, the part that groups fill."""
-    place, room = _place(name, base), domain(device)
+    place, room = place_of(name, base), domain(device)
     if room == int(device.value("gpus_per_node")):
-        return _shown("hardware", place, "`sweep hardware` lists the presets")
-    return _shown("hardware", {"preset": place, "gpus_per_node": room}, "of each rack, so that no group straddles two")
+        return shown_line("hardware", place, "`sweep hardware` lists the presets")
+    return shown_line("hardware", {"preset": place, "gpus_per_node": room}, "of each rack, so that no group straddles two")
 
 
-def _place(source: str, base: Path) -> str:
+def place_of(source: str, base: Path) -> str:
     """A path as it is named from the folder of the spec; names stay."""
     path = Path(source)
     if not path.exists() or source in model_names():
@@ -158,8 +182,12 @@ def _place(source: str, base: Path) -> str:
         return str(path.absolute())
 
 
-def _shown(key: str, value: object, why: str = "", indent: int = 0) -> str:
+def shown_line(key: str, value: object, why: str = "", indent: int = 0) -> str:
     """A key with its value as YAML, and a comment that says why."""
-    dumped = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").rstrip("\n")
-    text = f"{' ' * indent}{key}: {dumped}"
-    return f"{text:{_COMMENT_AT - 2}}  # {why}" if why else text
+    text = f"{' ' * indent}{key}: {on_one_line(value)}"
+    return f"{text:{COMMENT_AT - 2}}  # {why}" if why else text
+
+
+def on_one_line(value: object) -> str:
+    """A value as YAML on one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("\n...\n").rstrip("\n")

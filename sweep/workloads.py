@@ -13,6 +13,7 @@ from sim_core import (
     Model,
     Recipe,
     Repeat,
+    SimError,
     SpecError,
     Stack,
     Workload,
@@ -30,6 +31,7 @@ from sim_core import (
     with_capacity,
     workload_from_model,
 )
+from sweep.inputs.registry import explained
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
@@ -213,6 +215,8 @@ def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Wo
             return read_workload(str(path), section.facts())
         model, recorded_on = _model_of(section, base), read_hardware(section.measured_on, base)
         return read_calibrated(str(path), section.facts(), model, stack, recorded_on, sequence_parallel=parallel)
+    except SimError as error:
+        raise explained(path, error) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
 

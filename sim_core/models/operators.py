@@ -221,7 +221,7 @@ def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
 
 def add_accumulation(rows: Rows, weights: Floats, per_weight: float) -> None:
     """Gradients of one micro-batch added to those of the step."""
-    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights)
+    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights, trained=True)
 
 
 def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
@@ -262,7 +262,7 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
     runs them is that of the names, forward, and the reverse of it.
     """
     shape = shape_of(model, keys, sequence_of(model))
-    rows = Rows(len(keys.tp))
+    rows = Rows(len(keys.tp), model.lora)
     if unit.kind == EMBEDDING:
         add_embedding(rows, model, shape)
     elif unit.kind == HEAD:

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
+from sim_core.models.description import Lora
+from sim_core.models.traffic import RESIDUAL
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Number = float | Floats
@@ -64,8 +66,9 @@ class Operators(NamedTuple):
 class Rows:
     """Operators of one unit, in the order in which they are added."""
 
-    def __init__(self, keys: int) -> None:
+    def __init__(self, keys: int, lora: Lora | None = None) -> None:
         self._keys = keys
+        self._lora = lora  # all weights but those of adapters are frozen
         self._names: list[str] = []
         self._columns: list[tuple[int, int, bool, bool]] = []
         self._numbers: list[tuple[Number, ...]] = []
@@ -79,10 +82,21 @@ class Rows:
     def gemm(
         self, name: str, m: Number, n: Number, k: Number, *, batch: Number = 1.0, kind: int = GEMM, linear: bool = True
     ) -> None:
-        """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m)."""
+        """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m) if they are trained."""
+        self._with_weights(name, m, n, k, batch, kind, linear, trained=self._lora is None)
+        if self._lora is not None and name in self._lora.targets:
+            rank = float(self._lora.rank)
+            self._with_weights(f"{name}_lora_a", m, rank, k, batch, kind, False, trained=True)
+            self._with_weights(f"{name}_lora_b", m, n, rank, batch, kind, False, trained=True)
+            self.both(f"{name}_lora_add", RESIDUAL, np.multiply(m, n))
+
+    def _with_weights(
+        self, name: str, m: Number, n: Number, k: Number, batch: Number, kind: int, linear: bool, *, trained: bool
+    ) -> None:
         sizes = {FORWARD: (m, n, k), INPUT_GRADIENT: (m, k, n), WEIGHT_GRADIENT: (n, k, m)}
         for phase, size in sizes.items():
-            self.product(name, phase, *size, batch=batch, kind=kind, linear=linear)
+            if trained or phase != WEIGHT_GRADIENT:
+                self.product(name, phase, *size, batch=batch, kind=kind, linear=linear)
 
     def product(
         self,
@@ -132,8 +146,12 @@ class Rows:
         self._add("attention", ATTENTION, FORWARD, True, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (d + v), 0.0, 1.0)
         self._add("attention", ATTENTION, INPUT_GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (3 * d + 2 * v), 0.0, 1.0)
 
-    def memory(self, name: str, phase: int, moved: Number, *, kernels: Number = 1.0, core: bool = False) -> None:
-        """A kernel that moves `moved` bytes."""
+    def memory(
+        self, name: str, phase: int, moved: Number, *, kernels: Number = 1.0, core: bool = False, trained: bool = False
+    ) -> None:
+        """A kernel that moves `moved` bytes. Gradients of weights only where they are `trained`, or nothing is frozen."""
+        if phase == WEIGHT_GRADIENT and self._lora is not None and not trained:
+            return
         self._add(name, MEMORY, phase, core, 0.0, 0.0, 0.0, 0.0, 0.0, moved, kernels)
 
     def both(

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim_core import SpecError
-from sweep.commands.shared import AsJson, rows_of_set, write_json
+from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.uncertainty.evidence import record as record_evidence
 from sweep.validation.collectives import as_json as collectives_json
 from sweep.validation.collectives import as_markdown as collectives_markdown
@@ -66,7 +65,7 @@ def command(
     table: Annotated[
         Path | None, typer.Argument(help="CSV of runs with the same columns. Default: the published runs.")
     ] = None,
-    form: Annotated[Form, typer.Option("--format", help="A table for people, or a list of objects.")] = Form.md,
+    form: Annotated[Form | None, typer.Option("--format", help="A table for people (md), or a list of objects.")] = None,
     json_too: AsJson = False,
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Print every run, and each network; as JSON: an object a run.")] = False,
@@ -82,20 +81,20 @@ def command(
     ] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
-    if json_too:
-        form = Form.json
-    if of_network and (table is not None or only is not None or rows or by or ablate or record_them):
-        raise SpecError("--collectives takes only --format")
+    form = form_asked(Form, form, None, json_too)
+    for_runs: dict[str, object] = {"--rows": rows, "--ablate": ablate}
     if of_network:
+        others = {"TABLE": table, "--set": only, "--by": by, "--record": record_them}
+        takes("--collectives", for_runs | others, "--format")
         compared = compare(published())
         sys.stdout.write((collectives_json(compared) if form is Form.json else collectives_markdown(compared)) + "\n")
         return
-    if record_them and (table is not None or only is not None):
-        raise SpecError("--record is for the whole table of published runs")
-    if ablate and form is Form.json:
-        raise SpecError("--ablate prints tables: leave --format json out")
-    if by and (rows or ablate):
-        raise SpecError("--by prints one table: leave --rows and --ablate out")
+    if record_them:
+        takes("--record", {"TABLE": table, "--set": only}, "no choice: it is for the whole table of published runs")
+    if form is Form.json:
+        takes("--format json", {"--ablate": ablate}, "TABLE, --set, --rows, --by, --collectives and --record")
+    if by:
+        takes("--by", for_runs, "TABLE, --set, --format and --record")
     given = rows_of_set(published_rows() if table is None else read_table(table), only)
     sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(given)))
     runs = run_rows(given)
