@@ -1,8 +1,8 @@
-"""Writes docs/validation.md: figures and plots of all measured runs, what each piece of physics is worth.
+"""Writes docs/validation.md and docs/leaderboard.md: figures and plots of all measured runs, what each piece is worth.
 
     python benchmarks/validation_page.py
 
-The words of the page are in docs/validation.md itself; this replaces what is between its markers, and the plots beside it.
+The words of the pages are in them; this replaces what is between their markers, and the plots beside them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Final
 
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of
-from sweep.validation.figures import figures, figures_of
-from sweep.validation.report import ablation_table, as_markdown
+from sweep.validation.figures import by_quality, by_release, figures, figures_of
+from sweep.validation.leaderboard import leaderboard
+from sweep.validation.report import ablation_table, as_leaderboard, as_markdown, as_qualities, as_releases
 from sweep.validation.simulation import ABLATIONS, Run, errors_without, run_rows
-from sweep.validation.table import COMMITTED, read_table
+from sweep.validation.table import published_rows
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
@@ -84,9 +85,8 @@ def between(text: str, name: str, made: str) -> str:
 
 
 def main() -> int:
-    rows = read_table(COMMITTED)
-    runs = run_rows(rows)
-    timed = [run for run in runs if run.timed]
+    runs = run_rows(published_rows())
+    timed = [run for run in runs if run.scored]
     folder = DOCS / "validation"
     folder.mkdir(exist_ok=True)
     pairs = [(run.measured_s, run.step_s, run.row.text("set")) for run in timed]
@@ -102,9 +102,14 @@ def main() -> int:
     page = DOCS / "validation.md"
     text = page.read_text(encoding="utf-8")
     text = between(text, "figures", as_markdown(figures(runs), figures_of("all", "", runs)))
+    text = between(text, "qualities", as_qualities(by_quality(runs)))
+    text = between(text, "releases", as_releases(by_release(runs)))
     text = between(text, "error bars", error_bars_markdown(evidence_of(runs)))
     text = between(text, "ablations", ablation_table(base, without))
     page.write_text(text, encoding="utf-8")
+    beside = DOCS / "leaderboard.md"
+    made = between(beside.read_text(encoding="utf-8"), "leaderboard", as_leaderboard(leaderboard(runs)))
+    beside.write_text(made, encoding="utf-8")
     print(f"{page}: {len(timed)} runs, {len(ABLATIONS)} ablations")
     return 0
 

@@ -92,6 +92,7 @@ def error_bars(
     group = _groups(candidates, per)
     values = candidates[_SECONDS].to_numpy()
     judged = judge(candidates, compared, values, basis, own, group)
+    judged = judged.widened(_wider(rows, candidates["plan"].to_numpy(), basis))
     return ErrorBars(
         columns=_columns(rows, candidates["plan"].to_numpy(), judged, ties=timed),
         groups=tuple(_group_bars(rows, candidates, compared, values, judged, basis, own, group, per)) if timed else (),
@@ -161,6 +162,15 @@ def _apart(name: str, kind: str) -> str:
         whole = f"least({own}, {best}) > 0"
         return f"CASE WHEN {own} = {best} THEN 0 WHEN {whole} THEN greatest({doublings}, 1) ELSE 1 END"
     return f"CASE WHEN {own} = {best} THEN 0 ELSE {OTHER_DEVICE if name == DEVICE else 1.0!r} END"
+
+
+def _wider(rows: pa.Table, plans: Ints, basis: Basis) -> Floats:
+    """By which factor the intervals of the chosen `rows` are wider, at their places among all judged `plans`; elsewhere 1."""
+    factor, numbers = np.ones(len(plans)), rows["plan"].to_numpy()
+    at = np.minimum(np.searchsorted(plans, numbers), max(len(plans) - 1, 0))
+    known = plans[at] == numbers if len(plans) else np.zeros(len(numbers), np.bool_)
+    factor[at[known]] = basis.wider(rows)[known]
+    return factor
 
 
 def _groups(rows: pa.Table, per: Sequence[str]) -> Ints:

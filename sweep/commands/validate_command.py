@@ -1,13 +1,14 @@
 """`sweep validate`: measured training runs against the same runs simulated."""
 
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes
+from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
 from sweep.uncertainty.evidence import record as record_evidence
 from sweep.validation.collectives import as_json as collectives_json
 from sweep.validation.collectives import as_markdown as collectives_markdown
@@ -15,10 +16,31 @@ from sweep.validation.collectives import compare, published
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of, out_of_bounds
 from sweep.validation.features import unknown_features
-from sweep.validation.figures import Figures, as_json, figures, figures_of, more_simulated, record, worse
-from sweep.validation.report import ablation_table, as_markdown, as_networks, as_rows
+from sweep.validation.figures import (
+    Figures,
+    as_objects,
+    by_quality,
+    by_release,
+    figures,
+    figures_of,
+    more_simulated,
+    record,
+    worse,
+)
+from sweep.validation.leaderboard import leaderboard
+from sweep.validation.report import (
+    ablation_table,
+    as_leaderboard,
+    as_markdown,
+    as_networks,
+    as_qualities,
+    as_releases,
+    as_rows,
+    row_objects,
+    summary,
+)
 from sweep.validation.simulation import Run, errors_without, run_rows
-from sweep.validation.table import COMMITTED, read_table
+from sweep.validation.table import OK, published_rows, read_table
 
 EXIT_WORSE = 5
 
@@ -30,6 +52,15 @@ class Form(StrEnum):
     json = "json"
 
 
+class By(StrEnum):
+    """What an object, or a line of a table, is of."""
+
+    set = "set"
+    quality = "quality"
+    release = "release"
+    predictor = "predictor"
+
+
 def command(
     table: Annotated[
         Path | None, typer.Argument(help="CSV of runs with the same columns. Default: the published runs.")
@@ -37,7 +68,10 @@ def command(
     form: Annotated[Form | None, typer.Option("--format", help="A table for people (md), or a list of objects.")] = None,
     json_too: AsJson = False,
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Print every run, and each network.")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="Print every run, and each network; as JSON: an object a run.")] = False,
+    by: Annotated[
+        By | None, typer.Option("--by", help="One table alone. As JSON, what an object is of; default: a set.")
+    ] = None,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also switch pieces of the physics off, one by one.")] = False,
     of_network: Annotated[
         bool, typer.Option("--collectives", help="Published nccl-tests tables against the cost model.")
@@ -50,36 +84,73 @@ def command(
     form = form_asked(Form, form, None, json_too)
     for_runs: dict[str, object] = {"--rows": rows, "--ablate": ablate}
     if of_network:
-        takes("--collectives", for_runs | {"TABLE": table, "--set": only, "--record": record_them}, "--format")
+        others = {"TABLE": table, "--set": only, "--by": by, "--record": record_them}
+        takes("--collectives", for_runs | others, "--format")
         compared = compare(published())
         sys.stdout.write((collectives_json(compared) if form is Form.json else collectives_markdown(compared)) + "\n")
         return
     if record_them:
         takes("--record", {"TABLE": table, "--set": only}, "no choice: it is for the whole table of published runs")
     if form is Form.json:
-        takes("--format json", for_runs, "TABLE, --set, --collectives and --record")
-    given = rows_of_set(read_table(table or COMMITTED), only)
+        takes("--format json", {"--ablate": ablate}, "TABLE, --set, --rows, --by, --collectives and --record")
+    if by:
+        takes("--by", for_runs, "TABLE, --set, --format and --record")
+    given = rows_of_set(published_rows() if table is None else read_table(table), only)
     sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(given)))
     runs = run_rows(given)
     by_set = figures(runs)
     if form is Form.json:
-        sys.stdout.write(as_json(by_set) + "\n")
+        write_json(row_objects(runs) if rows else _objects(runs, by_set, by or By.set))
+    elif by:
+        sys.stdout.write(_table(runs, by_set, by) + "\n")
     else:
-        sys.stdout.write(as_markdown(by_set, figures_of("all", "", runs)) + "\n")
-    if form is Form.md and (table is not None or rows) and any(not run.reason for run in runs):
-        sys.stdout.write(f"\nNetworks:\n\n{as_networks(runs)}\n")
-    if rows:
-        sys.stdout.write("\n" + as_rows(runs) + "\n")
+        networks = (table is not None or rows) and any(not run.reason for run in runs)
+        sys.stdout.write("\n".join(_sections(runs, by_set, rows=rows, networks=networks)) + "\n")
     if ablate:
-        sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.timed])) + "\n")
+        sys.stdout.write("\n" + ablation_table(*errors_without([run.row for run in runs if run.scored])) + "\n")
     if table is None and only is None:
-        _hold(runs, by_set, form, record_them)
+        _hold(runs, by_set, record_them, told=form is Form.md and not by)
 
 
-def _hold(runs: list[Run], by_set: list[Figures], form: Form, record_them: bool) -> None:
+def _objects(runs: list[Run], by_set: list[Figures], by: By) -> list[dict[str, Any]]:
+    if by is By.predictor:
+        return as_objects(leaderboard(runs))
+    if by is By.set:
+        return as_objects(by_set)
+    return as_objects(by_quality(runs) if by is By.quality else by_release(runs), by.value)
+
+
+def _table(runs: list[Run], by_set: list[Figures], by: By) -> str:
+    tables = {
+        By.set: lambda: as_markdown(by_set, figures_of("all", "", runs)),
+        By.quality: lambda: as_qualities(by_quality(runs)),
+        By.release: lambda: as_releases(by_release(runs)),
+        By.predictor: lambda: as_leaderboard(leaderboard(runs)),
+    }
+    return tables[by]()
+
+
+def _sections(runs: list[Run], by_set: list[Figures], *, rows: bool, networks: bool) -> Iterator[str]:
+    """The first screen: what is known in a few lines, who else is how near, then the details."""
+    yield summary(figures_of("all", "", runs))
+    standings = leaderboard(runs)
+    if any(one.jobs for one in standings):
+        yield f"\nLeaderboard (docs/leaderboard.md):\n\n{as_leaderboard(standings)}"
+    yield f"\nBy set, runs of quality ok:\n\n{_table(runs, by_set, By.set)}"
+    if any(run.row.quality != OK for run in runs):
+        yield f"\nBy quality; only ok is scored:\n\n{_table(runs, by_set, By.quality)}"
+    if any(run.scored and run.row.text("release") for run in runs):
+        yield f"\nBy release of the framework, where a run states it:\n\n{_table(runs, by_set, By.release)}"
+    if networks:
+        yield f"\nNetworks:\n\n{as_networks(runs)}"
+    if rows:
+        yield f"\n{as_rows(runs)}"
+
+
+def _hold(runs: list[Run], by_set: list[Figures], record_them: bool, *, told: bool) -> None:
     """Record figures and error bars of the published runs, or hold them to those recorded."""
     evidence = evidence_of(runs)
-    if form is Form.md:
+    if told:
         sys.stdout.write(f"\nError bars:\n\n{error_bars_markdown(evidence)}\n")
     if record_them:
         record(by_set)

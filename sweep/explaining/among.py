@@ -14,7 +14,7 @@ from sweep.query import columns_of, results
 from sweep.ranking import TOP, rank
 from sweep.reopening import Reopened
 from sweep.selection import quoted
-from sweep.uncertainty.evidence import basis_of
+from sweep.uncertainty.evidence import OF_PLANS, basis_of
 from sweep.uncertainty.judging import judge
 
 
@@ -43,9 +43,10 @@ def within(opened: Reopened, row: Mapping[str, Any]) -> Within | None:
         return None
     first = ranking.rows.slice(0, 1).to_pylist()[0]
     columns = list(ranking.varying)
-    pair = pa.Table.from_pylist([{name: each[name] for name in columns} | {"plan": each["plan"]} for each in (first, row)])
+    kept = [*columns, "plan", *(name for name in OF_PLANS if name in row and name in first)]
+    pair = pa.Table.from_pylist([{name: each[name] for name in kept} for each in (first, row)])
     cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], np.float64)
-    judged = judge(pair, columns, cost, basis)
+    judged = judge(pair, columns, cost, basis).widened(basis.wider(pair))
     ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
     bars = ranking.error_bars.groups[0]
     return Within(

@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from sim_core import Floats, releases_of
 
@@ -46,9 +47,48 @@ MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
 
+class Trait(NamedTuple):
+    """Something known of a plan before it runs that makes its interval wider."""
+
+    name: str
+    doc: str
+    prior: float  # ln of the factor at 1, expected before any run is seen
+
+
+UNSTATED: Final = "unstated"
+HOST_BOUND: Final = "host_bound"
+ASSUMED_KERNELS: Final = "assumed_kernels"
+TRAITS: Final = (
+    Trait(EXPERTS, "models with experts", 0.4),
+    Trait(UNSTATED, "with experts, and neither release nor switches of the framework are stated", 0.2),
+    Trait(HOST_BOUND, "the device waits for the host during a quarter of the step (half of it: twice as much)", 0.4),
+    Trait(ASSUMED_KERNELS, "no kernel of its shape was measured (a part of the kernels' time: as much of it)", 0.2),
+)
+"""In the order of the columns of `Residuals.traits`."""
+QUARTER: Final = 0.25
+MOST_HOST_BOUND: Final = 0.5
+"""Part of the step from which on intervals no longer widen."""
+WIDEST: Final = math.log(2)
+"""The upper end of an interval over its lower one is at most 2: what is known less well than that is not predicted."""
+OF_PLANS: Final = ("launch_s", "step_time_s", "measured_share")
+"""Columns of a result that traits of single plans follow from."""
+
+
+def host_bound(launch_s: Floats, step_s: Floats) -> Floats:
+    """The trait HOST_BOUND; unknown times (NaN) count as none."""
+    return np.asarray(np.minimum(np.nan_to_num(launch_s / step_s), MOST_HOST_BOUND) / QUARTER, np.float64)
+
+
+def assumed_kernels(measured_share: Floats) -> Floats:
+    """The trait ASSUMED_KERNELS; an unknown share (NaN) counts as none measured."""
+    return np.asarray(1 - np.nan_to_num(measured_share), np.float64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spread:
     """Of ln(measured / simulated) of single plans: an interval that contains LEVEL of the runs of a new set, and its middle.
+
+    Of plans without traits other than their class (TRAITS).
 
     `between` and `within`: standard deviations of the means of sets, and of the runs of a set.
     """
@@ -60,6 +100,12 @@ class Spread:
     within: float
     runs: int
     sets: int
+
+    def widened(self, factor: float) -> "Spread":
+        """Both ends further from the middle by a factor, as far as WIDEST."""
+        factor = min(factor, WIDEST / (self.high - self.low))
+        low, high = (self.middle + (end - self.middle) * factor for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +154,9 @@ class Evidence:
     """Spread and differences by class of plan, and how often they hold for a set that was left out, in percent."""
 
     spreads: Mapping[str, Spread]
+    widening: Mapping[str, float]  # by trait: the factor of the interval's ends at 1
     differences: Mapping[str, Differences]
-    coverage: Mapping[str, float]  # of intervals: `all`, and by set
+    coverage: Mapping[str, float]  # of intervals: `all`, by class, and by set
     pair_coverage: Mapping[str, float]  # of the ratios of two plans, the same
 
 
@@ -120,6 +167,19 @@ class Basis:
     spread: Spread | None
     differences: Differences | None
     why: str
+    widening: Mapping[str, float] = field(default_factory=dict)  # as in Evidence
+
+    def wider(self, rows: pa.Table) -> Floats:
+        """By which factor the interval of each row is wider than `spread`, [n], by those of OF_PLANS that it has."""
+        factor = np.ones(rows.num_rows)
+        if self.spread is None or not self.widening:
+            return factor
+        known = {name: rows[name].to_numpy().astype(np.float64) for name in OF_PLANS if name in rows.column_names}
+        if HOST_BOUND in self.widening and {"launch_s", "step_time_s"} <= known.keys():
+            factor *= self.widening[HOST_BOUND] ** host_bound(known["launch_s"], known["step_time_s"])
+        if ASSUMED_KERNELS in self.widening and "measured_share" in known:
+            factor *= self.widening[ASSUMED_KERNELS] ** assumed_kernels(known["measured_share"])
+        return np.asarray(np.minimum(factor, max(WIDEST / (self.spread.high - self.spread.low), 1.0)), np.float64)
 
 
 UNMET: Final = Basis(
@@ -136,6 +196,7 @@ def recorded() -> Evidence:
     plain: dict[str, Any] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return Evidence(
         spreads={name: Spread(**values) for name, values in plain["spreads"].items()},
+        widening=plain["widening"],
         differences={name: Differences(**values) for name, values in plain["differences"].items()},
         coverage=plain["coverage"],
         pair_coverage=plain["pair_coverage"],
@@ -169,21 +230,30 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
     evidence = evidence or recorded()
     inputs = provenance.get("inputs", {}).get("workload", {})
     if unmet := provenance.get("unmet"):
-        return replace(UNMET, why=f"{', '.join(unmet)}: no page of its own; {UNMET.why}")
+        capped = UNMET.spread and UNMET.spread.widened(1.0)
+        return replace(UNMET, spread=capped, why=f"{', '.join(unmet)}: no page of its own; {UNMET.why}")
     if (provenance.get("spec", {}).get("workload") or {}).get("model"):
         name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
         spread = evidence.spreads[name]
         why = f"{spread.runs} measured runs of {KINDS[name]} in {spread.sets} sets"
-        if name == EXPERTS and (release := _unknown_release(provenance["spec"]["workload"].get("stack"))):
+        stack = provenance["spec"]["workload"].get("stack")
+        if name == EXPERTS and not _states_switches(stack):
+            spread = spread.widened(evidence.widening[UNSTATED])
+        if name == EXPERTS and (release := _unknown_release(stack)):
             spread = _with_release(spread)
             why += f"; release {release} is not known, and from one to the next a plan changed by {RELEASE_CHANGE:.0%}"
-        return Basis(spread=spread, differences=evidence.differences[name], why=why)
+        return Basis(spread=spread, differences=evidence.differences[name], why=why, widening=evidence.widening)
     if provenance.get("start"):
         files = provenance["start"].get("files", "ranks")
         if files == STAGES:
             return _of_schedules()
         return _of_moves(provenance["spec"], files, dense=not inputs.get("expert_parameters_per_rank"))
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")
+
+
+def _states_switches(stack: object) -> bool:
+    """Whether a spec's `stack` says more of how experts run than a name."""
+    return isinstance(stack, Mapping) and bool({"release", "features"} & set(stack))
 
 
 def _unknown_release(stack: object) -> str:
@@ -195,11 +265,14 @@ def _unknown_release(stack: object) -> str:
 
 
 def _with_release(spread: Spread) -> Spread:
-    """The spread of plans on a release whose recipes nobody has read: what releases change is independent of our errors."""
+    """The spread of plans on a release whose recipes nobody has read: what releases change is independent of our errors.
+
+    No wider than any other (`Spread.widened`).
+    """
     further = NORMAL_90 * RELEASE_CHANGE
     low = spread.middle - math.hypot(spread.middle - spread.low, further)
     high = spread.middle + math.hypot(spread.high - spread.middle, further)
-    return replace(spread, low=low, high=high, between=math.hypot(spread.between, RELEASE_CHANGE))
+    return replace(spread, low=low, high=high, between=math.hypot(spread.between, RELEASE_CHANGE)).widened(1.0)
 
 
 def _of_schedules() -> Basis:

@@ -1,8 +1,8 @@
 """Evidence from residuals: intervals for a plan of a new set, by class, ratios of two plans, and how often both are right.
 
-A user's cluster is a new set: so every set counts the same, however many runs it has, and what is calibrated is
-calibrated on sets that were left out. As in Dunn, Wasserman and Ramdas, Distribution-Free Prediction Sets for Two-Layer
-Hierarchical Models (JASA 118, 2023), quantiles are those of the mean of the sets' distributions.
+A user's cluster is a new set: so every set counts nearly the same, however many runs it has, and what is calibrated is
+calibrated on sets that were left out (Dunn, Wasserman, Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical
+Models, JASA 118, 2023). Intervals widen by what is known of a plan beforehand (`evidence.TRAITS`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.evidence import DENSE, EXPERTS, FREEDOM, LEVEL, Differences, Evidence, Moved, Spread, t3_quantile
+from sweep.uncertainty.evidence import (
+    DENSE,
+    EXPERTS,
+    FREEDOM,
+    LEVEL,
+    TRAITS,
+    WIDEST,
+    Differences,
+    Evidence,
+    Moved,
+    Spread,
+    t3_quantile,
+)
 
 Scale = tuple[float, float]
 """`same` and `doubling` of dense models."""
@@ -21,14 +33,14 @@ Scale = tuple[float, float]
 CLASSES: Final = ((False, DENSE), (True, EXPERTS))
 LEVELS: Final = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
 BORROWED: Final = 1.0
-"""Sets' worth of weight that all runs have in the distribution of a class."""
-FEW: Final = 2.0
-"""A set of n runs counts as n / (n + FEW) sets of evidence for its class."""
-ENOUGH_SETS: Final = 6
-"""A class with fewer sets takes its widening from all runs: it cannot be calibrated by leaving sets out."""
+"""Sets' worth of weight that all runs have in the variances of a class."""
+FEW: Final = 5.0
+"""A set of n runs counts as n / (n + FEW) sets of evidence."""
+PRIOR_SETS: Final = 3.0
+"""Sets' worth of weight of the factors that are expected of traits before a run is seen (`evidence.TRAITS`)."""
 START: Final[Scale] = (0.01, 0.05)
 LEAST: Final = 0.005
-"""Of both: steps of one plan measured again differ by so much."""
+"""Steps of one plan measured again differ by so much: the least of both scales, added to an error before its logarithm."""
 MOST: Final = 0.5
 STEPS: Final = (2.0, 1.4, 1.2, 1.1, 1.05, 1.02)
 """Factors by which the fit of differences changes one of the two at a time."""
@@ -44,12 +56,13 @@ class Residuals:
     job: Ints
     sizes: Floats  # [n, k]: base-2 logarithms of the plan's sizes
     choices: npt.NDArray[np.str_]  # [n, m]: its words
+    traits: Floats  # [n, len(TRAITS)], in their order
 
     def chosen(self, rows: Bools) -> "Residuals":
         """Some of the rows."""
         return Residuals(
             error=self.error[rows], set=self.set[rows], experts=self.experts[rows], job=self.job[rows],
-            sizes=self.sizes[rows], choices=self.choices[rows],
+            sizes=self.sizes[rows], choices=self.choices[rows], traits=self.traits[rows],
         )  # fmt: skip
 
 
@@ -90,10 +103,11 @@ def pairs_of(runs: Residuals) -> Pairs:
 
 def fit(runs: Residuals) -> Evidence:
     """The evidence of some runs, of two sets or more."""
-    by_class, pairs = spreads(runs), pairs_of(runs)
+    by_class, pairs, widths = spreads(runs), pairs_of(runs), fit_widths(runs)
     factor = by_class[EXPERTS].within / by_class[DENSE].within
     return Evidence(
         spreads=by_class,
+        widening={trait.name: float(np.exp(by)) for trait, by in zip(TRAITS, widths.by_trait, strict=True)},
         differences=fit_differences(pairs, factor),
         coverage=coverage(runs),
         pair_coverage=_percent(pairs.set, holds(pairs, factor)),
@@ -101,15 +115,66 @@ def fit(runs: Residuals) -> Evidence:
 
 
 def coverage(runs: Residuals) -> dict[str, float]:
-    """Percent of the runs of each set, and of `all`, that intervals fitted to the other sets hold."""
+    """Percent of the runs of each class and set, and of `all`, that intervals fitted to the other sets hold."""
     inside = np.zeros(len(runs.error), np.bool_)
     for name in np.unique(runs.set):
         out = runs.set == name
-        others = spreads(runs.chosen(~out))
-        for experts, kind in CLASSES:
-            rows = out & (runs.experts == experts)
-            inside[rows] = (runs.error[rows] >= others[kind].low) & (runs.error[rows] <= others[kind].high)
-    return _percent(runs.set, inside)
+        widths = fit_widths(runs.chosen(~out))
+        inside[out] = np.abs(runs.error[out] - widths.middle) <= widths.half(runs.traits[out])
+    of_class = {kind: runs.experts == experts for experts, kind in CLASSES}
+    by_class = {kind: float(inside[rows].mean() * 100) for kind, rows in of_class.items() if rows.any()}
+    by_set = _percent(runs.set, inside)
+    return {"all": by_set.pop("all")} | by_class | by_set
+
+
+class Widths(NamedTuple):
+    """Intervals of ln(measured / simulated): around `middle`, wider by the traits of a plan."""
+
+    middle: float
+    base: float  # half an interval of a plan without traits
+    by_trait: Floats  # ln of the factor for each of TRAITS, at 1; not below 0
+
+    def half(self, traits: Floats) -> Floats:
+        """Half the interval of plans with these traits, [n]."""
+        return np.asarray(np.minimum(self.base * np.exp(traits @ self.by_trait), WIDEST / 2), np.float64)
+
+
+def fit_widths(runs: Residuals) -> Widths:
+    """Widths by traits, scaled so that intervals hold LEVEL of the runs of sets that are left out.
+
+    Sizes of errors are taken to grow by a factor for each trait, fitted to their logarithms by least squares around what is
+    expected of it (PRIOR_SETS); a factor below 1 would say that to know less makes sure.
+    """
+    scores = np.zeros(len(runs.error))
+    names = np.unique(runs.set)
+    for name in names:
+        out = runs.set == name
+        others = runs.chosen(~out) if len(names) > 1 else runs
+        middle, base, by_trait = _scale(others)
+        scores[out] = np.abs(runs.error[out] - middle) / (base * np.exp(runs.traits[out] @ by_trait))
+    needed = float(weighted(scores, _by_set(runs.set), np.array([LEVEL]))[0])
+    middle, base, by_trait = _scale(runs)
+    return Widths(middle, base * needed, by_trait)
+
+
+def _scale(runs: Residuals) -> tuple[float, float, Floats]:
+    """The middle of the errors, the usual size of those without traits, and ln of the factor of each trait."""
+    weights = _by_set(runs.set)
+    middle = float(weighted(runs.error, weights, np.array([0.5]))[0])
+    size = np.log(np.abs(runs.error - middle) + LEAST)
+    design = np.column_stack([np.ones(len(size)), runs.traits])
+    prior = np.array([0.0, *(trait.prior for trait in TRAITS)])
+    trust = np.diag([0.0, *(PRIOR_SETS for _ in TRAITS)])
+    weighed = design.T * weights * len(np.unique(runs.set))
+    base, *by_trait = np.linalg.solve(weighed @ design + trust, weighed @ size + trust @ prior)
+    return middle, float(np.exp(base)), np.maximum(np.array(by_trait), 0.0)
+
+
+def _by_set(sets: npt.NDArray[np.str_]) -> Floats:
+    """Weights by which a set of n runs counts as n / (n + FEW) sets, [n]; their sum is 1."""
+    _, at, counts = np.unique(sets, return_inverse=True, return_counts=True)
+    weights = 1 / (counts[at] + FEW)
+    return np.asarray(weights / weights.sum(), np.float64)
 
 
 def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
@@ -150,20 +215,20 @@ def _percent(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
 
 
 def spreads(runs: Residuals) -> dict[str, Spread]:
-    """The spread of each class: quantiles of its runs and, with a weight of BORROWED sets, of all runs, widened."""
-    widening = _widening(runs)
-    return {kind: _spread(runs, experts, widening[kind]) for experts, kind in CLASSES}
+    """The spread of each class, of plans without other traits."""
+    widths = fit_widths(runs)
+    at = [trait.name for trait in TRAITS].index(EXPERTS)
+    return {kind: _spread(runs, experts, widths, float(np.exp(widths.by_trait[at] * experts))) for experts, kind in CLASSES}
 
 
-def _spread(runs: Residuals, experts: bool, widening: float) -> Spread:
+def _spread(runs: Residuals, experts: bool, widths: Widths, factor: float) -> Spread:
     of_class = runs.experts == experts
-    weights = _weights(runs, experts)
-    low, middle, high = weighted(runs.error, weights, LEVELS)
-    between, within = _variances(runs, weights)
+    between, within = _variances(runs, _weights(runs, experts))
+    half = min(widths.base * factor, WIDEST / 2)
     return Spread(
-        low=float(middle - (middle - low) * widening),
-        middle=float(middle),
-        high=float(middle + (high - middle) * widening),
+        low=widths.middle - half,
+        middle=widths.middle,
+        high=widths.middle + half,
         between=between**0.5,
         within=within**0.5,
         runs=int(of_class.sum()),
@@ -189,34 +254,6 @@ def _equal(sets: npt.NDArray[np.str_], rows: Bools | None = None) -> Floats:
     names, at, counts = np.unique(sets[rows], return_inverse=True, return_counts=True)
     weights[rows] = 1 / counts[at] / len(names)
     return weights
-
-
-def _widening(runs: Residuals) -> Mapping[str, float]:
-    """By how much the quantiles of a class have to be widened to hold LEVEL of the runs of sets that are left out."""
-    score = np.full(len(runs.error), np.nan)
-    names = np.unique(runs.set)
-    for name in names if len(names) > 1 else ():
-        out = runs.set == name
-        others = runs.chosen(~out)
-        for experts in (False, True):
-            rows = out & (runs.experts == experts)
-            if rows.any():
-                low, middle, high = weighted(others.error, _weights(others, experts), LEVELS)
-                off = runs.error[rows] - middle
-                score[rows] = off / np.where(off > 0, high - middle, low - middle)
-    known = np.isfinite(score)
-
-    def needed(rows: Bools) -> float:
-        if not (rows & known).any():
-            return 1.0
-        return float(weighted(score[rows & known], _equal(runs.set[rows & known]), np.array([LEVEL]))[0])
-
-    of_all = needed(np.ones(len(runs.error), np.bool_))
-    widening = {}
-    for experts, kind in CLASSES:
-        rows = runs.experts == experts
-        widening[kind] = needed(rows) if len(np.unique(runs.set[rows])) >= ENOUGH_SETS else of_all
-    return widening
 
 
 def _variances(runs: Residuals, weights: Floats) -> tuple[float, float]:

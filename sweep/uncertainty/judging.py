@@ -6,7 +6,7 @@ are: doublings of their sizes, and one for each other choice that differs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -101,6 +101,11 @@ class Judgement:
             best=np.full(len(rows), best), low=self.low[rows], high=self.high[rows], expected=self.expected[rows],
             chance=self.chance[rows], tie=self.tie[rows],
         )  # fmt: skip
+
+    def widened(self, factor: Floats) -> "Judgement":
+        """With both ends of each interval further from what is expected by a factor, [n] (`Basis.wider`)."""
+        low, high = (self.expected * (end / self.expected) ** factor for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
 
 
 def judge(

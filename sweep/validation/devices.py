@@ -57,7 +57,7 @@ def presets_of(name: str) -> tuple[str, ...]:
             continue
         if wanted.memory and other.memory and wanted.memory != other.memory:
             continue
-        capacity = read_hardware(preset).value("memory") / 1e9
+        capacity = _read(preset).value("memory") / 1e9
         off = abs(capacity - wanted.memory) / capacity if wanted.memory else 0.0
         if off > CAPACITY:
             continue
@@ -102,10 +102,16 @@ def network_of(hardware: Hardware) -> tuple[float, bool]:
     return node, hardware.fabric.nic_bandwidth.source.startswith(STATED)
 
 
+@cache
+def _read(preset: str) -> Hardware:
+    """A preset that is read once: tables name few devices in many rows."""
+    return read_hardware(preset)
+
+
 def _stated(row: Row, preset: str) -> Hardware:
     """A preset with the row's memory, node and network."""
     fabric = next((fabric for words, fabric in FABRICS if words in row.text("interconnect")), "")
-    hardware = read_hardware(preset + fabric)
+    hardware = _read(preset + fabric)
     name = _Name(row.text("hw"))
     smaller = SMALLER.get((name.chip, name.memory or 0))
     if smaller is not None:

@@ -1,6 +1,7 @@
 """The model of a measured run: its sizes from the row, a preset for what no column states, and what we cannot train."""
 
 import re
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from sim_core import Model, SpecError, model_names, parameters, parse_model, read_model
@@ -52,6 +53,9 @@ def model_of(row: Row) -> Model:
     try:
         if name.startswith(BY_PRESET) or (name.startswith(WIDE_HEADS) and name in model_names()):
             return read_model(name, {key: sizes[key] for key in ("layers", "sequence", "vocabulary") if key in sizes})
+        preset = preset_of_model(name)
+        if any(need.models and _in_preset(need, preset) for need in NEEDS):  # its layers follow a pattern
+            return read_model(preset, {key: sizes[key] for key in ("sequence", "vocabulary") if key in sizes})
         if missing := [key for key in SIZES if not row.text(key)]:
             if name in model_names() and "sequence" in sizes:
                 return read_model(name, sizes)
@@ -96,7 +100,7 @@ def _nearest(row: Row, document: dict[str, Any]) -> dict[str, object]:
 
 
 class Need(NamedTuple):
-    """Something that a run needs: how a row says so, and the field of `Model` that describes it once we have it."""
+    """Something that a run needs: how a row says so, and the field of `Model` that describes it, if we have it."""
 
     field: str
     what: str
@@ -107,30 +111,44 @@ class Need(NamedTuple):
 NEEDS: Final = (
     Need("adapters", "LoRA: frozen weights with adapters", r"\bq?lora\b|\bpeft\b|\badapters?\b|base_frozen=1"),
     Need(
-        "state_space", "a hybrid: state-space layers", r"mamba|hybrid_pattern=|state.space|\bssm\b",
+        "recurrent", "a hybrid: state-space layers", r"mamba|hybrid_pattern=|state.space|\bssm\b",
         ("nemotronh", "nemotron3nano", "nemotron3super", "nemotron3ultra", "mamba", "jamba", "zamba", "bamba", "falconh1"),
     ),
-    Need("linear_attention", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
-    Need("sparse_attention", "sparse attention", r"sparse attention", ("deepseekv32",)),
+    Need("recurrent", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
+    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32",)),
 )  # fmt: skip
 
 
 def check_needs(row: Row) -> None:
-    """Raises NotSimulated for a run that needs what we do not have: asked of our `Model`, whatever the row says of it."""
+    """Raises NotSimulated for a run that needs what we do not have: asked of our models, whatever the row says of it."""
     name = row.text("model").lower().rpartition(":")[2]
-    bare = re.sub(r"[^a-z0-9]", "", name)
+    bare = _bare(name)
     kind, verdict = row.text("kind").lower(), row.text("simulable").lower()
     said = f"{kind} {verdict} {row.text('features').lower()}"
-    needed = []
-    for need in NEEDS:
-        named = bool(need.models) and bare.startswith(need.models)
-        if named or re.search(need.said, said):
-            needed.append(need)
-            if need.field not in Model.model_fields and not (named and name in model_names()):
-                raise NotSimulated(f"not modelled: {need.what}")
+    needed = [need for need in NEEDS if (need.models and bare.startswith(need.models)) or re.search(need.said, said)]
+    parts = [need for need in needed if need.models]  # a label may name several, of which the model has one
+    had = any(_in_preset(need, preset_of_model(name)) for need in parts)
+    for need in needed:
+        if not had if need.models else need.field not in Model.model_fields:
+            raise NotSimulated(f"not modelled: {need.what}")
     if needed:
         return
     if kind not in WHOLE:
         raise NotSimulated(f"not modelled: kind {row.text('kind')[:40]}")
     if verdict.startswith("none") and not re.search(OTHERWISE, verdict):
         raise NotSimulated(f"not modelled: {row.text('simulable')[:60]}")
+
+
+def _in_preset(need: Need, preset: str) -> bool:
+    """Whether the model's preset describes the part, which no column of a row does."""
+    return bool(preset) and bool(getattr(read_model(preset), need.field, None))
+
+
+@cache
+def preset_of_model(name: str) -> str:
+    """The preset of a model as rows write its name, with hyphens elsewhere or none; empty if there is none."""
+    return next((preset for preset in model_names() if _bare(preset) == _bare(name)), "")
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -6,20 +6,50 @@ from typing import Final
 
 from sweep.validation.features import effective
 from sweep.validation.figures import Figures
+from sweep.validation.leaderboard import OURS, Standing
 from sweep.validation.simulation import Run
+from sweep.validation.table import FAILED, OK, QUALITIES
 
 STATED: Final = ("release", "dispatcher", "features")
 """Columns that follow those of every run, where some run states one of them."""
+NAMED: Final = ("set", "framework", "hw", "model", "release", "dispatcher")
+PLAN_KEYS: Final = ("gpus", "tp", "pp", "vpp", "cp", "ep", "mbs")
+
+
+def summary(total: Figures) -> str:
+    """What a stranger wants to know first."""
+    lines = [f"{total.simulated} of {total.runs} sound runs are simulated, each from what its row states."]
+    if total.mape is not None:
+        lines.append(f"Step time: off by {total.mape:.1f} % in the mean (bias {total.bias:+.1f} %).")
+    if total.groups:
+        best = "" if total.spearman is None else f"order of the plans (Spearman) {total.spearman:.2f}, "
+        lines.append(
+            f"Of {total.groups} jobs run under several plans: {best}the plan we would pick is {total.regret:.1f} % slower than "
+            f"the fastest (worst {total.regret_worst:.0f} %)."
+        )
+    if total.memory_mape is not None:
+        lines.append(f"Memory: off by {total.memory_mape:.1f} %.")
+    if total.oom_runs:
+        called = round((total.oom_recall or 0) * total.oom_runs / 100)
+        wrong = total.oom_called - called
+        lines.append(f"Of {total.oom_runs} runs that did not fit {called} are called; {wrong} that ran are called wrongly.")
+    if total.structural:
+        lines.append(
+            f"Of {total.structural} runs that failed by the structure of their plan {total.structural_named} are named."
+        )
+    return "\n".join(lines)
 
 
 def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
-    """The figures of each set and hardware, then what was not simulated and why."""
+    """The figures of each set and hardware of which something was simulated, then what was not and why."""
     heading = (
         "| set | hardware | runs | simulated | MAPE % | bias % | worst % | Spearman | pairs % | regret % (worst) "
-        "| memory % (bias) | out of memory: called, of | false calls |"
+        "| memory % (bias) | out of memory: called, of | false calls | fastest quarter: MAPE % |"
     )
-    lines = [heading, "|---|---|" + "--:|" * 11]
+    lines = [heading, "|---|---|" + "--:|" * 12]
     for row in (*figures, total):
+        if not row.simulated and not row.oom_runs and row is not total:
+            continue
         name = row.set if row is not total else "**all**"
         right = round((row.oom_recall or 0) * row.oom_runs / 100)
         lines.append(
@@ -27,23 +57,67 @@ def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
             f"| {_n(row.worst, sign=True)} | {_n(row.spearman, 2)} | {_n(row.pairs_right, 0)} "
             f"| {_with(_n(row.regret), _n(row.regret_worst))} | {_with(_n(row.memory_mape), _n(row.memory_bias, sign=True))} "
             f"| {f'{right} of {row.oom_runs}' if row.oom_runs else '-'} "
-            f"| {row.oom_called - right if row.simulated else '-'} |"
+            f"| {row.oom_called - right if row.simulated else '-'} | {_n(row.mape_fastest)} |"
         )
     return "\n".join(lines) + "\n" + _left_out(figures)
 
 
+def as_leaderboard(standings: Sequence[Standing]) -> str:
+    """Who is how near on which runs."""
+    lines = [
+        "| runs of | predictor | runs | MAPE % | Spearman in jobs | regret % (worst) | jobs | memory % "
+        "| out of memory: precision % | recall % (of) |",
+        "|---|---|" + "--:|" * 8,
+    ]
+    for one in standings:
+        name = f"**{one.predictor}**" if one.predictor == OURS else one.predictor
+        recall = _with(_n(one.oom_recall, 0), str(one.oom_runs))
+        lines.append(
+            f"| {one.rows} | {name} | {one.runs} | {_n(one.mape)} | {_n(one.spearman, 2)} "
+            f"| {_with(_n(one.regret), _n(one.regret_worst, 0))} | {one.jobs} | {_n(one.memory_mape)} "
+            f"| {_n(one.oom_precision, 0)} | {recall} |"
+        )
+    return "\n".join(lines)
+
+
+def as_qualities(classes: Sequence[Figures]) -> str:
+    """How many runs of each quality there are, what that means, and how far off we are; only `ok` is scored."""
+    lines = ["| quality | runs | simulated | MAPE % | bias % | what it means |", "|---|--:|--:|--:|--:|---|"]
+    lines += [
+        f"| {row.set} | {row.runs} | {row.simulated} | {_n(row.mape)} | {_n(row.bias, sign=True)} | {QUALITIES[row.set]} |"
+        for row in classes
+    ]
+    return "\n".join(lines)
+
+
+def as_releases(releases: Sequence[Figures]) -> str:
+    """Errors by release of the framework, of models without and with experts."""
+    if not any(row.runs_dense or row.runs_experts for row in releases):
+        return "No run that is simulated states the release of its framework."
+    lines = [
+        "| release | dense: runs | MAPE % | bias % | with experts: runs | MAPE % | bias % |",
+        "|---|" + "--:|" * 6,
+    ]
+    lines += [
+        f"| {row.set} | {row.runs_dense} | {_n(row.mape_dense)} | {_n(row.bias_dense, sign=True)} "
+        f"| {row.runs_experts} | {_n(row.mape_experts)} | {_n(row.bias_experts, sign=True)} |"
+        for row in releases
+        if row.runs_dense or row.runs_experts
+    ]
+    return "\n".join(lines)
+
+
 def as_rows(runs: Sequence[Run]) -> str:
-    """Every run that was simulated: measured and predicted seconds, error; release and switches where a run states some."""
-    shown = [run for run in runs if not run.reason]
+    """Every run that counts and was simulated: measured and predicted seconds, error; release and switches if any has some."""
+    shown = [run for run in runs if not run.reason and run.row.quality in (OK, FAILED)]
     stated = any(run.row.text(column) for run in shown for column in STATED)
     heading = "| run | model | plan | Gb/s of a node | measured s | predicted s | error % | memory % |"
     lines = [heading, "|---|---|---|" + "--:|" * 5]
     if stated:
         lines = [lines[0] + "".join(f" {column} |" for column in STATED), lines[1] + "---|" * len(STATED)]
     for run in shown:
-        keys = ("gpus", "tp", "pp", "vpp", "cp", "ep", "mbs")
-        plan = " ".join(f"{key} {run.row.text(key)}" for key in keys if run.row.text(key))
-        measured, error = "out of memory" if run.row.out_of_memory else "-", "-"
+        plan = " ".join(f"{key} {run.row.text(key)}" for key in PLAN_KEYS if run.row.text(key))
+        measured, error = FAILED if run.row.quality == FAILED else "out of memory" if run.row.out_of_memory else "-", "-"
         if run.timed:
             measured, error = f"{run.measured_s:.4g}", f"{run.error:+.1f}"
         lines.append(
@@ -51,6 +125,30 @@ def as_rows(runs: Sequence[Run]) -> str:
             f"| {run.step_s:.4g} | {error} | {_n(run.memory_error, sign=True)} |" + (_switches(run) if stated else "")
         )
     return "\n".join(lines)
+
+
+def row_objects(runs: Sequence[Run]) -> list[dict[str, object]]:
+    """Every run as an object, also those that do not count or were not simulated: `reason` says why. Seconds and bytes."""
+    return [
+        {
+            "id": run.row.text("id") or None,
+            "where": run.row.where,
+            **{key: run.row.text(key) or None for key in NAMED},
+            "quality": run.row.quality,
+            "scored": run.scored,
+            "plan": {key: run.row.count(key) for key in PLAN_KEYS if run.row.text(key)},
+            "measured_s": run.measured_s or None,
+            "predicted_s": None if run.reason else run.step_s,
+            "error": run.error if run.timed else None,
+            "memory_error": run.memory_error,
+            "predicted_bytes": None if run.reason else run.device_bytes,
+            "did_not_fit": run.row.out_of_memory,
+            "predicted_to_fit": None if run.reason else run.fits,
+            "node_gbps": run.network or None,
+            "reason": run.reason or None,
+        }
+        for run in runs
+    ]
 
 
 def _switches(run: Run) -> str:

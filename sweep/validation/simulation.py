@@ -36,12 +36,12 @@ from sweep.validation.stacks import (
     sharding_of,
     stack_of,
 )
-from sweep.validation.table import NotSimulated, Row
+from sweep.validation.table import COMPOSED, FAILED, OK, NotSimulated, Row
 
-FAILED: Final = "failed"
-"""Quality of runs without a step: of the ones whose notes name no other cause it is asked whether they fit."""
-SIMULATED: Final = ("ok", FAILED)
-OTHER_CAUSES: Final = ("inconsistent",)
+LEFT_OUT: Final = ("inconsistent",)
+"""Causes of a failure that leave nothing to ask of the plan."""
+PLAN_REASON: Final = "plan: "
+"""What the reason of a plan that cannot run begins with."""
 FIRST_STAGE: Final = "first pipeline stage"
 """In a `mem_kind`: what a rank of the first stage reads, else one of the fullest."""
 PRECISIONS: Final = (
@@ -87,6 +87,8 @@ class Run(NamedTuple):
     network: float = 0.0  # Gb/s of all NICs of a node, in one direction
     network_stated: bool = False  # by the row; else it is that of the preset
     unmet: str = ""  # a framework without a page, and the stack that it is simulated with
+    launch_s: float = 0.0  # of the step, the device waits for the host
+    measured_share: float = 1.0  # of the kernels' time, from measured tables
 
     @property
     def measured_s(self) -> float:
@@ -97,6 +99,11 @@ class Run(NamedTuple):
     def timed(self) -> bool:
         """Simulated, and there is a time to hold it against."""
         return not self.reason and self.measured_s > 0
+
+    @property
+    def scored(self) -> bool:
+        """The same, and its publisher's figures can be trusted."""
+        return self.timed and self.row.quality == OK
 
     @property
     def error(self) -> float:
@@ -157,12 +164,11 @@ class _Job(NamedTuple):
 
 def _job(row: Row, change: Change) -> _Job:
     """What was trained, how and on what. Raises NotSimulated, SpecError."""
-    if row.quality not in SIMULATED:
+    if row.quality == COMPOSED:
         raise NotSimulated(f"quality {row.quality}")
-    if row.quality == FAILED:
-        if cause := next((cause for cause in OTHER_CAUSES if cause in row.text("notes")), None):
-            raise NotSimulated(f"did not finish: {cause}")
-    elif not row.out_of_memory and row.number("iter_ms") is None:
+    if row.other_cause in LEFT_OUT:
+        raise NotSimulated(f"did not finish: {row.other_cause}")
+    if row.quality != FAILED and not row.out_of_memory and row.number("iter_ms") is None:
         raise NotSimulated("time not stated")
     check_needs(row)  # before a device that we do not have
     devices = candidates(row) if change.device is None else [change.device]
@@ -229,7 +235,7 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
     runs = []
     for number, job in enumerate(jobs):
         if measures["reason"][number]:
-            runs.append(_not_simulated(job.row, NotSimulated(f"plan: {measures['reason'][number]}")))
+            runs.append(_not_simulated(job.row, NotSimulated(PLAN_REASON + measures["reason"][number])))
             continue
         tensors = float(sum(measures[name][number] for name in ALLOCATED))
         if FIRST_STAGE in job.row.text("mem_kind") and job.row.count("pp", 1) > 1:
@@ -247,6 +253,8 @@ def _together(jobs: Sequence[_Job], hardware: Hardware, change: Change) -> list[
                 network=network,
                 network_stated=stated,
                 unmet=unmet,
+                launch_s=float(measures["launch_s"][number]),
+                measured_share=float(measures["measured_share"][number]),
             )
         )
     return runs
@@ -260,7 +268,7 @@ def seconds_on(row: Row, variants: Sequence[Hardware]) -> Floats:
     measures = simulate(workload, hardware_table([_without(hardware, UNCHANGED) for hardware in variants], None), grid).named()
     for reason in measures["reason"]:
         if reason:
-            raise NotSimulated(f"plan: {reason}")
+            raise NotSimulated(PLAN_REASON + reason)
     return np.asarray(measures["step_time_s"], np.float64)
 
 

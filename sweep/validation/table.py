@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,10 +10,13 @@ from typing import Final, NamedTuple
 from sim_core import FormatError, shown, whole_number
 from sweep.document import cells_by_column, read_csv
 
-COMMITTED: Final = Path(__file__).parent / "data" / "measured.csv"
+DATA: Final = Path(__file__).parent / "data"
+COMMITTED: Final = DATA / "measured.csv"
 """The table that ships with the product; every row with its source and licence."""
-ANNOTATIONS: Final = COMMITTED.parent / "annotations.csv"
-"""Release, dispatcher, recompute and features of some of them, by id: read from the recipes of each release."""
+TABLES: Final = DATA / "measured_tables.csv"
+"""Grids of runs that ship beside it: the name of a file, and the cells that all its runs share."""
+ANNOTATIONS: Final = DATA / "annotations.csv"
+"""Release, dispatcher, recompute and features of some of the runs, by id: read from the recipes of each release."""
 REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
 COUNTS: Final = (
     "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",
@@ -28,9 +31,23 @@ WORDS: Final = (
 COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
 MOST: Final = 2**31 - 1
 LARGEST_NUMBER: Final = 1e15
-QUALITIES: Final = (
-    "ok", "composed", "inconsistent", "erratic", "dtype_suspect", "sleep", "sixty_four_nodes", "sibling", "failed",
-)  # fmt: skip
+OK: Final = "ok"
+FAILED: Final = "failed"
+COMPOSED: Final = "composed"
+QUALITIES: Final = {
+    OK: "scored",
+    FAILED: "did not finish: asked is whether its plan can run and fits",
+    COMPOSED: "put together from profiles of single layers, not measured",
+    "inconsistent": "cannot be right as published",
+    "erratic": "goes up and down in everything, or a known regression",
+    "dtype_suspect": "the precision it is labelled with is not the one it was timed in",
+    "sleep": "waited for polled messages, which a later version of its framework does not",
+    "sixty_four_nodes": "slower than at half the size, for a cause that nobody has found",
+    "sibling": "1.6 times as slow as runs of the same plan",
+}  # fmt: skip
+"""How far the figures of a run can be trusted, and what that means."""
+OTHER_CAUSES: Final = ("empty stage", "micro-batches <", "inconsistent")
+"""In the notes of a run that failed: causes other than memory."""
 CLOSE: Final = 0.8
 """How alike a heading must be to a column that is missing to be taken for a slip of the pen."""
 PLAN: Final = "plan"
@@ -64,12 +81,17 @@ class Row(NamedTuple):
     @property
     def quality(self) -> str:
         """How far its publisher's figures can be trusted; without the column: ok."""
-        return self.text("quality") or "ok"
+        return self.text("quality") or OK
 
     @property
     def out_of_memory(self) -> bool:
-        """It did not run because a GPU's memory was too small."""
-        return self.text("oom") == "1"
+        """It did not run because a GPU's memory was too small; of runs that failed: their notes name no other cause."""
+        return self.text("oom") == "1" or (self.quality == FAILED and not self.other_cause)
+
+    @property
+    def other_cause(self) -> str:
+        """Why a run failed, if its notes name a cause other than memory."""
+        return next((cause for cause in OTHER_CAUSES if cause in self.text("notes")), "") if self.quality == FAILED else ""
 
 
 def read_table(path: Path) -> list[Row]:
@@ -77,16 +99,32 @@ def read_table(path: Path) -> list[Row]:
 
     Raises FormatError (`path:line: column: found X, expected Y`).
     """
+    return _read(path, {})
+
+
+def published_rows() -> list[Row]:
+    """The runs that ship with the product, of all tables."""
+    rows = read_table(COMMITTED)
+    with TABLES.open(encoding="utf-8", newline="") as file:
+        for shared in csv.DictReader(file):
+            rows += _read(DATA / f"{shared.pop('table')}.csv", shared)
+    return rows
+
+
+def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
+    """The runs of a table, whose heading lacks the columns that all runs share."""
     name, lines = str(path), read_csv(path)
     heading = next(lines, None)
     if heading is None:
         raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
-    columns = _columns(name, heading[1])
-    published = {} if "set" in columns else {row.text("id"): row.values for row in read_table(COMMITTED)}
-    more = _annotations() if path.resolve() == COMMITTED.resolve() else {}
+    columns = heading[1]
+    _check_columns(name, [*shared, *columns])
+    annotates = "set" not in (*shared, *columns)
+    published = {row.text("id"): row.values for row in published_rows()} if annotates else {}
+    more = _annotations() if path == COMMITTED else {}
     rows = []
     for number, cells in lines:
-        values = cells_by_column(path, number, columns, cells)
+        values = {**shared, **cells_by_column(path, number, columns, cells)}
         if published:
             values = _over(name, number, published, values)
         values |= more.get(values.get("id", ""), {})
@@ -106,8 +144,8 @@ def _annotations() -> dict[str, dict[str, str]]:
     return {row["id"]: {column: value for column, value in row.items() if value} for row in cells}
 
 
-def _columns(name: str, columns: list[str]) -> list[str]:
-    """The names of the columns, checked; those that we do not know are kept and have no effect."""
+def _check_columns(name: str, columns: Sequence[str]) -> None:
+    """Raises FormatError for columns that are missing, misspelt or there twice; others that we do not know have no effect."""
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise FormatError(name, 1, f"column {shown(twice[0])}", found="it twice", expected="each name once")
@@ -120,7 +158,6 @@ def _columns(name: str, columns: list[str]) -> list[str]:
         if column not in columns:
             heading = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
             raise FormatError(name, 1, f"column {column}", found=shown(heading, 100), expected="it in the heading")
-    return columns
 
 
 def _over(name: str, line: int, published: Mapping[str, Mapping[str, str]], values: dict[str, str]) -> dict[str, str]:

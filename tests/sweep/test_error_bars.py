@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,18 @@ def test_a_table_of_runs_tells_of_the_plans_of_a_result(connection: duckdb.DuckD
     _, bars = found(connection, own=own)
     assert bars.groups[0].low > 1.0
     assert bars.own == 3
+
+
+def test_a_plan_that_waits_for_its_host_has_a_wider_interval(plans: pa.Table) -> None:
+    """Of the plans shown, those that wait a quarter of their step: 1.5 times as wide, and no other."""
+    waits = np.arange(N) % 2 == 0
+    launch_s = np.where(waits, plans["step_time_s"].to_numpy() / 4, 0.0)
+    with duckdb.connect() as database:
+        database.register("results", plans.append_column("launch_s", pa.array(launch_s)))
+        database.execute(f"CREATE TEMP TABLE {CHOSEN} AS SELECT plan FROM results WHERE status = 'ok'").fetchall()
+        rows, bars = found(database, basis=replace(BASIS, widening={"host_bound": 1.5}))
+    known = np.array(rows["fidelity"].to_pylist()) == "event"
+    width = np.log(bars.columns["step_time_high_s"].to_numpy()[known] / bars.columns["step_time_low_s"].to_numpy()[known])
+    assert BASIS.spread is not None
+    usual = BASIS.spread.high - BASIS.spread.low
+    assert width == pytest.approx(usual * np.where(waits[rows["plan"].to_numpy()[known]], 1.5, 1.0))

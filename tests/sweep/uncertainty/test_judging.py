@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from sweep.uncertainty.evidence import MOVED, RESIZED, Basis, Differences, Spread, basis_of, recorded_moves
+from sweep.uncertainty.evidence import (
+    ASSUMED_KERNELS,
+    HOST_BOUND,
+    MOVED,
+    RESIZED,
+    Basis,
+    Differences,
+    Spread,
+    basis_of,
+    recorded,
+    recorded_moves,
+)
 from sweep.uncertainty.judging import OwnRuns, coordinates, distances, judge, widest
 from sweep.uncertainty.measuring import advise
 
@@ -164,3 +176,37 @@ def test_traces_are_judged_by_the_kind_of_move_and_by_their_files() -> None:
         assert moved.spread is not None
         assert dense.spread.high >= moved.spread.high
     assert of_trace("ranks", experts=False).spread.high > 1.5 * of_trace("ranks").spread.high  # type: ignore[union-attr]
+
+
+def test_intervals_widen_with_what_is_known_of_a_plan() -> None:
+    """A quarter of a step for the host is one factor of 1.5, half of it two; kernels of which none was measured 1.2 more."""
+    widening = {HOST_BOUND: 1.5, ASSUMED_KERNELS: 1.2, "experts": 3.0}
+    basis = replace(BASIS, spread=replace(SPREAD, low=-0.1, middle=0.0, high=0.1), widening=widening)
+    rows = plans(
+        tp=[1, 2, 4, 8, 16],
+        launch_s=[0.0, 0.25, 0.9, 0.0, None],
+        step_time_s=[1.0] * 5,
+        measured_share=[1.0, 1.0, 1.0, 0.5, None],
+    )
+    factor = basis.wider(rows)
+    assert factor == pytest.approx([1, 1.5, 1.5**2, 1.2**0.5, 1.2])
+    judged = judge(rows, ["tp"], np.ones(5), basis)
+    wide = judged.widened(factor)
+    assert np.log(wide.high) == pytest.approx(0.1 * factor)
+    assert np.log(wide.low) == pytest.approx(-0.1 * factor)
+    assert basis.wider(plans(tp=[1])) == pytest.approx([1])
+    most = replace(basis, widening={HOST_BOUND: 100.0}).wider(rows)
+    assert most[2] * 0.2 == pytest.approx(np.log(2)), "a factor of 2 from end to end"
+    assert BASIS.wider(rows) == pytest.approx(np.ones(5))
+
+
+def test_a_result_with_experts_that_says_nothing_of_its_switches_is_known_less_well() -> None:
+    inputs = {"workload": {"expert_parameters_per_rank": 1}}
+
+    def spread(stack: object) -> float:
+        basis = basis_of({"inputs": inputs, "spec": {"workload": {"model": "mixtral-8x7b", "stack": stack}}}, recorded())
+        assert basis.spread is not None
+        return basis.spread.high - basis.spread.low
+
+    assert spread("nemo") == spread({"preset": "nemo", "host_forward": "1 ms"})
+    assert spread({"preset": "nemo", "release": "26.04"}) < spread("nemo") <= np.log(2) + 1e-9
