@@ -1,0 +1,106 @@
+"""What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from sim_core import Bools, Floats, Ints
+from sweep.tuning.memory import Outcomes, runs_probability
+from sweep.tuning.process import Axes, Posterior, Runs, condition, prior
+
+CURIOSITY: Final = 0.7
+"""Standard deviations by which a plan's bound lies below its expected ln(time)."""
+CAUTION: Final = 0.5
+"""Of -ln(chance that it runs), added to the bound."""
+JOINT_DRAWS: Final = 800
+LEAST_RUNS: Final = 4
+"""Runs before anything is stopped: fewer cannot tell the size of the errors."""
+WEIGHED: Final = 200
+"""Plans whose joint draws are compared: those most likely to be the best."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Plans that compete, [n]: their numbers, prior mean of ln(seconds), draws of it less the mean [d, n], part of the memory."""
+
+    plans: Ints
+    mean: Floats
+    draws: Floats
+    part: Floats
+    axes: Axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Own runs of candidates, [m]. `seconds`: NaN without a step; `slow`: it was stopped, the seconds are a lower bound."""
+
+    rows: Ints
+    seconds: Floats
+    peak: Floats  # ln(peak / simulated), NaN where unknown
+    out_of_memory: Bools
+    crashed: Bools
+    slow: Bools
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regret:
+    """How much slower the best measured plan is than the fastest that runs, a fraction: mean, 10th and 90th percentile."""
+
+    mean: float
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    """Of each candidate, [n]: expected ln(seconds), its standard deviation, the chance that it runs; and the regret."""
+
+    log_s: Floats
+    sd: Floats
+    runs: Floats
+    posterior: Posterior
+    best: int | None  # row of the best measured plan
+    regret: Regret | None
+
+
+def believe(candidates: Candidates, known: Known, *, memory: tuple[float, float] = (0.0, 0.1)) -> Belief:
+    """What is known after some runs. `memory`: mean and standard deviation of ln(real / simulated memory) of the stack."""
+    timed = ~np.isnan(known.seconds)
+    rows = known.rows[timed]
+    error = np.log(known.seconds[timed]) - candidates.mean[rows]
+    fixed, sized = prior(candidates.axes, candidates.draws)
+    posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed]))
+    outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
+    chance = runs_probability(candidates.axes, candidates.part, outcomes, *memory)
+    finished = timed & ~known.slow
+    best = None if not finished.any() else int(known.rows[finished][np.argmin(known.seconds[finished])])
+    least = float(known.seconds[finished].min()) if finished.any() else np.nan
+    return Belief(
+        log_s=candidates.mean + posterior.mean,
+        sd=posterior.sd,
+        runs=chance,
+        posterior=posterior,
+        best=best,
+        regret=None if best is None else _regret(candidates, posterior, chance, float(np.log(least))),
+    )
+
+
+def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: float) -> Regret:
+    likely = np.argsort(candidates.mean + posterior.mean - 2 * posterior.sd, kind="stable")[:WEIGHED]
+    true = candidates.mean[likely] + posterior.draw(JOINT_DRAWS, likely)
+    fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
+    true[fails] = np.inf
+    lost = np.expm1(np.maximum(best - true.min(1), 0.0))
+    return Regret(mean=float(lost.mean()), p10=float(np.quantile(lost, 0.1)), p90=float(np.quantile(lost, 0.9)))
+
+
+def score(belief: Belief) -> Floats:
+    """What decides which plan is next, the least first, [n]."""
+    bound: Floats = belief.log_s - CURIOSITY * belief.sd - CAUTION * np.log(np.maximum(belief.runs, 1e-12))
+    return bound
+
+
+def stops(belief: Belief, runs: int, limit: float) -> bool:
+    """Whether another run is not expected to pay."""
+    return belief.regret is not None and runs >= LEAST_RUNS and belief.regret.mean <= limit

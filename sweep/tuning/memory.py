@@ -1,0 +1,82 @@
+"""Which plans run: ln(real / simulated memory) as a Gaussian process, fed by every peak and every run that did not fit."""
+
+from dataclasses import dataclass
+from math import erf
+from typing import Final
+
+import numpy as np
+
+from sim_core import Bools, Floats, Ints
+from sweep.tuning.process import Axes
+
+SHARED: Final = 0.1
+DOUBLING: Final = 0.05
+NEAR: Final = 0.15
+RANGE: Final = 4.0
+PEAK_NOISE: Final = 0.03
+"""Of ln of a peak: allocators and counters differ by so much."""
+USABLE: Final = 0.95
+"""Part of the device's memory that a job can have."""
+USUAL: Final = 0.94
+"""Part of the plans that fit which run: what is left are crashes and time-outs."""
+FAILED_AT: Final = 1.05
+FAILED_WIDTH: Final = 0.1
+"""Memory that a run which did not fit is taken to need, over that of the device, and its standard deviation."""
+DOUBTFUL: Final = 0.5
+"""A crash tells of memory if the plan was expected to need more than this part of the device."""
+NEIGHBOURS: Final = 3.0
+"""Runs that USUAL is worth."""
+NEIGHBOUR_RANGE: Final = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """Own runs, [m]: rows of the candidates; ln(peak / simulated), NaN where unknown; how it ended."""
+
+    rows: Ints
+    peak: Floats
+    out_of_memory: Bools
+    crashed: Bools
+
+
+def runs_probability(axes: Axes, part: Floats, outcomes: Outcomes, mean: float = 0.0, sd: float = SHARED) -> Floats:
+    """Chance that each plan runs, [n]. `part`: simulated memory over that of the device, NaN where unknown (it fits then).
+
+    `mean` and `sd`: of ln(real / simulated) of the stack before any run.
+    """
+    load = np.log(np.where(np.isnan(part), 1e-9, part))
+    centred = axes.linear - axes.linear.mean(0)
+    covariance = sd**2 + DOUBLING**2 * centred @ centred.T + NEAR**2 * np.exp(-axes.apart / RANGE)
+    told, noise, blamed = _told(load, outcomes)
+    rows = outcomes.rows[~np.isnan(told)]
+    noise, told = noise[~np.isnan(told)], told[~np.isnan(told)]
+    expected, variance = np.full(len(load), mean), np.diag(covariance).copy()
+    if len(rows):
+        gain = np.linalg.solve(covariance[np.ix_(rows, rows)] + np.diag(noise**2), covariance[rows]).T
+        expected = mean + gain @ (told - mean)
+        variance = np.maximum(variance - np.einsum("ij,ji->i", gain, covariance[rows]), 1e-6)
+    z = (np.log(USABLE) - load - expected) / np.sqrt(variance)
+    fits = 0.5 * (1 + np.array([erf(value / 2**0.5) for value in z]))
+    chance: Floats = fits * _neighbours(axes, outcomes, blamed)
+    chance[outcomes.rows[outcomes.out_of_memory | outcomes.crashed]] = 0.0
+    ran = ~(outcomes.out_of_memory | outcomes.crashed)
+    chance[outcomes.rows[ran]] = 1.0
+    return chance
+
+
+def _told(load: Floats, outcomes: Outcomes) -> tuple[Floats, Floats, Bools]:
+    """What each run tells of ln(real / simulated), NaN for nothing, with its standard deviation; crashes blamed on the rest."""
+    told, noise = outcomes.peak.copy(), np.full(len(outcomes.peak), PEAK_NOISE)
+    full = outcomes.out_of_memory | (outcomes.crashed & (load[outcomes.rows] > np.log(DOUBTFUL)))
+    told[full] = np.maximum(np.log(FAILED_AT) - load[outcomes.rows[full]], 0.0)
+    noise[full] = FAILED_WIDTH
+    return told, noise, outcomes.crashed & ~full
+
+
+def _neighbours(axes: Axes, outcomes: Outcomes, blamed: Bools) -> Floats:
+    """Chance that a plan which fits runs, by what near plans did, [n]."""
+    near = np.exp(-axes.apart[:, outcomes.rows] / NEIGHBOUR_RANGE)
+    ran = ~(outcomes.out_of_memory | outcomes.crashed)
+    good, bad = near @ ran.astype(np.float64), near @ blamed.astype(np.float64)
+    chance: Floats = (USUAL * NEIGHBOURS + good) / (NEIGHBOURS + good + bad)
+    return chance
