@@ -15,10 +15,12 @@ from sweep.uncertainty.judging import Coordinates, all_distances, coordinates
 
 MOST: Final = 500
 """Plans that are simulated under draws: the first of the ranking."""
+TOO_FULL: Final = 1.15
+"""Plans that need up to this part of the device's memory, as simulated, are candidates: the simulation may be wrong."""
 
 
 def axes_of(points: Coordinates) -> Axes:
-    """Plans as points: doublings, and a column for each value of a choice."""
+    """Plans as points: doublings, and a column for each value of a choice, two of which are a doubling apart."""
     columns = [points.sizes]
     for codes in points.choices.T:
         values = np.unique(codes)
@@ -31,8 +33,14 @@ def candidates_of(sweep: Sweep, rows: pa.Table, varying: Sequence[str], draws: i
     """The plans of some `rows` of a result as candidates. `varying`: the plan columns that tell them apart."""
     plans: Ints = rows["plan"].to_numpy()
     steps = log_steps(sweep, plans, draws)
-    nominal = np.log(rows["step_time_s"].to_numpy().astype(np.float64))
-    steps = np.where(np.isnan(steps), nominal, steps)
-    mean: Floats = steps.mean(0)
+    nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
+    mean: Floats = moved.mean(0)
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
-    return Candidates(plans=plans, mean=mean, draws=steps - mean, part=part, axes=axes_of(coordinates(rows, list(varying))))
+    return Candidates(
+        plans=plans,
+        simulated=np.exp(nominal),
+        mean=mean,
+        draws=moved - mean,
+        part=part,
+        axes=axes_of(coordinates(rows, list(varying))),
+    )

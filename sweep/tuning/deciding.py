@@ -22,12 +22,13 @@ WEIGHED: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Plans that compete, [n]: their numbers, prior mean of ln(seconds), draws of it less the mean [d, n], part of the memory."""
+    """Plans that compete, [n], as simulated."""
 
-    plans: Ints
-    mean: Floats
-    draws: Floats
-    part: Floats
+    plans: Ints  # numbers
+    simulated: Floats  # seconds of a step
+    mean: Floats  # of ln(seconds), over draws of what nobody knows
+    draws: Floats  # of ln(seconds), less the mean, [draws, n]
+    part: Floats  # of the device's memory that it needs, NaN where unknown
     axes: Axes
 
 

@@ -2,52 +2,95 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, Ints, Workload, simulate, workload_from_model
+from sim_core import Floats, HardwareTable, Ints, Plans, Workload, hardware_table, simulate, workload_from_model
 from sweep.columns import describe_rows
 from sweep.preparation import Sweep
 from sweep.stability import with_slower
 
-WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "launches": 1.0, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
-"""Standard deviations of ln(time) on a cluster and with a framework that nobody measured yet: compute and both kinds of links
-two to three times what published runs and nccl-tests differ by (`sweep.stability`); launches what the stacks differ by, whose
-host times of a layer lie between 0.3 and 4.4 ms; jitter is an assumption."""
-DRAWS: Final = 48
+WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
+"""Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times what
+published runs and nccl-tests differ by (`sweep.stability.SIGMAS`); of jitter there is no measurement."""
+LAUNCHES: Final = 1.0
+"""Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
 HOST: Final = ("host_forward", "host_backward")
-"""Facts of a stack that `launches` moves."""
+EXPOSED: Final = 0.25
+"""Part of the draws in which gradients and parameters are exchanged after the last backward, whatever the plan says: stacks that
+wrap or order them otherwise than asked do so (nanotron under ZeRO 1). An assumption."""
+GATHER: Final = (5e-6, 1.0)
+"""Host seconds per layer and rank to gather parameters, added: median, and standard deviation of ln; a copy from Python takes some
+microseconds. nanotron has 35, stacks that gather one flat buffer none."""
+DRAWS: Final = 48
+BOUNDLESS: Final = "1e6 GB"
+"""Memory while a step is timed: whether the plan fits is judged apart."""
 
 
-def drawn(count: int = DRAWS) -> Floats:
-    """Standard normal draws of WIDTHS, [count, widths], in pairs of opposite sign; the same ones at every call."""
-    half = np.random.default_rng(0).standard_normal((count // 2, len(WIDTHS)))
-    return np.concatenate([half, -half])
+class Draw(NamedTuple):
+    """One draw: factors on the time of each input of WIDTHS and of launches, and what a stack may do otherwise."""
+
+    factors: Mapping[str, float]
+    launches: float
+    exposed: bool
+    gather_s: float
+
+
+def drawn(count: int = DRAWS) -> list[Draw]:
+    """The same draws at every call; of factors in pairs of opposite sign."""
+    generator = np.random.default_rng(0)
+    names = [*WIDTHS, "launches"]
+    half = generator.standard_normal((count // 2, len(names)))
+    factors = np.exp(np.concatenate([half, -half]) * [*WIDTHS.values(), LAUNCHES])
+    exposed = generator.random(count) < EXPOSED
+    gather = GATHER[0] * np.exp(GATHER[1] * generator.standard_normal(count))
+    return [
+        Draw(dict(zip(WIDTHS, row[:-1].tolist(), strict=True)), float(row[-1]), bool(late), float(host))
+        for row, late, host in zip(factors, exposed, gather, strict=True)
+    ]
 
 
 def log_steps(sweep: Sweep, numbers: Ints, count: int = DRAWS) -> Floats:
-    """ln of the simulated seconds of a step of some plans under each draw, [count, n]; NaN where a plan cannot run."""
+    """ln of the simulated seconds of a step of some plans as they are (row 0) and under each draw, [1 + count, n].
+
+    Memory is no limit; NaN where a plan cannot run for another reason.
+    """
     _, plans = describe_rows(sweep.space, numbers)
-    steps = np.empty((count, len(numbers)))
-    for row, draw in enumerate(drawn(count)):
-        moved = (sweep.workload, sweep.hardware, plans)
-        for (name, width), size in zip(WIDTHS.items(), draw, strict=True):
-            times = float(np.exp(width * size))
-            if name == "launches":
-                moved = (_with_launches(moved[0], times), *moved[1:])
-            else:
-                moved = with_slower(name, times, *moved)
-        steps[row] = np.log(simulate(*moved).named()["step_time_s"].astype(np.float64))
-    return steps
+    variants = [variant.with_values({"memory": BOUNDLESS}) for variant in sweep.hardware.variants]
+    hardware = hardware_table(variants, sweep.hardware.measured_on, sweep.workload.dtype)
+    steps = [_log_step(sweep.workload, hardware, plans)]
+    steps += [_log_step(*_moved(draw, sweep.workload, hardware, plans)) for draw in drawn(count)]
+    return np.stack(steps)
 
 
-def _with_launches(workload: Workload, times: float) -> Workload:
-    """The workload of a model with a host that takes `times` as long to launch a layer; a recorded one as it is."""
-    if workload.modelled is None or workload.kind != "model":
-        return workload
+def _log_step(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
+    step: Floats = np.log(simulate(workload, hardware, plans).named()["step_time_s"].astype(np.float64))
+    return step
+
+
+def _moved(
+    draw: Draw, workload: Workload, hardware: HardwareTable, plans: Plans
+) -> tuple[Workload, HardwareTable, Plans]:
+    """All three as in a draw."""
+    moved = (_with_host(workload, draw), hardware, plans)
+    if draw.exposed:
+        later = {name: np.zeros_like(getattr(plans, name)) for name in ("overlap_grad", "overlap_param")}
+        moved = (*moved[:2], plans._replace(**later))
+    for name, factor in draw.factors.items():
+        moved = with_slower(name, factor, *moved)
+    return moved
+
+
+def _with_host(workload: Workload, draw: Draw) -> Workload:
+    """The workload of a model with the host of a draw; a recorded one, whose times hold it, as it is."""
     modelled = workload.modelled
-    stack = modelled.stack.model_copy(update={name: getattr(modelled.stack, name) * times for name in HOST})
-    changed = workload_from_model(modelled.model, stack, sequence_parallel=modelled.sequence_parallel)
-    framework = changed.arrays.framework._replace(jitter=workload.arrays.framework.jitter)
-    return dataclasses.replace(changed, arrays=changed.arrays._replace(framework=framework))
+    if modelled is None or workload.from_file:
+        return workload
+    facts: dict[str, object] = {name: getattr(modelled.stack, name) * draw.launches for name in HOST}
+    facts["host_gather"] = modelled.stack.host_gather + draw.gather_s
+    facts["hides_sharded"] = modelled.stack.hides_sharded and not draw.exposed
+    made = workload_from_model(
+        modelled.model, modelled.stack.model_copy(update=facts), sequence_parallel=modelled.sequence_parallel
+    )
+    return dataclasses.replace(workload, arrays=made.arrays, modelled=made.modelled)
