@@ -13,6 +13,8 @@ CURIOSITY: Final = 0.7
 """Standard deviations by which a plan's bound lies below its expected ln(time)."""
 CAUTION: Final = 0.5
 """Of -ln(chance that it runs), added to the bound."""
+SOFT: Final = 0.05
+"""ln(seconds) within which a plan that is not expected to be faster still counts for something."""
 JOINT_DRAWS: Final = 800
 LEAST_RUNS: Final = 4
 """Runs before anything is stopped: fewer cannot tell the size of the errors."""
@@ -62,6 +64,7 @@ class Belief:
     runs: Floats
     posterior: Posterior
     best: int | None  # row of the best measured plan
+    least_s: float | None  # its seconds
     regret: Regret | None
 
 
@@ -83,6 +86,7 @@ def believe(candidates: Candidates, known: Known, *, memory: tuple[float, float]
         runs=chance,
         posterior=posterior,
         best=best,
+        least_s=None if best is None else least,
         regret=None if best is None else _regret(candidates, posterior, chance, float(np.log(least))),
     )
 
@@ -97,9 +101,16 @@ def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: 
 
 
 def score(belief: Belief) -> Floats:
-    """What decides which plan is next, the least first, [n]."""
-    bound: Floats = belief.log_s - CURIOSITY * belief.sd - CAUTION * np.log(np.maximum(belief.runs, 1e-12))
-    return bound
+    """What decides which plan is next, the least first, [n].
+
+    Before any step is known a low bound of ln(seconds), and how likely the plan is not to run. Then the gain on the best plan if
+    it is as fast as that bound, smoothly 0 where it would be slower, times the chance that it runs.
+    """
+    bound: Floats = belief.log_s - CURIOSITY * belief.sd
+    if belief.least_s is None:
+        return bound - CAUTION * np.log(np.maximum(belief.runs, 1e-12))
+    gain = SOFT * np.logaddexp(0.0, (np.log(belief.least_s) - bound) / SOFT)
+    return -gain * belief.runs
 
 
 def stops(belief: Belief, runs: int, limit: float) -> bool:

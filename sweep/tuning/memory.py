@@ -7,12 +7,14 @@ from typing import Final
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.tuning.process import Axes
+from sweep.tuning.process import Axes, by_size
 
 SHARED: Final = 0.1
+SIZED: Final = 0.1
 DOUBLING: Final = 0.05
 NEAR: Final = 0.15
 RANGE: Final = 4.0
+LEAST_WIDTH: Final = 0.03
 PEAK_NOISE: Final = 0.03
 """Of ln of a peak: allocators and counters differ by so much."""
 USABLE: Final = 0.95
@@ -46,22 +48,25 @@ def runs_probability(axes: Axes, part: Floats, outcomes: Outcomes, mean: float =
     """
     load = np.log(np.where(np.isnan(part), 1e-9, part))
     centred = axes.linear - axes.linear.mean(0)
-    covariance = sd**2 + DOUBLING**2 * centred @ centred.T + NEAR**2 * np.exp(-axes.apart / RANGE)
+    fixed = np.full((len(load), len(load)), sd**2)
+    sized = SIZED**2 + DOUBLING**2 * centred @ centred.T + NEAR**2 * np.exp(-axes.apart / RANGE)
     told, noise, blamed = _told(load, outcomes)
-    rows = outcomes.rows[~np.isnan(told)]
-    noise, told = noise[~np.isnan(told)], told[~np.isnan(told)]
-    expected, variance = np.full(len(load), mean), np.diag(covariance).copy()
-    if len(rows):
-        gain = np.linalg.solve(covariance[np.ix_(rows, rows)] + np.diag(noise**2), covariance[rows]).T
-        expected = mean + gain @ (told - mean)
-        variance = np.maximum(variance - np.einsum("ij,ji->i", gain, covariance[rows]), 1e-6)
-    z = (np.log(USABLE) - load - expected) / np.sqrt(variance)
-    fits = 0.5 * (1 + np.array([erf(value / 2**0.5) for value in z]))
+    known = ~np.isnan(told)
+    weights, parts = by_size(fixed, sized, outcomes.rows[known], told[known] - mean, noise[known])
+    fits = np.zeros(len(load))
+    for weight, (expected, covariance) in zip(weights, parts, strict=True):
+        width = np.sqrt(np.maximum(np.diag(covariance), LEAST_WIDTH**2))
+        fits += weight * _normal((np.log(USABLE) - load - mean - expected) / width)
     chance: Floats = fits * _neighbours(axes, outcomes, blamed)
-    chance[outcomes.rows[outcomes.out_of_memory | outcomes.crashed]] = 0.0
-    ran = ~(outcomes.out_of_memory | outcomes.crashed)
-    chance[outcomes.rows[ran]] = 1.0
+    failed = outcomes.out_of_memory | outcomes.crashed
+    chance[outcomes.rows[failed]] = 0.0
+    chance[outcomes.rows[~failed]] = 1.0
     return chance
+
+
+def _normal(z: Floats) -> Floats:
+    """Distribution function of the standard normal."""
+    return 0.5 * (1 + np.array([erf(value / 2**0.5) for value in z]))
 
 
 def _told(load: Floats, outcomes: Outcomes) -> tuple[Floats, Floats, Bools]:

@@ -101,7 +101,7 @@ def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
         aside[worst] = True
     error = runs.error.copy()
     kept = ~aside
-    weights, parts = _sizes(fixed, sized, runs.rows[kept], error[kept])
+    weights, parts = by_size(fixed, sized, runs.rows[kept], error[kept])
     means, covariances = np.stack([mean for mean, _ in parts]), np.stack([covariance for _, covariance in parts])
     for row, told in zip(runs.rows[aside], runs.error[aside], strict=True):
         means[:, row] = told
@@ -110,8 +110,10 @@ def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
     return Posterior(weights=weights, means=means, covariances=covariances, aside=aside)
 
 
-def _sizes(fixed: Floats, sized: Floats, rows: Ints, error: Floats) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-    """Weights of the sizes, and mean and covariance of all plans by each."""
+def by_size(
+    fixed: Floats, sized: Floats, rows: Ints, error: Floats, noise: Floats | float = NOISE
+) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+    """Weights of the SIZES after some errors with their `noise`, and mean and covariance of all plans by each."""
     likelihood, parts = [], []
     for size in SIZES:
         covariance = fixed + size**2 * sized
@@ -119,7 +121,7 @@ def _sizes(fixed: Floats, sized: Floats, rows: Ints, error: Floats) -> tuple[Flo
             parts.append((np.zeros(len(fixed)), covariance))
             likelihood.append(0.0)
             continue
-        among = covariance[np.ix_(rows, rows)] + np.eye(len(rows)) * NOISE**2
+        among = covariance[np.ix_(rows, rows)] + np.eye(len(rows)) * np.square(noise)
         root = np.linalg.cholesky(among)
         half = np.linalg.solve(root, np.column_stack([error, covariance[rows]]))
         parts.append((half[:, 1:].T @ half[:, 0], covariance - half[:, 1:].T @ half[:, 1:]))
@@ -137,7 +139,7 @@ def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
         others[one] = False
         at = np.append(runs.rows[others], runs.rows[one])
         square = np.ix_(at, at)
-        weights, parts = _sizes(fixed[square], sized[square], np.arange(len(at) - 1), runs.error[others])
+        weights, parts = by_size(fixed[square], sized[square], np.arange(len(at) - 1), runs.error[others])
         mean = float(sum(weight * part[0][-1] for weight, part in zip(weights, parts, strict=True)))
         second = sum(weight * (part[1][-1, -1] + (part[0][-1] - mean) ** 2) for weight, part in zip(weights, parts, strict=True))
         excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * float(second) ** 0.5)
