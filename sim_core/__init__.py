@@ -83,7 +83,14 @@ from sim_core.models.description import model_document as model_document
 from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
 from sim_core.models.facts import Fact as Fact
+from sim_core.models.readers.hugging_face import read_config as read_config
+from sim_core.models.readers.megatron_flags import Flags as Flags
+from sim_core.models.readers.megatron_flags import Given as Given
+from sim_core.models.readers.megatron_flags import flags_of_document as flags_of_document
+from sim_core.models.readers.megatron_flags import flags_of_text as flags_of_text
 from sim_core.models.reading import model_names as model_names
+from sim_core.models.reading import model_of_dump as model_of_dump
+from sim_core.models.reading import model_of_flags as model_of_flags
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
 from sim_core.models.stack import STACK_FACTS as STACK_FACTS
@@ -139,6 +146,8 @@ from sim_core.workloads.plausibility import Plausibility as Plausibility
 from sim_core.workloads.plausibility import implied_model as implied_model
 from sim_core.workloads.plausibility import plausibility as plausibility
 from sim_core.workloads.readers.op_table import Repeat as Repeat
+from sim_core.workloads.readers.op_table_text import looks_like_op_table as looks_like_op_table
+from sim_core.workloads.readers.trace_text import looks_like_trace as looks_like_trace
 from sim_core.workloads.reading import SIMAI as SIMAI
 from sim_core.workloads.reading import TRACE as TRACE
 from sim_core.workloads.reading import Facts as Facts

@@ -43,6 +43,10 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
+def _last_of_each(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    return loader.construct_mapping(node, deep=True)
+
+
 def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
     """Read numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
     kept = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
@@ -56,8 +60,13 @@ def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
     loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), digits)
 
 
+class _LastCounts(_Loader):
+    """Of a key that is given twice the last value counts, as PyYAML has it."""
+
+
 _plain_numbers(_Loader)
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_LastCounts.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _last_of_each)
 
 
 def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
@@ -74,13 +83,16 @@ def read_document(path: Path, keys: str) -> tuple[Document, Lines]:
     return document, lines
 
 
-def parse_yaml(text: str, where: str) -> tuple[Any, Lines]:
-    """What a text in YAML holds. Raises SpecError with the line of `where`."""
+def parse_yaml(text: str, where: str, *, last_counts: bool = False) -> tuple[Any, Lines]:
+    """What a text in YAML holds; with `last_counts` a key may be given twice, as in files that others read.
+
+    Raises SpecError with the line of `where`.
+    """
     if len(text) > MOST_CHARACTERS:
         raise SpecError(f"{where}: found {len(text):,} characters of YAML, expected at most {MOST_CHARACTERS:,}")
     lines: Lines = {}
     try:
-        loader = _Loader(text)
+        loader = (_LastCounts if last_counts else _Loader)(text)
         loader.name = where
         node = loader.get_single_node()
         if node is None:

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from sim_core import PARTS, SpecError
+from sweep.beside_running import Beside, beside_running
 from sweep.columns import MEASURES, SECTIONS, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, Measured, error_bars, taken_into_account
@@ -74,6 +75,7 @@ class Ranking:
     alike: int  # plans that the rows stand for besides their own
     differing: tuple[str, ...]  # columns in which those differ
     error_bars: ErrorBars
+    running: Beside | None  # the job that runs, where the spec names one
 
 
 def rank(
@@ -125,7 +127,6 @@ def rank(
             check_type(connection, where, NAMED)
             condition += f" AND coalesce(({where}\n), false)"
         facts = facts or asked(connection, schema, by, plan_columns, where or "true", condition)
-        varying = facts.varying
         if front:
             find_fronts(connection, NAMED, condition, front, per)
             condition = f"plan IN (SELECT plan FROM {FRONT})"
@@ -135,7 +136,7 @@ def rank(
             order=ordered_by,
             per=per,
             top=top,
-            plan_columns=varying,
+            plan_columns=facts.varying,
             every=every,
             reach=reach,
         )
@@ -152,17 +153,17 @@ def rank(
             condition=condition,
             by=by,
             per=per,
-            varying=varying,
+            varying=facts.varying,
             basis=basis,
             own=taken_into_account(connection, measured),
         )
+        running = None if front or per else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = replace(bars, why=f"{bars.why}; ties are counted among the plans that were simulated")
-    for name in BARS:
-        rows = rows.append_column(name, bars.columns[name])
+    rows = _with_bars(rows, bars)
     total = facts.total + sum(beside.values())
     reasons = facts.reasons | {reason: facts.reasons.get(reason, 0) + count for reason, count in beside.items()}
-    shown = _shown(rows, by, per, varying, [name for name, _ in front], schema, provenance.get("spec", {}))
+    shown = _shown(rows, by, per, facts.varying, [name for name, _ in front], schema, provenance.get("spec", {}))
     alike = [n - 1 for n in rows[ALIKE].to_pylist()]
     taken = ["rank", *kept, *BARS, ALIKE, DIFFERING]
     if wanted:
@@ -179,12 +180,12 @@ def rank(
         ranked=facts.ranked,
         total=total,
         missing=max(int(provenance.get("rows", total)) - total, 0),
-        mixed_batches=by == "step_time_s" and "global_batch" in varying and "global_batch" not in per,
+        mixed_batches=by == "step_time_s" and "global_batch" in facts.varying and "global_batch" not in per,
         notes=_notes(provenance),
         filtered=total - facts.ranked - sum(reasons.values()),
         reasons=reasons,
         memory=facts.memory,
-        varying=tuple(varying),
+        varying=tuple(facts.varying),
         held=facts.held,
         plausibility=provenance.get("plausibility", {}),
         utilisation=_utilisation(rows),
@@ -194,8 +195,16 @@ def rank(
         measured=tuple(share for share in rows[MEASURED].to_pylist() if share is not None) if MEASURED in schema else (),
         alike=sum(alike),
         error_bars=bars,
-        differing=tuple(name for name in varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
+        running=running,
+        differing=tuple(name for name in facts.varying if any(name in text.split() for text in rows[DIFFERING].to_pylist())),
     )
+
+
+def _with_bars(rows: pa.Table, bars: ErrorBars) -> pa.Table:
+    """The rows with the columns that error bars add."""
+    for name in BARS:
+        rows = rows.append_column(name, bars.columns[name])
+    return rows
 
 
 def _option(front: Sequence[object], by: str | None) -> str:

@@ -23,6 +23,7 @@ from sim_core import (
 from sweep.budget import Budget
 from sweep.document import apply_sets, bare_size, first_error, meant, read_spec
 from sweep.failures import Failures
+from sweep.running import Running
 from sweep.stragglers import Stragglers
 from sweep.workloads import STORED, Section, WorkloadSpec, from_text
 
@@ -93,6 +94,7 @@ class SweepSpec(Section):
     budget: Annotated[Budget | None, from_text("tokens")] = None
     failures: Failures | None = None
     stragglers: Stragglers | None = None
+    running: Running | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -135,6 +137,9 @@ class SweepSpec(Section):
                 raise ValueError(f"{a} and {b} are both given, but one follows from the other")
         if self.stragglers and {"straggler_factor", "straggler_stage"} & {*named, *self.fixed}:
             raise ValueError("stragglers: is given beside straggler_factor or straggler_stage; remove one")
+        if self.running:
+            for name, value in self.running.plan.items():
+                check_value(_field_name(name, "running.plan"), value, f"running.plan.{name}")
         if not self.hardware and "hardware" not in named:
             raise ValueError("hardware: missing (a preset name, a path, or numbers)")
         return self

@@ -1,12 +1,24 @@
 """A first spec for a model or a workload file: axes whose values the model's numbers allow, each with a comment."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_workload
+from sim_core import (
+    Facts,
+    Hardware,
+    Model,
+    Workload,
+    model_names,
+    parse_model,
+    read_hardware,
+    read_model,
+    read_workload,
+)
+from sweep.inputs.job import Job
 
 TOKENS: Final = 4_000_000
 """Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
@@ -53,10 +65,24 @@ def starter(
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
         workload, _ = read_workload(source, facts)
         top, lines = _of_file(source, workload, facts, device, gpus, base)
-    name, best = starter_name(source), "all plans have the same GPUs and batch"
-    objective = _shown("- maximize", "mfu", f"{best}: also the fastest", 2)
+    objective = _shown("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     if not is_model:
-        objective = _shown("- minimize", "step_time", best, 2)
+        objective = _shown("- minimize", "step_time", SAME, 2)
+    place = _shown("hardware", _place(hardware, base), "`sweep hardware` lists the presets")
+    return _spec(starter_name(source), gpus, device, place, top, lines, objective)
+
+
+def _spec(
+    name: str,
+    gpus: int,
+    device: Hardware,
+    hardware: str,
+    top: list[str],
+    lines: Lines,
+    objective: str,
+    more: Sequence[str] = (),
+) -> str:
+    """The text of a spec: what is trained, on what, the axes and fixed values with a comment each, what is looked for."""
     return "\n".join(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
@@ -64,7 +90,8 @@ def starter(
             f"name: {name}",
             *top,
             "",
-            _shown("hardware", _place(hardware, base), "`sweep hardware` lists the presets"),
+            hardware,
+            *more,
             "",
             "axes:" + " " * (_COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
             *(_shown(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
@@ -79,6 +106,76 @@ def starter(
     )
 
 
+def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
+    """The text of a spec around a job: its model, its plan among the axes of what could be changed, its step.
+
+    Raises SpecError for a job whose model or plan is not known.
+    """
+    device, place = _machine(job, hardware, base)
+    model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
+    lines = _axes_of_model(model, model.sequence or 0, device, gpus)
+    plan = {name: value for name, value in job.plan.items() if value is not None and name not in OF_THE_JOB}
+    for name in NOT_IN.get(job.stack, ()):
+        lines.pop(name, None)
+    for name, value in plan.items():
+        values, why = lines.get(name, (value, "as the job has it"))
+        if isinstance(values, list) and name not in ONE_LIST:
+            lines[name] = _among(values, value), f"{why}; the job has {_flow(value)}"
+        else:
+            lines[name] = value, "as the job has it"
+    if "vpp" in lines and max(lines["pp"][0] if isinstance(lines["pp"][0], list) else [lines["pp"][0]]) == 1:
+        lines["vpp"] = 1, "without a pipeline"
+    batch = job.plan.get("global_batch")
+    lines["global_batch"] = batch, "sequences of a step, as the job has them"
+    top = [
+        "workload:",
+        *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
+        _shown("stack", job.stack, "the framework whose behaviour is simulated", 2),
+    ]
+    if job.plan.get("sequence_parallel") is not None:
+        top.append(_shown("sequence_parallel", bool(job.plan["sequence_parallel"]), "as the job has it", 2))
+    own = {name: value for name, value in plan.items() if name not in ONE_LIST}
+    more = ["", "running:" + " " * (_COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]
+    more.append(_shown("plan", own, "", 2))
+    if job.step_time_s is not None:
+        more.append(_shown("step_time_s", float(f"{job.step_time_s:.6g}"), "measured: the median of steady steps", 2))
+        more.append(_shown("spread", float(f"{job.spread:.3g}"), "of its steps: (90th - 10th percentile) / median", 2))
+    objective = _shown("- minimize", "step_time", SAME, 2)
+    return _spec(job.name, gpus, device, place, top, lines, objective, more)
+
+
+def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
+    """The hardware of a job, with the GPUs of a node where its log tells them, and its line in a spec."""
+    device, place = read_hardware(hardware), _place(hardware, base)
+    node, nics = int(device.value("gpus_per_node")), device.value("nics_per_node")
+    if job.gpus_per_node in (None, node) or node > RACK:
+        return device, _shown("hardware", place, "`sweep hardware` lists the presets")
+    own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
+    why = f"its log has {job.gpus_per_node} GPUs a node; NICs in proportion"
+    return device.with_values(own), _shown("hardware", {"preset": place, **own}, why)
+
+
+RACK: Final = 64
+"""A node of more GPUs is a rack, whose logs count the GPUs of a tray."""
+SAME: Final = "all plans have the same GPUs and batch"
+OF_THE_JOB: Final = ("all_gpus", "dp", "global_batch", "sequence", "sequence_parallel")
+"""What a plan of a job holds besides the fields that a sweep varies or keeps."""
+ONE_LIST: Final = ("layer_split",)
+NOT_IN: Final = {
+    "megatron-2022": ("overlap_tp", "overlap_ep"),
+    "megatron-deepspeed": ("overlap_tp", "overlap_ep", "vpp"),
+    "nanotron": ("vpp", "overlap_ep"),
+}
+"""Axes that a framework does not have (its launch options)."""
+
+
+def _among(values: list[Any], value: object) -> list[Any]:
+    """The values of an axis with that of the job."""
+    if value in values:
+        return values
+    return sorted([*values, value]) if all(isinstance(each, int) for each in (*values, value)) else [*values, value]
+
+
 def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The model with its sequence and stack; axes and fixed values."""
     sequence = model.sequence or min(model.positions or 4096, 4096)
@@ -89,6 +186,11 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
         _shown("sequence", sequence, why, 2),
         _shown("stack", "megatron-core", "the framework whose behaviour is simulated", 2),
     ]
+    return top, _axes_of_model(model, sequence, device, gpus)
+
+
+def _axes_of_model(model: Model, sequence: int, device: Hardware, gpus: int) -> Lines:
+    """Axes whose values the model's numbers allow, and fixed values."""
     node = int(device.value("gpus_per_node"))
     fits = [n for n in _doubled(node) if not (model.heads % n or (model.kv_heads % n and n % model.kv_heads))]
     tp = [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
@@ -108,7 +210,7 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
     batch = _batch(gpus, sequence, max(tp) * max(lines["pp"][0]))
     lines["all_gpus"] = gpus, ""
     lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens"
-    return top, lines
+    return lines
 
 
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
@@ -175,6 +277,10 @@ def _place(source: str, base: Path) -> str:
 
 def _shown(key: str, value: object, why: str = "", indent: int = 0) -> str:
     """A key with its value as YAML, and a comment that says why."""
-    dumped = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").rstrip("\n")
-    text = f"{' ' * indent}{key}: {dumped}"
+    text = f"{' ' * indent}{key}: {_flow(value)}"
     return f"{text:{_COMMENT_AT - 2}}  # {why}" if why else text
+
+
+def _flow(value: object) -> str:
+    """A value as YAML on one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("\n...\n").rstrip("\n")

@@ -11,6 +11,7 @@ from sim_core import (
     Facts,
     Model,
     Repeat,
+    SimError,
     SpecError,
     Stack,
     Workload,
@@ -24,6 +25,7 @@ from sim_core import (
     whole_number,
     workload_from_model,
 )
+from sweep.inputs.registry import explained
 
 STACK: Final = "megatron-core"
 """The stack of a model that names none."""
@@ -178,6 +180,8 @@ def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str,
             return read_workload(str(path), section.facts())
         model, device = _model_of(section, base), read_hardware(section.measured_on, base)
         return read_calibrated(str(path), section.facts(), model, stack, device, sequence_parallel=parallel)
+    except SimError as error:
+        raise explained(path, error) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"workload.path: {getattr(error, 'strerror', None) or error}: {path}") from None
 

@@ -9,8 +9,9 @@ from sim_core.documents import Lines, located, read_document
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import read_config
-from sim_core.models.readers.megatron import read_megatron
-from sim_core.models.readers.megatron_flags import flags_of_document, flags_of_text
+from sim_core.models.readers.megatron import is_known, read_megatron
+from sim_core.models.readers.megatron_dump import flags_of_dump
+from sim_core.models.readers.megatron_flags import Flags, flags_of_document, flags_of_text
 
 PRESET_DIR: Final = Path(__file__).parent / "presets"
 CONFIG: Final = "config.json"
@@ -41,6 +42,26 @@ def read_model(name_or_path: str, values: Mapping[str, object] | None = None, ba
     except SpecError as error:
         of_file = not str(error).startswith(tuple(f"{name_or_path}: {key}: " for key in values))
         raise (located(error, name_or_path, lines) if of_file else error) from None
+
+
+def model_of_dump(values: Mapping[str, str], where: str, numbers: Mapping[str, object]) -> Model:
+    """A model from the arguments that Megatron-LM prints when a run starts, by their names, with `numbers` set over it.
+
+    Raises SpecError.
+    """
+    document = {"name": "model", "source": "the arguments that a run printed"}
+    return parse_model(document | read_megatron(flags_of_dump(values), where, numbers) | dict(numbers), where)
+
+
+def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> tuple[Model, tuple[str, ...]]:
+    """A model from flags of Megatron-LM with `numbers` set over it, and the flags that nobody knows, which are left out.
+
+    Raises SpecError, FormatError.
+    """
+    known = {flag: places for flag, places in flags.items() if is_known(flag)}
+    document = {"name": "model", "source": where}
+    model = parse_model(document | read_megatron(known, where, numbers) | dict(numbers), where)
+    return model, tuple(flag for flag in flags if flag not in known)
 
 
 def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[dict[str, Any], Lines]:

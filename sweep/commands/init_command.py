@@ -1,15 +1,22 @@
 """`sweep init`: a commented spec to start from."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
-from sim_core import LARGEST, SpecError
+from sim_core import LARGEST, SimError, SpecError, model_document, nearest, parse_yaml, read_model, whole_number
 from sweep.commands.shared import prepared_spec
+from sweep.inputs.job import OF_MODEL, Job, job_of
+from sweep.inputs.registry import explained
 from sweep.show.terminal import own_console
-from sweep.spec import load_spec
-from sweep.starter import starter, starter_name
+from sweep.spec import ALIASES, FIELDS, check_value, load_spec
+from sweep.starter import job_starter, starter, starter_name
+from sweep.validation.devices import presets_of
+from sweep.validation.table import NotSimulated
+
+HARDWARE: Final = "H100-SXM"
+GPUS: Final = 64
 
 
 def command(
@@ -17,24 +24,41 @@ def command(
         str,
         typer.Argument(
             metavar="MODEL|FILE",
-            help="A model by name (`sweep model`), a config.json, Megatron-LM arguments (.sh, .yaml); or a workload file.",
+            help="A model by name (`sweep model`) or config.json; a launch file; a log of a run; a workload file.",
         ),
     ],
-    hardware: Annotated[str, typer.Option(help="Preset or YAML file.")] = "H100-SXM",
-    gpus: Annotated[int, typer.Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = 64,
+    hardware: Annotated[
+        str | None, typer.Option(help=f"Preset or YAML file. Default: the log's device, else {HARDWARE}.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST["all_gpus"], help=f"GPUs of the job. Default: the file's, else {GPUS}.")
+    ] = None,
     sequence: Annotated[
         int | None, typer.Option(min=1, max=LARGEST["sequence"], help="Tokens of a sequence. Default: the model's.")
     ] = None,
     micro_batch: Annotated[
         int | None, typer.Option(min=1, max=LARGEST["micro_batch"], help="Micro-batch that a file was made with.")
     ] = None,
+    model: Annotated[str | None, typer.Option(help="The model of a log or launch file that does not tell it.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="What a log or launch file does not tell: global_batch=256, vocabulary=..."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: NAME.yaml here.")] = None,
 ) -> None:
-    """Write a commented spec for a model or a workload file, ready to run and to change."""
-    path = output or Path(f"{starter_name(workload)}.yaml")
+    """Write a commented spec for a model, a workload file or a job that runs, ready to run and to change."""
+    given: dict[str, Any] = dict(_given(each) for each in sets or ())
+    given |= {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
+    job = _job(workload, given, gpus, model)
+    if job is None and (model or sets):
+        raise SpecError(f"{workload}: --model and --set are for logs and launch files")
+    path = output or Path(f"{starter_name(workload) if job is None else job.name}.yaml")
     if path.exists():
         raise SpecError(f"{path}: is there already; choose another --output, or remove it")
-    text = starter(workload, hardware, gpus, path.parent, sequence=sequence, micro_batch=micro_batch)
+    if job is None:
+        text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, sequence, micro_batch)
+    else:
+        text = job_starter(job, hardware or _device(job), gpus or job.plan.get("all_gpus") or GPUS, path.parent)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
@@ -42,6 +66,60 @@ def command(
     except BaseException:
         path.unlink()
         raise
-    own_console().print(
-        f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run"
-    )
+    console = own_console()
+    if job is not None:
+        for note in job.notes:
+            console.print(f"note: {note}")
+    console.print(f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run")
+
+
+def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, sequence: int | None, micro_batch: int | None) -> str:
+    """The spec of a model or a workload file. Raises SimError; of a file of another kind it says what that is."""
+    try:
+        return starter(source, hardware, gpus, base, sequence=sequence, micro_batch=micro_batch)
+    except SimError as error:
+        raise explained(source, error) from None
+
+
+def _given(assignment: str) -> tuple[str, Any]:
+    """A fact by name: a field of a plan, or of OF_MODEL. Raises SpecError."""
+    name, equals, text = assignment.partition("=")
+    name = ALIASES.get(name.strip(), name.strip())
+    if not equals or not name:
+        raise SpecError(f"--set {assignment}: expected NAME=VALUE, such as global_batch=256")
+    if name not in (*FIELDS, *OF_MODEL):
+        raise SpecError(f"--set {assignment}: unknown name, {nearest(name, (*FIELDS, *OF_MODEL))}")
+    try:
+        value, _ = parse_yaml(text, "--set")
+    except SpecError:
+        raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
+    if name in OF_MODEL:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST["sequence"]:
+            raise SpecError(f"--set {assignment}: expected {whole_number(1, LARGEST['sequence'])}")
+        return name, value
+    try:
+        return name, check_value(name, value, "--set " + name)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+
+
+def _job(path: str, given: dict[str, Any], gpus: int | None, model: str | None) -> Job | None:
+    """The job of a log or launch file, on `gpus` GPUs where they are given."""
+    if not Path(path).is_file():
+        return None
+    numbers = None
+    if model is not None:
+        numbers = {key: value for key, value in model_document(read_model(model)).items() if key not in ("name", "source")}
+    return job_of(path, given={**given, **({"all_gpus": gpus} if gpus else {})}, model=numbers)
+
+
+def _device(job: Job) -> str:
+    """The preset of the device that a log names. Raises SpecError where none is."""
+    if not job.device and job.step_time_s is not None:
+        raise SpecError(f"{job.path}: the log names no device; give --hardware (`sweep hardware` lists the presets)")
+    if not job.device:
+        return HARDWARE
+    try:
+        return presets_of(job.device)[-1]
+    except NotSimulated as error:
+        raise SpecError(f"{job.path}: {error}; give --hardware") from None

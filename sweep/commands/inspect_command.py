@@ -1,21 +1,28 @@
-"""`sweep inspect`: what workload files and rank traces hold."""
+"""`sweep inspect`: what files hold: workloads, rank traces, logs of runs."""
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
-from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json
+from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json, write_text
+from sweep.inputs.launches import read_launch
+from sweep.inputs.log import Log, read_log
+from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, recognised, unknown
+from sweep.inputs.rows import Row, csv_of, row_of
 from sweep.one_plan import facts_of
 from sweep.show.inputs import print_workload, workload_values
+from sweep.show.logs import launch_values, log_values, print_launch, print_log
+from sweep.show.tables import plural
 from sweep.show.terminal import own_console
 from sweep.show.traces import job_values, print_job
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="Workload files; folders of rank traces.")],
+    files: Annotated[list[Path], typer.Argument(help="Workload files; folders of rank traces; logs of training runs.")],
     micro_batch: MicroBatch = None,
     sets: FactSets = None,
     records: Records = None,
@@ -23,29 +30,87 @@ def command(
         bool,
         typer.Option("--suggest-model", help="Print the model that a SimAI text suggests, as the model: section of a spec."),
     ] = False,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="Write the logs as measured runs (CSV) for validate, calibrate, rank --measured and tune."),
+    ] = None,
+    hardware: Annotated[str, typer.Option(help="With --rows: the device of logs that name none.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful."""
+    """Print what files hold: the plan, layers and traffic of a workload; framework, plan, model and steady step of a log."""
     console, values = own_console(), []
+    facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
+    logs: list[Log] = []
     for path in map(str, files):
         if path in model_names() or Path(path).name == "config.json":
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
-        facts = facts_of(path, [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])])
         if suggest:
-            sys.stdout.write(model_yaml(*suggest_model(path, facts)))
-        elif kind_of(path) == TRACE:
-            job = read_traces(path, facts)
-            if as_json:
-                values.append(job_values(path, job))
-            else:
-                print_warnings(job.warnings, console)
-                print_job(path, job, console)
+            sys.stdout.write(model_yaml(*suggest_model(path, facts_of(path, facts))))
+            continue
+        kind = _kind(path)
+        if rows is not None and kind != LOG:
+            raise SpecError(f"{path}: is no log of a run; --rows takes only those")
+        shown = None if as_json or rows is not None else console
+        if kind == LOG:
+            logs.append(read_log(path))
+            values.append(log_values(logs[-1]))
+            if shown:
+                print_log(logs[-1], shown)
+        elif kind == LAUNCH:
+            launch = read_launch(path)
+            values.append(launch_values(launch))
+            if shown:
+                print_launch(launch, shown)
         else:
-            workload, warnings = read_workload(path, facts)
-            if as_json:
-                values.append(workload_values(path, workload, warnings))
-            else:
-                print_warnings(warnings, console)
-                print_workload(path, workload, console)
+            values.append(_workload(path, facts, shown))
+    if rows is not None:
+        _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:
         write_json(values)
+
+
+def _kind(path: str) -> str:
+    """The kind of a file, by the registry; WORKLOAD for one that is a workload or is not there. Raises SpecError for others."""
+    if not Path(path).is_file():
+        return WORKLOAD
+    row = recognised(path)
+    if row is None:
+        raise unknown(path)
+    if row.kind == MODEL:
+        raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
+    if row.kind == SPEC:
+        raise cannot(path, row, "a workload or a log")
+    return row.kind
+
+
+def _workload(path: str, given: list[str], console: Console | None) -> dict[str, object]:
+    """Print what a workload holds, or give it as values where there is no console."""
+    facts = facts_of(path, given)
+    if kind_of(path) == TRACE:
+        job = read_traces(path, facts)
+        if console is None:
+            return job_values(path, job)
+        print_warnings(job.warnings, console)
+        print_job(path, job, console)
+        return {}
+    workload, warnings = read_workload(path, facts)
+    if console is None:
+        return workload_values(path, workload, warnings)
+    print_warnings(warnings, console)
+    print_workload(path, workload, console)
+    return {}
+
+
+def _write_rows(logs: list[Log], path: Path, hardware: str, console: Console) -> None:
+    """Write the logs that can be rows, and say of the others why they cannot."""
+    taken: list[Row] = []
+    for log in logs:
+        row = row_of(log, len(taken) + 1, hardware)
+        if isinstance(row, str):
+            console.print(f"{log.path}: no row: {row}")
+        else:
+            taken.append(row)
+    if not taken:
+        raise SpecError(f"{path}: not written: no log holds a whole run")
+    write_text(csv_of(taken), path)
+    console.print(f"{path}: {plural(len(taken), 'run')}")

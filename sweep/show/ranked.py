@@ -8,6 +8,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from sim_core import PARTS, short
+from sweep.beside_running import Beside
 from sweep.error_bars import ErrorBars, GroupBars
 from sweep.fidelity import Disagreement
 from sweep.ranking import Ranking
@@ -61,6 +62,8 @@ def print_ranking(ranking: Ranking, console: Console) -> None:
         )
     for line in error_lines(ranking.error_bars, ranking.per):
         console.print(line)
+    if ranking.running is not None:
+        console.print(f"running: {running_words(ranking.running)}")
     _print_tight(ranking.rows, console)
     for note in ranking.notes:
         console.print(f"note: {note}")
@@ -158,6 +161,31 @@ def error_lines(bars: ErrorBars, per: tuple[str, ...]) -> Iterator[str]:
         if group.tied:
             told = "".join(f"{values_text({name: value})}: " for name, value in zip(per, group.group, strict=True))
             yield f"ties: {told}{ties_of(group)}"
+
+
+def running_words(job: Beside) -> str:
+    """How much faster the best plan is than the job that runs, and how sure that is."""
+    measured = "" if job.measured_s is None else f"measured {short(job.measured_s, 's')} a step"
+    if job.plan is None:
+        return f"the plan of the job that runs ({measured or 'no step'}) is not among these rows"
+    simulated = "" if job.simulated_s is None else f"simulated {short(job.simulated_s, 's')}"
+    told = f"the job that runs is plan {job.plan} ({', '.join(word for word in (measured, simulated) if word) or 'no step'})"
+    if job.reason:
+        return f"{told}, which cannot run here: {job.reason}; so nothing is said of what the best plan gains"
+    if job.plan == job.best:
+        return f"{told}: no plan here is expected to be faster"
+    if job.ratio is None or job.step_s is None:
+        return f"{told}; no measured runs tell how sure a difference is"
+    low, middle, high = job.ratio
+    expected = f"plan {job.best} is expected to take {short(job.step_s * middle, 's')}, {_change(middle)}"
+    sure = f"{LEVEL:.0%}: {_change(high)} to {_change(low)}"
+    doubt = "; it may be no faster" if high >= 1 else ""
+    return f"{told}; {expected} ({sure}{doubt})"
+
+
+def _change(ratio: float) -> str:
+    """A ratio of steps as what it saves."""
+    return f"{1 - ratio:.1%} less" if ratio <= 1 else f"{ratio - 1:.1%} more"
 
 
 def ties_of(group: GroupBars) -> str:

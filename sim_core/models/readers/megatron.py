@@ -49,6 +49,11 @@ GPT2_VOCABULARY: Final = 50257
 """Of Megatron's GPT2BPETokenizer with the published files gpt2-vocab.json and gpt2-merges.txt."""
 
 
+def is_known(flag: str) -> bool:
+    """Whether a flag says something of the model, is known to say nothing of it, or is refused."""
+    return flag in NUMBERS or flag in OTHERS or flag in NOT_MODELLED or is_free(flag)
+
+
 def read_megatron(flags: Flags, where: str, values: Mapping[str, object]) -> Document:
     """The numbers of a model as a mapping for `parse_model`. Those in `values` are the user's: their flags are not read.
 
@@ -65,7 +70,7 @@ class _Arguments:
         for flag, places in flags.items():
             if flag in NOT_MODELLED:
                 raise self._error(flag, f"{NOT_MODELLED[flag]}: not modelled", places[-1].line)
-            if flag not in NUMBERS and flag not in OTHERS and not is_free(flag):
+            if not is_known(flag):
                 near = nearest(flag, [*NUMBERS, *OTHERS])
                 hint = f", {near}" if near.startswith("nearest") else ""
                 what = f"unknown flag that may change the model (leave it out if it does not){hint}"

@@ -1,0 +1,31 @@
+"""A job as its launch file states it: framework, plan, model, what is missing, and what was kept without being read."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sweep.inputs.arguments import Value
+
+
+class Launch(NamedTuple):
+    """A launch file. `plan`: fields of plans by name, None where the file leaves them to the moment of the launch."""
+
+    path: str
+    framework: str
+    plan: Mapping[str, Value | list[int] | None]
+    model: Mapping[str, Any]  # as `sim_core.parse_model` takes it; empty: not stated
+    stack: str
+    missing: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # flags or keys that have no part in the plan or the model, as they stand
+
+
+NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
+"""What a launch has to state for its plan to be simulated."""
+
+
+def missing_of(plan: Mapping[str, object], model: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a simulation needs and a launch does not state."""
+    absent = [name for name in NEEDED if plan.get(name) is None]
+    if not model:
+        return (*absent, "model")
+    return (*absent, *([] if "vocabulary" in model else ["vocabulary"]))

@@ -1,0 +1,194 @@
+"""Launch scripts and YAML of Megatron-LM: flags of plan and model, with the variables that the file itself sets."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_text, model_document, model_of_flags
+from sweep.inputs import arguments
+from sweep.inputs.arguments import Plan, whole
+from sweep.inputs.launch.job import Launch, missing_of
+
+SIGN: Final = re.compile(
+    r"--(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size|pipeline[-_]model[-_]parallel[-_]size|"
+    r"model[-_]parallel[-_]size|micro[-_]batch[-_]size)\b"
+)
+DOCUMENT_SIGN: Final = re.compile(
+    r"^\s*MODEL_ARGS:|^\s*-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
+)
+ARITHMETIC: Final = re.compile(r"\$\(\(\s*(\d{1,9})((?:\s*[*/]\s*\d{1,9})*)\s*\)\)")
+SBATCH: Final = re.compile(
+    r"^#SBATCH\s+(?:--(nodes|gpus-per-node|ntasks-per-node)[= ]|(-N)\s*|--(gres)[= ]\S*gpu:(?:\w+:)?)(\d{1,6})\b", re.M
+)
+PLAN_FLAGS: Final = (
+    "--tensor-model-parallel-size", "--model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
+    "--expert-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--seq-length",
+    "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout",
+    "--sequence-parallel", "--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
+    "--recompute-activations", "--checkpoint-activations", "--checkpoint-num-layers", "--use-distributed-optimizer",
+    "--use-megatron-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--zero-stage", "--deepspeed",
+    "--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap", "--overlap-moe-expert-parallel-comm",
+    "--moe-shared-expert-overlap", "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", "--moe-enable-deepep",
+    "--ddp-bucket-size", "--grad-reduce-in-bf16", "--cp-comm-type", "--hierarchical-context-parallel-sizes",
+    "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
+    "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
+    "--ckpt-format", "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
+)  # fmt: skip
+"""Flags that the plan is read from."""
+VOCABULARY: Final = "vocabulary"
+NODES: Final = ("nnodes", "num_nodes")
+EACH: Final = ("nproc_per_node", "num_gpus")
+
+
+def read_script(path: str, text: str) -> Launch:
+    """A shell script, or a list of flags; variables are put in where the file sets them to one value, nothing is run."""
+    flags = flags_of_text(text)
+    slurm = {next(name for name in found[:3] if name): int(found[3]) for found in SBATCH.findall(text)}
+    return _launch(path, flags, slurm)
+
+
+def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> Launch | None:
+    """A YAML with MODEL_ARGS, or with Megatron-LM's names as keys; None if it is neither."""
+    flags = flags_of_document(document, lines)
+    return None if flags is None else _launch(path, flags, {})
+
+
+def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
+    """Arguments by Megatron's names, and those whose value is only known when the script runs."""
+    values: dict[str, str] = {}
+    unset: list[str] = []
+    for flag, places in flags.items():
+        words = [_resolved(" ".join(place.values)) for place in places]
+        name = flag[2:].replace("-", "_")
+        if len(set(words)) > 1 or any("$" in word or "`" in word for word in words):
+            unset.append(flag)
+        else:
+            values[name] = words[-1] or "True"
+    return values, unset
+
+
+def _resolved(word: str) -> str:
+    """A value with arithmetic on whole numbers worked out."""
+    match = ARITHMETIC.fullmatch(word.strip())
+    if match is None:
+        return word
+    value = int(match[1])
+    for sign, number in re.findall(r"([*/])\s*(\d+)", match[2]):
+        if sign == "/" and int(number) == 0:
+            return word
+        value = value * int(number) if sign == "*" else value // int(number)
+    return str(value)
+
+
+def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
+    values, unset = values_of(flags)
+    plan = plan_of(values, _gpus(values, slurm))
+    for flag in unset:
+        if flag in _FIELD_OF:
+            plan[_FIELD_OF[flag]] = None
+    notes = []
+    if plan["all_gpus"] and plan["dp"] is None and not {"tp", "pp", "cp"} & {_FIELD_OF.get(flag) for flag in unset}:
+        width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
+        notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
+        plan["all_gpus"] = None
+    open_flags = [flag for flag in unset if flag in PLAN_FLAGS]
+    if open_flags:
+        notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
+    model, told, unknown = _model(path, flags)
+    deepspeed = "--deepspeed" in flags
+    kept = tuple(" ".join((flag, *places[-1].values)) for flag, places in flags.items() if flag in unknown)
+    if unknown:
+        notes.append(f"unknown flags, taken to leave the model as it is: {', '.join(unknown)}")
+    return Launch(
+        path=path,
+        framework="Megatron-DeepSpeed" if deepspeed else "Megatron-LM",
+        plan=plan,
+        model=model,
+        stack="megatron-deepspeed" if deepspeed else "megatron-core",
+        missing=missing_of(plan, model),
+        notes=(*notes, *told),
+        kept=kept,
+    )
+
+
+_FIELD_OF: Final = {
+    "--tensor-model-parallel-size": "tp", "--pipeline-model-parallel-size": "pp", "--context-parallel-size": "cp",
+    "--expert-model-parallel-size": "ep", "--micro-batch-size": "micro_batch", "--global-batch-size": "global_batch",
+    "--seq-length": "sequence", "--num-layers-per-virtual-pipeline-stage": "vpp",
+    "--num-virtual-stages-per-pipeline-rank": "vpp", "--data-parallel-sharding-strategy": "sharding",
+    "--zero-stage": "sharding", "--recompute-granularity": "checkpointing",
+}  # fmt: skip
+
+
+def plan_of(values: Mapping[str, str], gpus: int | None) -> dict[str, Any]:
+    """Fields of the plan that Megatron's arguments mean on `gpus` GPUs."""
+    plan: Plan = arguments.sizes(values)
+    plan["all_gpus"] = gpus
+    width = int(plan["tp"] or 1) * int(plan["pp"] or 1) * int(plan["cp"] or 1)
+    plan["dp"] = gpus // width if gpus and gpus % width == 0 else None
+    plan |= {
+        "sequence_parallel": arguments.is_on(values, "sequence_parallel") and int(plan["tp"] or 1) > 1,
+        "checkpointing": arguments.checkpointing(values),
+        "sharding": arguments.sharding(values),
+        "precision": arguments.precision(values),
+        **arguments.choices(values),
+    }
+    instances = plan.pop("instances", None)
+    if isinstance(instances, int) and isinstance(plan["dp"], int):
+        ranks = plan["dp"] * int(plan["cp"] or 1)
+        plan["dp_shard"] = ranks // instances if ranks % instances == 0 else None
+    if int(plan["vpp"] or 1) > 1 and arguments.is_on(values, "no_overlap_p2p_communication"):
+        plan["overlap_pp"] = False
+    return {**plan, **_split(values, plan)}
+
+
+def _split(values: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The layers of each virtual stage, where they are not equal."""
+    stages = int(plan["pp"] or 1) * int(plan["vpp"] or 1)
+    layers = whole(values, "num_layers")
+    layout = arguments.stages_of_layout(values.get("pipeline_model_parallel_layout", ""))
+    if layout and len(layout) == stages and sum(layout) == layers:
+        return {"layer_split": layout}
+    first, last = whole(values, "decoder_first_pipeline_num_layers"), whole(values, "decoder_last_pipeline_num_layers")
+    ends, left = [count for count in (first, last) if count is not None], stages - (first is not None) - (last is not None)
+    if ends and layers and stages > 1 and plan["vpp"] == 1 and left and (layers - sum(ends)) % left == 0:
+        middle = [(layers - sum(ends)) // left] * left
+        return {"layer_split": [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]}
+    return {}
+
+
+def _gpus(values: Mapping[str, str], slurm: Mapping[str, int]) -> int | None:
+    """GPUs that the launcher starts, if the file says so."""
+    nodes = next((whole(values, name) for name in NODES if name in values), slurm.get("nodes", slurm.get("-N")))
+    each = next((whole(values, name) for name in EACH if name in values), None)
+    each = each or slurm.get("gpus-per-node") or slurm.get("gres") or slurm.get("ntasks-per-node")
+    if each and nodes is None and "nnodes" not in values and "num_nodes" not in values:
+        nodes = 1
+    return nodes * each if nodes and each else None
+
+
+def _model(path: str, flags: Flags) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Numbers of the model, why there are none, and unknown flags."""
+    resolved: Flags = {
+        flag: [Given(tuple(_resolved(word) for word in place.values), place.line) for place in places]
+        for flag, places in flags.items()
+    }
+    try:
+        model, unknown = model_of_flags(resolved, path, {})
+        return numbers_of(model), (), unknown
+    except SimError as error:
+        why = (f"model: {_without(str(error), path)}",)
+    try:  # a tokenizer that does not say how many tokens it has
+        model, unknown = model_of_flags(resolved, path, {VOCABULARY: 1})
+    except SimError:
+        return {}, why, ()
+    return {key: value for key, value in numbers_of(model).items() if key != VOCABULARY}, why, unknown
+
+
+def numbers_of(model: Model) -> dict[str, Any]:
+    """A model as a mapping, without name and source."""
+    return {key: value for key, value in model_document(model).items() if key not in ("name", "source")}
+
+
+def _without(text: str, path: str) -> str:
+    return re.sub(rf"^{re.escape(path)}(?::(\d+))?: ", lambda match: f"line {match[1]}: " if match[1] else "", text)

@@ -1,0 +1,86 @@
+"""YAML of nanotron: parallelism, tokens and the configuration of the model."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim_core import SimError, parse_model, read_config
+from sweep.inputs.launch.job import Launch, missing_of
+from sweep.inputs.launch.megatron import numbers_of
+
+SIGN: Final = re.compile(r"^\s*(?:pp_engine|tp_linear_async_communication|batch_accumulation_per_replica):", re.MULTILINE)
+ZERO: Final = {0: "none", 1: "optimizer"}
+FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
+"""A switch of `model_config`, and the family of Hugging Face that has the same numbers."""
+FIELDS: Final = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "vocab_size",
+    "max_position_embeddings", "tie_word_embeddings", "hidden_act", "attention_bias",
+)  # fmt: skip
+
+
+def read_yaml(path: str, document: Mapping[str, Any]) -> Launch:
+    """The plan and the model of a configuration."""
+    notes: list[str] = []
+    parallelism, tokens = _section(document, "parallelism"), _section(document, "tokens")
+    sequence = _number(tokens, "sequence_length")
+    model = _model(path, document, sequence, notes)
+    tp, pp, dp = (_number(parallelism, name) for name in ("tp", "pp", "dp"))
+    cp, ep = _number(parallelism, "context_parallel_size") or 1, _number(parallelism, "expert_parallel_size") or 1
+    micro, ga = _number(tokens, "micro_batch_size"), _number(tokens, "batch_accumulation_per_replica")
+    stage = _section(document, "optimizer").get("zero_stage")
+    plan: dict[str, Any] = {
+        "tp": tp, "pp": pp, "vpp": 1, "dp": dp, "cp": cp, "ep": ep,
+        "all_gpus": tp * pp * dp * cp if tp and pp and dp else None,
+        "micro_batch": micro, "global_batch": micro * ga * dp if micro and ga and dp else None, "sequence": sequence,
+        "sequence_parallel": str(parallelism.get("tp_mode", "")).upper().endswith("REDUCE_SCATTER") and (tp or 1) > 1,
+        "checkpointing": "full" if parallelism.get("recompute_layer") is True else "none",
+        "precision": "bf16" if _section(document, "model").get("dtype") == "bfloat16" else "fp32",
+        "overlap_tp": parallelism.get("tp_linear_async_communication") is True and (tp or 1) > 1,
+    }  # fmt: skip
+    if isinstance(stage, int) and stage in ZERO:
+        plan["sharding"] = ZERO[stage]
+    if (engine := str(parallelism.get("pp_engine", "1f1b")).lower()) not in ("1f1b", "afab"):
+        notes.append(f"pp_engine {engine[:40]}: not modelled")
+    elif pp and pp > 1:
+        plan["schedule"] = {"afab": "gpipe"}.get(engine, engine)
+    kept = tuple(key for key in document if key not in ("model", "optimizer", "parallelism", "tokens"))
+    return Launch(
+        path=path, framework="nanotron", plan=plan, model=model, stack="nanotron", missing=missing_of(plan, model),
+        notes=tuple(notes), kept=kept,
+    )  # fmt: skip
+
+
+def _model(path: str, document: Mapping[str, Any], sequence: int | None, notes: list[str]) -> dict[str, Any]:
+    config = _section(_section(document, "model"), "model_config")
+    family = next((family for switch, family in FAMILIES.items() if config.get(switch) is True), None)
+    if family is None:
+        notes.append("model_config is of no family that is modelled (is_llama_config, is_qwen2_config)")
+        return {}
+    fields = {"model_type": family, **{name: config[name] for name in FIELDS if config.get(name) is not None}}
+    try:
+        numbers = {**read_config(fields, path), "sequence": sequence}
+        if isinstance(config.get("moe_config"), Mapping):
+            numbers |= _experts(config["moe_config"], numbers)
+        return numbers_of(parse_model({"name": "model", "source": path, **numbers}, path))
+    except SimError as error:
+        notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
+        return {}
+
+
+def _experts(moe: Mapping[str, Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    ffn = _number(moe, "moe_intermediate_size") or numbers.get("ffn")
+    shared = _number(moe, "shared_expert_intermediate_size") or ffn
+    experts = {"count": _number(moe, "num_experts"), "topk": _number(moe, "top_k") or 1, "ffn": ffn}
+    if moe.get("enable_shared_expert") is True:
+        experts["shared_ffn"] = shared
+    return {"experts": experts, "ffn": None}
+
+
+def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    inside = document.get(name)
+    return inside if isinstance(inside, Mapping) else {}
+
+
+def _number(section: Mapping[str, Any], name: str) -> int | None:
+    value = section.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None

@@ -1,0 +1,157 @@
+"""TOML of torchtitan, of both generations: parallel degrees, batch and model by name and flavor."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim_core import SimError, read_model
+from sweep.inputs.flavors import PRESETS
+from sweep.inputs.launch.job import Launch, missing_of
+from sweep.inputs.launch.megatron import numbers_of
+
+SIGN: Final = re.compile(
+    r"^\s*(?:data_parallel_\w*degree|tensor_parallel_degree|pipeline_parallel_degree|\[parallelism\]|flavor)\s*(?:=|$)",
+    re.MULTILINE,
+)
+SECTIONS: Final = ("parallelism", "training", "experimental")
+"""Where the degrees stand: before v0.1 in [training] and [experimental]."""
+SCHEDULES: Final = {
+    "gpipe": ("gpipe", 1), "1f1b": ("1f1b", 1), "interleaved1f1b": ("1f1b", 2), "loopedbfs": ("looped-bfs", 2),
+    "interleavedzerobubble": ("interleaved-zb", 2), "zbvzerobubble": ("zb-v", 2), "dualpipev": ("dualpipev", 2),
+}  # fmt: skip
+"""Schedule -> ours, and the virtual stages of a rank without layers_per_stage."""
+RESHARD: Final = {"always": True, "never": False}
+ROTATE: Final = {"allgather": "all_gather", "alltoall": "p2p"}
+USED: Final = {
+    "data_parallel_replicate_degree", "data_parallel_shard_degree", "data_parallel_degree", "tensor_parallel_degree",
+    "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree", "expert_tensor_parallel_degree",
+    "pipeline_parallel_schedule", "pipeline_parallel_microbatch_size", "pipeline_parallel_microbatches",
+    "pipeline_parallel_layers_per_stage", "pipeline_parallel_first_stage_less_layers",
+    "pipeline_parallel_last_stage_less_layers", "fsdp_reshard_after_forward", "enable_async_tensor_parallel",
+    "context_parallel_rotate_method", "local_batch_size", "batch_size", "global_batch_size", "seq_len", "mode", "name",
+    "flavor", "converters", "selective_ac_option",
+}  # fmt: skip
+"""Keys that the plan and the model are read from."""
+
+
+class _Settings:
+    """The keys of one file."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+
+    def value(self, name: str, *sections: str) -> object:
+        for section in sections or SECTIONS:
+            keys = self._document.get(section)
+            if isinstance(keys, Mapping) and name in keys:
+                return keys[name]
+        return None
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        """A whole number above 0; -1 and other values that leave it open are None."""
+        value = self.value(name)
+        if value is None:
+            return default
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else None
+
+    def word(self, name: str, *sections: str) -> str:
+        value = self.value(name, *sections)
+        return value if isinstance(value, str) else ""
+
+
+def read_toml(path: str, document: Mapping[str, Any]) -> Launch:
+    """The plan and the model that a file starts."""
+    settings = _Settings(document)
+    notes: list[str] = []
+    model = _model(settings, notes)
+    plan = _plan(settings, model, notes)
+    kept = tuple(
+        f"{section}.{key}"
+        for section, keys in document.items()
+        if isinstance(keys, Mapping)
+        for key in keys
+        if key not in USED and not isinstance(keys[key], Mapping)
+    )
+    return Launch(
+        path=path, framework="torchtitan", plan=plan, model=model, stack="torchtitan", missing=missing_of(plan, model),
+        notes=tuple(notes), kept=kept,
+    )  # fmt: skip
+
+
+def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    tp, pp, cp = (settings.number(f"{kind}_parallel_degree", 1) or 1 for kind in ("tensor", "pipeline", "context"))
+    replicate = settings.number("data_parallel_replicate_degree", 1)
+    shard_given = settings.value("data_parallel_shard_degree")
+    shard = settings.number("data_parallel_shard_degree" if shard_given is not None else "data_parallel_degree")
+    dp = replicate * shard if replicate and shard else None
+    schedule, vpp = _schedule(settings, model, pp, notes)
+    local = settings.number("local_batch_size") or settings.number("batch_size")
+    micro = (settings.number("pipeline_parallel_microbatch_size", 1) if pp > 1 else local) if local else None
+    batch = settings.number("global_batch_size") or (local * dp if local and dp else None)
+    plan: dict[str, Any] = {
+        "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number("expert_parallel_degree", 1), "dp": dp,
+        "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
+        "sequence": settings.number("seq_len"), "sequence_parallel": tp > 1, "checkpointing": _checkpointing(settings, notes),
+        "sharding": "none" if shard == 1 and replicate else "parameters",
+        "precision": "fp8_tensorwise" if "float8" in str(settings.value("converters", "model")) else "bf16",
+        "overlap_tp": settings.value("enable_async_tensor_parallel") is True and tp > 1,
+    }  # fmt: skip
+    if plan["sharding"] == "parameters":
+        plan["reshard_after_forward"] = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
+        if shard and replicate and replicate > 1:
+            plan["dp_shard"] = shard * cp
+    if pp > 1:
+        plan["schedule"] = schedule
+    if cp > 1 and (kind := ROTATE.get(settings.word("context_parallel_rotate_method") or "allgather")):
+        plan["cp_comm_type"] = kind
+    if dp is None:
+        notes.append("data_parallel_shard_degree is -1, all that is left: the number of GPUs decides it")
+        if batch is None and local:
+            notes.append(f"the global batch is {local} sequences for each data-parallel rank")
+    return plan
+
+
+def _schedule(settings: _Settings, model: Mapping[str, Any], pp: int, notes: list[str]) -> tuple[str | None, int | None]:
+    """Our schedule, and the virtual stages of a rank."""
+    if pp == 1:
+        return None, 1
+    named = settings.word("pipeline_parallel_schedule") or "1F1B"
+    if named.lower() not in SCHEDULES:
+        notes.append(f"schedule {named[:40]}: not modelled")
+        return None, None
+    schedule, vpp = SCHEDULES[named.lower()]
+    each, layers = settings.number("pipeline_parallel_layers_per_stage"), model.get("layers")
+    if each and isinstance(layers, int):
+        first, last = (settings.value(f"pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
+        more = sum(less if isinstance(less, int) and not isinstance(less, bool) else 1 for less in (first, last))
+        stages = -(-(layers + more) // each)
+        vpp = stages // pp if stages % pp == 0 else vpp
+    return schedule, vpp
+
+
+def _checkpointing(settings: _Settings, notes: list[str]) -> str:
+    mode = settings.word("mode", "activation_checkpoint") or "selective"
+    if mode == "selective":
+        option = settings.value("selective_ac_option", "activation_checkpoint")
+        if option not in (None, "op"):
+            notes.append(f"activation checkpointing of every {str(option)[:8]}. layer: taken as selective")
+        return "selective"
+    if mode not in ("full", "none"):
+        notes.append(f"activation checkpointing {mode[:40]}: taken as selective")
+        return "selective"
+    return mode
+
+
+def _model(settings: _Settings, notes: list[str]) -> dict[str, Any]:
+    name, flavor = settings.word("name", "model"), settings.word("flavor", "model")
+    preset = PRESETS.get((name, flavor))
+    if preset is None:
+        if name:
+            notes.append(f"model {name[:40]} {flavor[:40]}: no preset; give --model")
+        return {}
+    try:
+        sequence = settings.number("seq_len")
+        return numbers_of(read_model(preset, {"sequence": sequence} if sequence else {}))
+    except SimError as error:
+        notes.append(f"model: {error}")
+        return {}

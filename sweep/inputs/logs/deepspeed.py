@@ -1,0 +1,147 @@
+"""Logs of DeepSpeed by itself, of its pipelines and under the Hugging Face Trainer: rates, step times, batch, ZeRO stage."""
+
+import re
+from typing import Final
+
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader, Steps, number
+
+PIPELINE: Final = re.compile(
+    r"\bsteps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)"
+)
+RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
+GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|: (\d{1,12})/\d+, SamplesPerSec")
+PEAK: Final = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
+SETTING: Final = re.compile(
+    r"\b(train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|world_size|zero_optimization_stage)"
+    r"(?:\"?:| \.{2,}) *(\d{1,9})(?=[\s,}]|$)"
+)
+STAGE: Final = re.compile(r"\bZeRO stage (\d)\b|Initializing ZeRO Stage (\d)\b")
+DP: Final = re.compile(r"\bdata_parallel_size: (\d{1,9}), parameter_parallel_size")
+TRAINER: Final = {
+    "micro_batch": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})\s*$"),
+    "global_batch": re.compile(r"Total train batch size \(w\. parallel.*\) = ([\d,]{1,12})\s*$"),
+    "ga": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})\s*$"),
+}
+RUNTIME: Final = re.compile(r"'train_runtime': (\d{1,12}(?:\.\d+)?)")
+STEPS: Final = re.compile(r"Total optimization steps = ([\d,]{1,12})\s*$")
+SIZE: Final = re.compile(r"Number of trainable parameters = ([\d,]{1,18})\s*$")
+CONFIG: Final = re.compile(
+    r"\"(n_embd|n_head|n_layer|n_positions|vocab_size|hidden_size|num_hidden_layers|num_attention_heads|num_key_value_heads"
+    r"|intermediate_size)\": (\d{1,9})\b"
+)
+OVERRIDE: Final = re.compile(r"\b(n_embd|n_head|n_layer|n_positions|vocab_size)=(\d{1,9})(?=,|\s|$)")
+NAMES: Final = {
+    "n_embd": "hidden", "hidden_size": "hidden", "n_head": "heads", "num_attention_heads": "heads", "n_layer": "layers",
+    "num_hidden_layers": "layers", "num_key_value_heads": "kv_heads", "intermediate_size": "ffn", "vocab_size": "vocabulary",
+    "n_positions": "positions",
+}  # fmt: skip
+SHARDING: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
+
+
+class DeepSpeedLog(LogReader):
+    """DeepSpeed's own lines."""
+
+    KEYS = (
+        b"SamplesPerSec", b"iter time (s)", b"train_batch_size", b"train_micro_batch", b"ccumulation", b"ZeRO",
+        b"parallel_size", b"atch size", b"train_runtime", b"Total optimization", b"trainable parameters", b"\"n_", b"_size\"",
+        b"\"num_", b"Overriding config", b"zero_optimization_stage", b"world_size",
+    )  # fmt: skip
+    SIGNS = (
+        r"SamplesPerSec=\d",
+        r"steps: \d+ loss: \S+ iter time \(s\):",
+        r"\[(?:INFO|WARNING)\] \[\w+\.py:\d+:\w+\].*(?:DeepSpeed|ZeRO)",
+        r"'train_runtime': \d",
+        r"\*\*\*\*\* Running training \*\*\*\*\*",
+    )
+
+    def __init__(self) -> None:
+        self._found = Found("DeepSpeed")
+        self._by_time, self._by_rate = Steps(), Steps()
+        self._settings: dict[str, int] = {}
+        self._is_deepspeed = False
+        self._is_trainer = False
+        self._runtime: float | None = None
+        self._total_steps: int | None = None
+
+    def take(self, line: str) -> None:
+        if (step := PIPELINE.search(line)) is not None:
+            self._is_deepspeed = True
+            seconds, rate = float(step[2]), float(step[3])
+            if seconds > 0:
+                self._by_time.take(int(step[1]), seconds)
+                self._settings.setdefault("by_rate", round(seconds * rate))
+        elif "SamplesPerSec" in line:
+            self._rate(line)
+        else:
+            self._setting(line)
+
+    def _rate(self, line: str) -> None:
+        self._is_deepspeed = True
+        rates, step, peak = RATE.findall(line), GLOBAL_STEP.search(line), PEAK.search(line)
+        if peak:
+            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(peak[1]))
+            self._found.memory_kind = "max allocated"
+        rate = number(rates[-1]) if rates else None
+        if rate is not None:
+            self._by_rate.take(int(step[1] or step[2]) if step else len(self._by_rate) + 1, rate)
+
+    def _setting(self, line: str) -> None:
+        self._is_deepspeed = self._is_deepspeed or "ZeRO" in line or "parameter_parallel_size" in line
+        for name, value in SETTING.findall(line):
+            self._settings.setdefault(name, int(value))
+        for name, pattern in TRAINER.items():
+            if match := pattern.search(line):
+                self._is_trainer = True
+                self._settings[name] = int(match[1].replace(",", "") or 0)
+        if match := DP.search(line):
+            self._settings["dp"] = int(match[1])
+        elif match := STAGE.search(line):
+            self._settings["stage"] = int(match[1] or match[2])
+        elif match := RUNTIME.search(line):
+            self._runtime = float(match[1])
+        elif match := STEPS.search(line):
+            self._total_steps = int(match[1].replace(",", "") or 0)
+        elif match := SIZE.search(line):
+            self._found.parameters = int(match[1].replace(",", "") or 0) or None
+        for name, value in CONFIG.findall(line):
+            self._found.model.setdefault(NAMES[name], int(value))
+        for name, value in OVERRIDE.findall(line) if "Overriding config" in line else ():
+            self._found.model[NAMES[name]] = int(value)
+
+    def found(self) -> Found | None:
+        found = self._found
+        if not (self._is_deepspeed or self._is_trainer):
+            return None
+        found.framework = "Hugging Face Trainer + DeepSpeed" if self._is_trainer else "DeepSpeed"
+        found.plan = self._plan()
+        batch = found.plan.get("global_batch")
+        if len(self._by_time):
+            found.steps = self._by_time
+        elif len(self._by_rate) and isinstance(batch, int):
+            found.steps = self._by_rate.over(batch)
+        elif len(self._by_rate):
+            found.notes.append("it prints samples a second; the batch that makes them seconds is not in the log")
+        elif self._runtime and self._total_steps:
+            found.notes.append(
+                f"only the mean of the whole run: {self._runtime / self._total_steps:.1f} s over {self._total_steps} steps, "
+                "the slow first ones among them"
+            )
+        positions = found.model.pop("positions", None)
+        if positions is not None:
+            found.plan.setdefault("sequence", None)
+        return found
+
+    def _plan(self) -> Plan:
+        """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
+        settings = self._settings
+        plan: Plan = {
+            "global_batch": settings.get("train_batch_size") or settings.get("global_batch") or settings.get("by_rate"),
+            "micro_batch": settings.get("train_micro_batch_size_per_gpu") or settings.get("micro_batch"),
+        }
+        stage = settings.get("stage", settings.get("zero_optimization_stage"))
+        if stage in SHARDING:
+            plan["sharding"] = SHARDING[stage]
+        if self._is_trainer and (dp := settings.get("dp")):
+            plan |= {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": dp, "all_gpus": dp}
+        return plan

@@ -1,0 +1,52 @@
+"""The machine of a run, as its log names it: the device, its memory, the GPUs of a node. No host, user or job."""
+
+import re
+from typing import Final
+
+TABLE: Final = re.compile(r"\|\s+\d+\s+(?:NVIDIA\s|Tesla\s)?\s*([A-Z]{1,2}\d{2,3}[^|]{0,24}?)\s+(?:On|Off)\s")
+TABLE_MEMORY: Final = re.compile(r"MiB\s*/\s*(\d{4,6})MiB\s*\|")
+NAMED: Final = re.compile(r"\b(?:NVIDIA|Tesla) ((?:GB|GH|[ABHVL]|RTX )\d{1,4}[A-Z]?\b[-\w ]{0,20})")
+PER_NODE: Final = re.compile(r"(?:nproc[-_]per[-_]node|GPUS_PER_NODE)[ =](\d{1,3})\b")
+CHIP: Final = re.compile(r"\b(GB|GH|[ABHVL])(\d{1,3}[A-Z]?)\b")
+FORM: Final = re.compile(r"\b(SXM|PCIE|NVL)(\d{1,2})?\b")
+SIZE: Final = re.compile(r"\b(\d{2,3})\s?GB\b")
+HBM: Final = "HBM"
+"""In the name of a Hopper of 80 GB it tells SXM from PCIe (`NVIDIA H100 80GB HBM3`, `NVIDIA H100 PCIe`)."""
+KEYS: Final = (b"NVIDIA ", b"Tesla ", b"MiB / ", b"per_node", b"per-node", b"GPUS_PER_NODE")
+
+
+class Machine:
+    """What the lines tell of the machine; the first that does counts."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._memory_gb: int | None = None
+        self.gpus_per_node: int | None = None
+
+    def take(self, line: str) -> None:
+        """Read a line that contains one of KEYS."""
+        if not self._name and (match := TABLE.search(line) or NAMED.search(line)):
+            self._name = match[1]
+        if self._memory_gb is None and (match := TABLE_MEMORY.search(line)):
+            self._memory_gb = round(int(match[1]) / 1024)
+        if self.gpus_per_node is None and (match := PER_NODE.search(line)):
+            self.gpus_per_node = int(match[1]) or None
+
+    def device(self) -> str:
+        """Chip, form and memory, such as `V100-SXM-32GB`; empty if no line names a device."""
+        return device_of(self._name, self._memory_gb)
+
+
+def device_of(name: str, memory_gb: int | None = None) -> str:
+    """A device's name as drivers print it, as tables of runs write it: chip, form, memory."""
+    upper = name.upper().replace("...", " ")
+    chip, form, size = CHIP.search(upper), FORM.search(upper), SIZE.search(upper)
+    if chip is None:
+        return ""
+    words = [chip[1] + chip[2]]
+    if form:
+        words.append(form[1])
+    elif HBM in upper:
+        words.append("SXM")
+    gigabytes = int(size[1]) if size else memory_gb
+    return "-".join([*words, f"{gigabytes}GB"] if gigabytes else words)

@@ -1,0 +1,251 @@
+"""Logs of Megatron-LM of all ages and of its forks: argument dump, iteration lines, parameters and memory of ranks."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from sweep.inputs import arguments
+from sweep.inputs.arguments import Plan, Value, whole
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader
+
+BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
+END: Final = re.compile(r"-{3,} end of arguments -{3,}")
+ARGUMENT: Final = re.compile(r"(?:^|[\s:\]>])([A-Za-z_]\w*) (?:\.{2,}|) (\S.*)$")
+RATE: Final = re.compile(r"\bsamples/sec:\s*(\d{1,9}\.\d+)\s*\|")
+TOTAL: Final = re.compile(r"\btotal parameters (\d{1,6}\.\d{3}) B\b")
+ITERATION: Final = re.compile(r"\biteration\s+(\d{1,12})\s*/\s*\d{1,12}\s*\|")
+ELAPSED: Final = re.compile(r"\belapsed time per iteration \((ms|s)\):\s*(\d{1,12}(?:\.\d{1,9})?)\s*\|")
+BATCH: Final = re.compile(r"\bglobal batch size:\s*(\d{1,9})\s*\|")
+WORLD: Final = re.compile(r"using world size:\s*(\d{1,9})\b")
+WORLD_SIZES: Final = {
+    "dp": re.compile(r"(?<![\w-])data-parallel[- ]size:\s*(\d{1,9})\b"),
+    "cp": re.compile(r"(?<![\w-])context-parallel[- ]size:\s*(\d{1,9})\b"),
+    "tp": re.compile(r"(?<![\w-])tensor-model-parallel[- ]size:\s*(\d{1,9})\b"),
+    "pp": re.compile(r"(?<![\w-])pipeline-model-parallel[- ]size:\s*(\d{1,9})\b"),
+}
+PARAMETERS: Final = re.compile(
+    r"number of parameters on \(tensor, pipeline\)\s*model parallel rank \((\d+), (\d+)\): (\d+)(?!\d)"
+)
+OLD_PARAMETERS: Final = re.compile(r"number of parameters on model parallel rank (\d+): (\d+)(?!\d)")
+MEMORY: Final = re.compile(r"\bmax allocated: (\d{1,9}(?:\.\d+)?) \|")
+PADDED: Final = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: \d+\)")
+OTHER_WORK: Final = ("validation loss at", "saving checkpoint", "saved checkpoint", "Dumping profiler", "test loss at")
+CORE: Final = ("context_parallel_size", "use_mcore_models", "transformer_impl")
+"""Arguments that Megatron-LM has since it runs on its core."""
+SWITCHES: Final = ("flexpipe_config", "data_parallel_size_of_each_op")
+"""Arguments of forks that keep the plan in a file of their own."""
+NUMBERS: Final = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "ffn_hidden_size": "ffn",
+    "kv_channels": "head_dim",
+}
+
+
+class MegatronLog(LogReader):
+    """Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX: all print Megatron's iteration line."""
+
+    KEYS = (
+        b"iteration", b" ..", b"  ", b"arguments --", b"number of parameters on", b"max allocated", b"world size",
+        b"padded vocab", b"loss at", b"checkpoint", b"total parameters",
+    )  # fmt: skip
+    SIGNS = (
+        r"elapsed time per iteration \(ms\):",
+        r"-{6,} arguments -{6,}",
+        r"using world size: \d+[, ].*parallel",
+        r"number of parameters on \(tensor, pipeline\)",
+    )
+
+    def __init__(self) -> None:
+        self._found = Found("Megatron-LM")
+        self._inside = False
+        self._values: dict[str, str] = {}
+        self._again: dict[str, str] = {}
+        self._world: dict[str, int] = {}
+        self._ranks: dict[tuple[int, int], int] = {}
+        self._old_ranks: list[int] = []
+        self._vocabulary: int | None = None
+        self._batch: int | None = None
+        self._samples_first = False
+
+    def take(self, line: str) -> None:
+        if "arguments ---" in line:
+            self._inside = bool(BEGIN.search(line)) and not END.search(line)
+            self._found.steps.begins = True
+        elif self._inside and self._argument(line):
+            return
+        elif "elapsed time per iteration" in line:
+            self._iteration(line)
+        elif "number of parameters on" in line:
+            self._rank_parameters(line)
+        elif "using world size" in line:
+            self._take_world(line)
+        elif "padded vocab" in line and (padded := PADDED.search(line)):
+            self._vocabulary = int(padded[1])
+        elif "total parameters" in line and (total := TOTAL.search(line)):
+            self._found.parameters = round(float(total[1]) * 1e9)
+        elif any(words in line for words in OTHER_WORK):
+            self._found.steps.disturb()
+        for match in MEMORY.finditer(line) if "max allocated" in line else ():
+            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(match[1]) / 1024)
+            self._found.memory_kind = "max allocated"
+
+    def _argument(self, line: str) -> bool:
+        match = ARGUMENT.search(line)
+        if match is None:
+            return False
+        name, value = match[1], match[2].strip()
+        if self._values.setdefault(name, value) != value:
+            self._again.setdefault(name, value)
+        return True
+
+    def _iteration(self, line: str) -> None:
+        iteration, elapsed, batch = ITERATION.search(line), ELAPSED.search(line), BATCH.search(line)
+        if iteration is None or elapsed is None:
+            return
+        seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
+        size = int(batch[1]) if batch else _batch_of(line, seconds)
+        if self._batch is not None and size is not None and size != self._batch:
+            self._found.start_again()  # a batch that grows: the steps before were of another one
+        self._batch = size or self._batch
+        if seconds > 0:
+            self._found.steps.take(int(iteration[1]), seconds)
+        self._samples_first = self._samples_first or line.lstrip().startswith("samples/sec")
+
+    def _rank_parameters(self, line: str) -> None:
+        for match in PARAMETERS.finditer(line):
+            self._ranks[int(match[1]), int(match[2])] = int(match[3])
+        self._old_ranks += [int(match[2]) for match in OLD_PARAMETERS.finditer(line)]
+
+    def _take_world(self, line: str) -> None:
+        if self._world or (world := WORLD.search(line)) is None:
+            return
+        self._world["all_gpus"] = int(world[1])
+        for name, pattern in WORLD_SIZES.items():
+            if match := pattern.search(line):
+                self._world[name] = int(match[1])
+
+    def found(self) -> Found | None:
+        found, values = self._found, self._values
+        if not (values or self._world or len(found.steps) or self._ranks):
+            return None
+        if "zero_stage" in values or "deepspeed" in values or self._samples_first:
+            found.framework = "Megatron-DeepSpeed"
+        found.stack = _stack(found.framework, values)
+        found.plan, found.refused = plan_of(values, self._world, self._ranks)
+        if self._batch is not None:
+            found.plan["global_batch"] = self._batch
+        found.model = _model(values, self._vocabulary)
+        found.arguments = values
+        changed = [name for name in self._again if name in PLAN_NAMES]
+        if changed:
+            found.notes.append(f"the dump gives {', '.join(sorted(changed))} twice with different values: the first is taken")
+        self._parameters(found)
+        return found
+
+    def _parameters(self, found: Found) -> None:
+        """Those of all stages; a rank whose line cannot be read has as many as others of its stage, as tensor-parallel ranks
+        hold equal shares."""
+        tp, pp = found.plan.get("tp"), found.plan.get("pp")
+        if not isinstance(tp, int) or not isinstance(pp, int):
+            found.parameters = sum(self._ranks.values()) or sum(self._old_ranks) or found.parameters
+            return
+        by_stage: dict[int, Counter[int]] = {}
+        for (_, stage), count in self._ranks.items():
+            by_stage.setdefault(stage, Counter())[count] += 1
+        if set(by_stage) == set(range(pp)):
+            found.parameters = sum(tp * counts.most_common(1)[0][0] for counts in by_stage.values())
+        elif by_stage:
+            found.notes.append(f"parameters of {pp - len(by_stage)} of {pp} stages cannot be read")
+
+
+def _batch_of(line: str, seconds: float) -> int | None:
+    """The batch of a line that has a rate in its place, where their product is whole."""
+    rate = RATE.search(line)
+    size = float(rate[1]) * seconds if rate else 0.0
+    return round(size) if size >= 1 and abs(size - round(size)) < 5e-3 * size and abs(size - round(size)) < 0.1 else None
+
+
+PLAN_NAMES: Final = (
+    "world_size", "data_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "micro_batch_size",
+    "global_batch_size", "seq_length",
+)  # fmt: skip
+"""Arguments that state the plan."""
+
+
+def plan_of(values: Mapping[str, str], world: Mapping[str, int], ranks: Mapping[tuple[int, int], int]) -> tuple[Plan, str]:
+    """The plan of a dump, and why it cannot be believed ("" if it can)."""
+    gpus = whole(values, "world_size") or world.get("all_gpus")
+    rest: Plan = {
+        "all_gpus": gpus,
+        "global_batch": whole(values, "global_batch_size"),
+        "sequence": whole(values, "seq_length"),
+        "checkpointing": arguments.checkpointing(values) if values else None,
+        "precision": arguments.precision(values) if values else None,
+    }
+    if not values and not world:
+        return {}, ""
+    tp = whole(values, "tensor_model_parallel_size") or world.get("tp")
+    pp = whole(values, "pipeline_model_parallel_size") or world.get("pp")
+    dp = whole(values, "data_parallel_size") or world.get("dp")
+    cp = whole(values, "context_parallel_size") or world.get("cp") or 1
+    if why := _lies(values, gpus, tp, pp, dp, cp, ranks):
+        return {**rest, "checkpointing": None}, why
+    plan: Plan = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, **rest}
+    if not values:
+        return plan, ""
+    plan |= {
+        "vpp": arguments.virtual_stages(values, pp or 1),
+        "ep": arguments.experts(values),
+        "micro_batch": whole(values, "micro_batch_size"),
+        "sequence_parallel": values.get("sequence_parallel") == "True",
+        "sharding": arguments.sharding(values),
+        **{name: value for name, value in arguments.choices(values).items() if name in PLAN_FIELDS},
+    }
+    return plan, ""
+
+
+def _lies(
+    values: Mapping[str, str], gpus: int | None, tp: int | None, pp: int | None, dp: int | None, cp: int,
+    ranks: Mapping[tuple[int, int], int],
+) -> str:  # fmt: skip
+    """Why the sizes of a dump are not the plan that ran; "" where nothing speaks against them."""
+    fork = next((name for name in SWITCHES if values.get(name, "None") != "None"), None)
+    if fork is not None:
+        return f"the dump has {fork}: this fork keeps the plan in a file of its own"
+    if tp is None or pp is None:
+        old = [name for name in ("model_parallel_size", "pipe_parallel_size") if name in values]
+        names = f", only {' and '.join(old)} of an older DeepSpeed" if old else ""
+        return f"the dump has no {'tensor' if tp is None else 'pipeline'}_model_parallel_size{names}"
+    if dp is None:
+        return "the dump has no data_parallel_size"
+    if gpus is None:
+        return "the dump has no world_size"
+    if tp * pp * dp * cp != gpus:
+        product = f"tp {tp} x pp {pp} x dp {dp}" + (f" x cp {cp}" if cp > 1 else "")
+        return f"world_size {gpus} is not {product}: the plan is kept elsewhere"
+    outside = next((rank for rank in ranks if rank[0] >= tp or rank[1] >= pp), None)
+    if outside is not None:
+        return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
+    return ""
+
+
+def _stack(framework: str, values: Mapping[str, str]) -> str:
+    if framework == "Megatron-DeepSpeed":
+        return "megatron-deepspeed"
+    return "megatron-core" if not values or any(name in values for name in CORE) else "megatron-2022"
+
+
+def _model(values: Mapping[str, str], vocabulary: int | None) -> dict[str, Value]:
+    model: dict[str, Value] = {}
+    for name, key in NUMBERS.items():
+        if (value := whole(values, name)) is not None:
+            model[key] = value
+    if values.get("group_query_attention") == "True" and (groups := whole(values, "num_query_groups")):
+        model["kv_heads"] = groups
+    if vocabulary is not None:
+        model["vocabulary"] = vocabulary
+    return model

@@ -1,0 +1,113 @@
+"""Logs of nanotron: iteration lines with numbers of three digits, and the configuration that it prints at the start."""
+
+import re
+from typing import Final
+
+from sweep.inputs.arguments import Plan, Value
+from sweep.inputs.logs.found import Found, LogReader
+
+LINE: Final = re.compile(r"\biteration: (\d{1,12}) / \d{1,12} \|")
+FIELD: Final = re.compile(
+    r"\b(elapsed_time_per_iteration_ms|tokens_per_sec_per_gpu|tokens_per_sec|global_batch_size): (\S+) \|"
+)
+SETTING: Final = re.compile(r"\b([a-z_]+)=(\d{1,12}|True|False)(?=[,)\s]|$)")
+TOTAL: Final = re.compile(r"\bTotal number of parameters: (\d[\d.]*[KMGBT]?)(?=\s)")
+PEAK: Final = re.compile(r"\bPeak allocated:? (\d+(?:\.\d+)?)MiB")
+UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+PLAN: Final = {
+    "dp": "dp", "pp": "pp", "tp": "tp", "expert_parallel_size": "ep", "context_parallel_size": "cp",
+    "micro_batch_size": "micro_batch", "sequence_length": "sequence",
+}  # fmt: skip
+MODEL: Final = {
+    "num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads", "num_key_value_heads": "kv_heads",
+    "intermediate_size": "ffn", "vocab_size": "vocabulary",
+}  # fmt: skip
+SHARDED: Final = {"0": "none", "1": "optimizer"}
+
+
+def human(text: str) -> tuple[float, float] | None:
+    """A number such as `11.5K`, and half of its last digit; None if it is none."""
+    match = re.fullmatch(r"(\d{1,9})(\.\d{1,6})?([KMGBT]?)", text)
+    if match is None:
+        return None
+    unit = UNITS[match[3]]
+    half = 0.5 * 10.0 ** -(len(match[2] or ".") - 1)
+    return float(match[1] + (match[2] or "")) * unit, half * unit
+
+
+class NanotronLog(LogReader):
+    """nanotron of Hugging Face."""
+
+    KEYS = (b"elapsed_time_per_iteration_ms", b"=", b"Total number of parameters", b"Peak allocated", b"Saving checkpoint")
+    SIGNS = (r"elapsed_time_per_iteration_ms: ", r"\bparallelism=ParallelismArgs\(")
+
+    def __init__(self) -> None:
+        self._found = Found("nanotron")
+        self._settings: dict[str, str] = {}
+        self._fields: dict[str, tuple[float, float]] = {}
+        self._is_config = False
+
+    def take(self, line: str) -> None:
+        if "elapsed_time_per_iteration_ms" in line:
+            self._iteration(line)
+        elif "ParallelismArgs(" in line or "Config(" in line or (self._is_config and "=" in line):
+            self._is_config = True
+            self._found.steps.begins = True
+            for name, value in SETTING.findall(line):
+                self._settings.setdefault(name, value)
+        elif total := TOTAL.search(line):
+            value = human(total[1])
+            self._found.parameters = int(value[0]) if value else None
+        elif peak := PEAK.search(line):
+            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(peak[1]) / 1024)
+            self._found.memory_kind = "peak allocated"
+        elif "Saving checkpoint" in line:
+            self._found.steps.disturb()
+
+    def _iteration(self, line: str) -> None:
+        self._is_config = False
+        iteration = LINE.search(line)
+        fields = {name: human(value) for name, value in FIELD.findall(line)}
+        elapsed = fields.get("elapsed_time_per_iteration_ms")
+        if iteration is None or elapsed is None or elapsed[0] <= 0:
+            return
+        self._fields = {name: value for name, value in fields.items() if value is not None}
+        self._found.steps.take(int(iteration[1]), elapsed[0] / 1e3)
+        self._found.precision_share = elapsed[1] / elapsed[0]
+
+    def found(self) -> Found | None:
+        found, settings = self._found, self._settings
+        if not len(found.steps) and not self._is_config:
+            return None
+        plan: Plan = {key: int(settings[name]) for name, key in PLAN.items() if settings.get(name, "").isdigit()}
+        if "tp" in plan and "pp" in plan:
+            plan = {"cp": 1, "ep": 1, "vpp": 1, **plan}
+            plan["sharding"] = SHARDED.get(settings.get("zero_stage", ""))
+            plan["checkpointing"] = "full" if settings.get("recompute_layer") == "True" else "none"
+        if "global_batch_size" in self._fields:
+            plan["global_batch"] = int(self._fields["global_batch_size"][0])
+        plan["all_gpus"] = self._gpus(plan)
+        found.plan = plan
+        found.model = self._model()
+        found.stack = "nanotron"
+        if found.precision_share:
+            found.notes.append(f"its numbers have three digits: a step is known to +-{found.precision_share:.1%}")
+        return found
+
+    def _gpus(self, plan: Plan) -> int | None:
+        """All GPUs: of the plan, else the ratio of the two rates, where three digits tell it."""
+        sizes = [plan.get(name) for name in ("tp", "pp", "dp", "cp")]
+        if all(isinstance(size, int) for size in sizes):
+            product = 1
+            for size in sizes:
+                product *= int(size or 1)
+            return product
+        both, each = self._fields.get("tokens_per_sec"), self._fields.get("tokens_per_sec_per_gpu")
+        if both is None or each is None or each[0] <= 0:
+            return None
+        ratio = both[0] / each[0]
+        doubt = ratio * (both[1] / both[0] + each[1] / each[0])
+        return round(ratio) if doubt < 0.5 and abs(ratio - round(ratio)) <= doubt else None
+
+    def _model(self) -> dict[str, Value]:
+        return {key: int(self._settings[name]) for name, key in MODEL.items() if self._settings.get(name, "").isdigit()}

@@ -1,0 +1,163 @@
+"""Logs of torchtitan, 2024 to 2026: its step lines with tokens a second, mesh, batch and model where it prints them."""
+
+import re
+from datetime import datetime
+from typing import Final
+
+from sweep.inputs.arguments import Plan
+from sweep.inputs.logs.found import Found, LogReader, Steps, number
+
+LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
+"""Colour codes that lost their first character when a log was copied."""
+RANK: Final = re.compile(r"\[(?:rank|default)(\d{1,6})\]:")
+STEP: Final = re.compile(r"(?:^|[^A-Za-z_.])m?step:\s*([\d,]{1,12})\s+\D*loss:")
+RATE: Final = re.compile(r"(?:^|[^A-Za-z_])m?(?:wps|tps|tokens/s(?:ec)?):\s*([\d,]{1,15}(?:\.\d+)?)\s")
+MEMORY: Final = re.compile(r"m?memory:\s*(\d{1,6}(?:\.\d+)?)GiB\(")
+CLOCK: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{3}))?")
+MESH: Final = re.compile(r"Building \d+-D device mesh with [\[(]([^\])]*)[\])], \[([\d, ]*)\]")
+MESH_SIZES: Final = re.compile(r"\b(pp|dp_replicate|dp_shard|dp|cp|tp|ep|etp)=(\d{1,7})\b")
+BATCH: Final = {
+    "local": re.compile(r"\blocal batch size:? (\d{1,9})\b"),
+    "global_batch": re.compile(r"\bglobal batch size:? (\d{1,9})\b"),
+    "sequence": re.compile(r"\bsequence length:? (\d{1,9})\b"),
+}
+SIZE: Final = re.compile(r"\bModel (\S+) .{0,60}size: ([\d,]{1,18}) total parameters")
+ARGUMENTS: Final = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
+ARGUMENT: Final = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
+SCHEDULE: Final = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
+CAPACITY: Final = re.compile(r"(?:CUDA|GPU) capacity: (.{3,60}?)(?: \(\d+\))? with [\d.]+GiB memory")
+CHECKPOINTING: Final = re.compile(r"Applied (full|selective|memory_budget) activation checkpointing")
+OTHER_WORK: Final = ("[GC]", "profiler traces", "ing the checkpoint", "ing checkpoint", "validate step", "memory snapshot")
+NAMES: Final = {"dim": "hidden", "n_layers": "layers", "n_heads": "heads", "n_kv_heads": "kv_heads", "vocab_size": "vocabulary",
+                "hidden_dim": "ffn"}  # fmt: skip
+
+
+class TorchtitanLog(LogReader):
+    """torchtitan: of several ranks the first that prints a step counts."""
+
+    KEYS = (
+        b"step:", b"device mesh", b"batch size", b"capacity:", b"total parameters", b"Building", b"activation checkpointing",
+        b"[GC]", b"profiler traces", b"checkpoint", b"snapshot", b"pipeline schedule", b"validate step",
+    )  # fmt: skip
+    SIGNS = (
+        r"step:\s*[\d,]+\s+\D*loss:.*(?:wps|tps):\s*[\d,]+",
+        r"Building \d+-D device mesh with",
+        r"Building device mesh with parallelism:",
+        r"\[titan\] \d{4}-\d\d-\d\d ",
+    )
+
+    def __init__(self) -> None:
+        self._found = Found("torchtitan")
+        self._rank: str | None = None
+        self._last: tuple[int, float] | None = None
+        self._by_clock, self._by_rate = Steps(), Steps()  # seconds; tokens a second of a GPU
+        self._mesh: dict[str, int] = {}
+        self._batch: dict[str, int] = {}
+        self._stages = 0
+        self._seen = False
+
+    def take(self, line: str) -> None:
+        line = LOST_COLOURS.sub("", line) if "[" in line else line
+        if (step := STEP.search(line)) is not None:
+            self._step(line, int(step[1].replace(",", "") or 0))
+        elif any(words in line for words in OTHER_WORK):
+            self._by_clock.disturb()
+            self._by_rate.disturb()
+        else:
+            self._setting(line)
+
+    def _step(self, line: str, step: int) -> None:
+        rate, memory, clock, rank = RATE.search(line), MEMORY.search(line), CLOCK.search(line), RANK.search(line)
+        if rate is None:
+            return
+        self._seen = True
+        if memory:
+            self._found.peak_memory_gib = max(self._found.peak_memory_gib or 0.0, float(memory[1]))
+            self._found.memory_kind = "max reserved"
+        self._rank = self._rank if self._rank is not None else (rank[1] if rank else "")
+        if self._rank != (rank[1] if rank else ""):
+            return
+        tokens = number(rate[1])
+        if tokens is not None:
+            self._by_rate.take(step, tokens)
+        now = _seconds(clock) if clock else None
+        if now is None:
+            return
+        if self._last is not None and step > self._last[0] and now > self._last[1]:
+            self._by_clock.take(step, (now - self._last[1]) / (step - self._last[0]))
+        self._last = (step, now)
+
+    def _setting(self, line: str) -> None:
+        if "mesh" in line:
+            self._take_mesh(line)
+        elif "batch size" in line:
+            for name, pattern in BATCH.items():
+                if match := pattern.search(line):
+                    self._batch.setdefault(name, int(match[1]))
+        elif match := SIZE.search(line):
+            self._found.parameters = int(match[2].replace(",", "") or 0) or None
+        elif match := ARGUMENTS.search(line):
+            self._found.model |= {NAMES[name]: int(value) for name, value in ARGUMENT.findall(match[2])}
+        elif match := CAPACITY.search(line):
+            self._found.device = match[1]
+        elif match := CHECKPOINTING.search(line):
+            self._found.plan["checkpointing"] = "full" if match[1] == "full" else "selective"
+        elif match := SCHEDULE.search(line):
+            self._stages = int(match[3])
+
+    def _take_mesh(self, line: str) -> None:
+        if match := MESH.search(line):
+            names = re.findall(r"\w+", match[1])
+            sizes = [int(size) for size in re.findall(r"\d{1,7}", match[2])]
+            if len(names) == len(sizes) and not self._mesh:
+                self._mesh = dict(zip(names, sizes, strict=True))
+        elif "parallelism:" in line and not self._mesh:
+            self._mesh = {name: int(size) for name, size in MESH_SIZES.findall(line)}
+
+    def found(self) -> Found | None:
+        found = self._found
+        if not (self._seen or self._mesh):
+            return None
+        found.stack = "torchtitan"
+        found.plan = self._plan() | found.plan
+        found.steps = self._steps()
+        found.steps.begins = bool(self._mesh)
+        return found
+
+    def _plan(self) -> Plan:
+        plan: Plan = dict(self._batch)
+        local = plan.pop("local", None)
+        if not self._mesh:
+            return plan
+        sizes = {name: self._mesh.get(name, 1) for name in ("tp", "pp", "cp")}
+        shard, replicate = self._mesh.get("dp_shard", 1), self._mesh.get("dp_replicate", 1)
+        # a mesh that splits dp_shard for experts names its parts
+        shard = max(shard, self._mesh.get("dp_shard_mod_ep", 1) * self._mesh.get("dp_shard_in_ep", 1))
+        dp = self._mesh["dp"] if "dp" in self._mesh else shard * replicate
+        plan |= {**sizes, "dp": dp, "all_gpus": sizes["tp"] * sizes["pp"] * sizes["cp"] * dp}
+        plan["ep"] = self._mesh.get("ep") or (None if "dp_shard_in_ep" in self._mesh else 1)
+        plan["vpp"] = 1 if sizes["pp"] == 1 else self._stages // sizes["pp"] or None
+        plan["sequence_parallel"] = sizes["tp"] > 1
+        plan["sharding"] = "parameters" if shard > 1 or "dp" in self._mesh else "none"
+        if sizes["pp"] == 1 and local is not None:
+            plan["micro_batch"] = local
+        return plan
+
+    def _steps(self) -> Steps:
+        """Seconds of steps: by tokens a second where batch and mesh are stated, else by the clock of the lines."""
+        batch, sequence = self._batch.get("global_batch"), self._batch.get("sequence")
+        if not (batch and sequence and self._mesh and len(self._by_rate)):
+            return self._by_clock
+        plan = self._plan()
+        dp, all_gpus = plan["dp"], plan["all_gpus"]
+        if not (isinstance(dp, int) and isinstance(all_gpus, int)) or batch % dp:
+            return self._by_clock
+        return self._by_rate.over(batch * sequence / all_gpus)
+
+
+def _seconds(clock: re.Match[str]) -> float | None:
+    """Seconds of a time of day with its date; None for one that does not exist."""
+    try:
+        return datetime.fromisoformat(f"{clock[1]}T{clock[2]}").timestamp() + int(clock[3] or 0) / 1e3
+    except ValueError:
+        return None

@@ -1,0 +1,168 @@
+"""The files that users have: one row for each reader, with how its files are recognised and what can be done with them."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sim_core import SimError, SpecError, looks_like_op_table, looks_like_trace
+from sweep.inputs.launches import SIGNS
+from sweep.inputs.log import OUT_OF_MEMORY, READERS
+from sweep.inputs.logs.deepspeed import DeepSpeedLog
+from sweep.inputs.logs.found import LogReader
+from sweep.inputs.logs.megatron import MegatronLog
+from sweep.inputs.logs.mllog import MllogLog
+from sweep.inputs.logs.nanotron import NanotronLog
+from sweep.inputs.logs.nemo import NemoLog
+from sweep.inputs.logs.torchtitan import TorchtitanLog
+from sweep.inputs.text import HEAD_BYTES, head_of, plain, raw_lines
+
+LOG, LAUNCH, TRACE_FILE, WORKLOAD, MODEL, SPEC = "log", "launch", "trace", "workload", "model", "spec"
+LATEST_SIGN: Final = 2**26
+"""Bytes of a file in which a log has to show what it is: some begin with a megabyte of a shell's environment."""
+PAGE: Final = "inputs.md"
+OF_LOGS: Final = ("inspect", "inspect --rows", "init")
+
+
+FIRST: Final = 8192
+"""Characters in which a text of SimAI shows what it is."""
+SIMAI_SIGN: Final = re.compile(
+    r"\A\s*(?-i:[A-Z][A-Z_]+)\s|hybrid_transformer|parallel_NPU|^\S+[ \t]+-?\d+[ \t]+-?\d+[ \t]+[A-Z]+[ \t]+-?\d+",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+OF_LAUNCHES: Final = ("inspect", "init")
+OF_MODELS: Final = ("model", "init", "simulate --model")
+
+
+class Reader(NamedTuple):
+    """A kind of file. `known_by`: its sign, in words; `does`: the commands that take it; `page`: where it is described."""
+
+    name: str
+    kind: str
+    known_by: str
+    recognise: Callable[[str], bool]  # from the first characters of the file, unpacked
+    does: tuple[str, ...]
+    page: str = PAGE
+
+
+def _signs(*readers: type[LogReader]) -> Callable[[str], bool]:
+    pattern = re.compile("|".join(sign for reader in readers for sign in reader.SIGNS))
+    return lambda text: pattern.search(text) is not None
+
+
+def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.search(text) is not None
+
+
+def _is_simai(text: str) -> bool:
+    return SIMAI_SIGN.search(text[:FIRST]) is not None
+
+
+def _out_of_memory(text: str) -> bool:
+    return OUT_OF_MEMORY.search(text) is not None
+
+
+OF_WORKLOADS: Final = ("inspect", "init", "simulate", "run")
+CONFIG_SIGN: Final = re.compile(r"\A\s*\{[^{}]*?\"(?:model_type|architectures)\"\s*:")
+MODEL_SIGN: Final = re.compile(r"^\s{0,2}layers:\s*\d", re.MULTILINE)
+SPEC_SIGN: Final = re.compile(r"^(?:axes|workload|fixed|objectives):", re.MULTILINE)
+
+ROWS: Final[Sequence[Reader]] = (
+    Reader(
+        "rank trace", WORKLOAD, "lines of `rank:0:forward_step(...)`", looks_like_trace,
+        ("inspect", "replay", *OF_WORKLOADS[1:]), "traces.md",
+    ),
+    Reader("operator table", WORKLOAD, "its heading, or rows of its form", looks_like_op_table, OF_WORKLOADS, "formats.md"),
+    Reader("MLPerf log", LOG, "`:::MLLOG {`", _signs(MllogLog), OF_LOGS),
+    Reader("NeMo log", LOG, "`train_step_timing in s`, or its groups of ranks", _signs(NemoLog), OF_LOGS),
+    Reader(
+        "torchtitan log", LOG, "`step: 10  loss: ... tps: 5,856` (2024: `wps:`), or its device mesh", _signs(TorchtitanLog),
+        OF_LOGS,
+    ),
+    Reader("nanotron log", LOG, "`elapsed_time_per_iteration_ms:`", _signs(NanotronLog), OF_LOGS),
+    Reader(
+        "Megatron-LM log", LOG,
+        "`elapsed time per iteration (ms):`, its dump of arguments, or `using world size:`; Megatron-DeepSpeed, "
+        "Megatron-Bridge and GPT-NeoX print the same", _signs(MegatronLog), OF_LOGS,
+    ),
+    Reader("DeepSpeed log", LOG, "`SamplesPerSec=`, `iter time (s):`, its own lines or the Trainer's",
+           _signs(DeepSpeedLog), OF_LOGS),
+    *(
+        Reader(name, LAUNCH, known_by, SIGNS[sign], OF_LAUNCHES)
+        for name, sign, known_by in (
+            ("torchtitan TOML", "torchtitan", "its degrees of parallelism, such as `tensor_parallel_degree =`"),
+            ("nanotron YAML", "nanotron", "`pp_engine:` or `batch_accumulation_per_replica:`"),
+            ("DeepSpeed JSON", "deepspeed", "`train_batch_size`, `train_micro_batch_size_per_gpu` or `zero_optimization`"),
+            ("arguments of the Hugging Face Trainer", "trainer", "`per_device_train_batch_size`, as a key or a flag"),
+            ("Megatron-LM YAML", "megatron yaml", "`MODEL_ARGS:`, or `num_layers: 32` and the like"),
+            ("NeMo or Megatron-Bridge YAML", "nemo", "`tensor_model_parallel_size:` inside a section"),
+            ("Megatron-LM script", "megatron", "flags such as `--num-layers` or `--tensor-model-parallel-size`"),
+        )
+    ),
+    Reader("log of a run that was out of memory", LOG, "`CUDA out of memory`", _out_of_memory, OF_LOGS),
+    Reader("config.json of Hugging Face", MODEL, "`model_type` or `architectures`", _has(CONFIG_SIGN), OF_MODELS, "models.md"),
+    Reader("spec of a sweep", SPEC, "`axes:`, `workload:`", _has(SPEC_SIGN), ("run", "search"), "spec.md"),
+    Reader("model in numbers", MODEL, "`layers: 32`", _has(MODEL_SIGN), OF_MODELS, "models.md"),
+    Reader("SimAI text", WORKLOAD, "its first line, `HYBRID_TRANSFORMER...`", _is_simai, OF_WORKLOADS, "formats.md"),
+)  # fmt: skip
+"""Rows in the order in which they are tried."""
+
+
+def recognised(path: str | Path) -> Reader | None:
+    """The reader of a file, by its content; None for one that no row knows. Raises SpecError for broken gzip, OSError."""
+    place = Path(path)
+    if not place.is_file():
+        return None
+    raw = head_of(place)
+    head = raw.decode("utf-8", "replace")
+    for row in ROWS:
+        if (row.kind != LAUNCH or len(raw) < HEAD_BYTES) and row.recognise(
+            head
+        ):  # a log may begin with the flags of its launch
+            return row
+    return _late_log(place, len(head)) if _may_be_log(head) else None
+
+
+def _may_be_log(head: str) -> bool:
+    """Whether a file may be a log that has not shown its sign yet: text, and not a document."""
+    return "\x00" not in head and not head.lstrip().startswith(("{", "["))
+
+
+def _late_log(path: Path, passed: int) -> Reader | None:
+    """The reader of a log whose sign comes late."""
+    keys = {key for reader in READERS for key in reader.KEYS if len(key) > 3}
+    seen = 0
+    for raw in raw_lines(path):
+        seen += len(raw)
+        if seen > LATEST_SIGN:
+            return None
+        if seen > passed and any(key in raw for key in keys):
+            line = plain(raw)
+            row = next((row for row in ROWS if row.kind == LOG and row.recognise(line)), None)
+            if row is not None:
+                return row
+    return None
+
+
+def cannot(path: str | Path, row: Reader, wanted: str) -> SpecError:
+    """What to say of a file that is not what was `wanted`: what it is, and which commands take it."""
+    article = "an" if row.name[0] in "aeio" else "a"
+    return SpecError(f"{path}: is {article} {row.name}, not {wanted}; commands that take it: {', '.join(row.does)}")
+
+
+def unknown(path: str | Path) -> SpecError:
+    """What to say of a file that no row knows."""
+    return SpecError(f"{path}: not recognised; known: {'; '.join(row.name for row in ROWS)} (docs/{PAGE})")
+
+
+def explained(path: str | Path, error: SimError) -> SimError:
+    """The error of a reader of workloads, or a better one: that the file is of another kind, or of none that is known."""
+    try:
+        row = recognised(path)
+    except (OSError, SimError):
+        return error
+    if row is None:
+        return unknown(path) if Path(path).is_file() else error
+    return error if row.kind in (WORKLOAD, MODEL, SPEC) else cannot(path, row, "a workload")
