@@ -9,7 +9,7 @@ import pyarrow as pa
 from sim_core import Floats, Ints
 from sweep.preparation import Sweep
 from sweep.tuning.deciding import Candidates
-from sweep.tuning.draws import DRAWS, log_steps
+from sweep.tuning.draws import log_steps
 from sweep.tuning.process import Axes
 from sweep.uncertainty.judging import Coordinates, all_distances, coordinates
 
@@ -29,10 +29,13 @@ def axes_of(points: Coordinates) -> Axes:
     return Axes(np.concatenate(columns, 1), all_distances(points))
 
 
-def candidates_of(sweep: Sweep, rows: pa.Table, varying: Sequence[str], draws: int = DRAWS) -> Candidates:
-    """The plans of some `rows` of a result as candidates. `varying`: the plan columns that tell them apart."""
+def candidates_of(sweep: Sweep, rows: pa.Table, varying: Sequence[str], cost: Floats | None = None) -> Candidates:
+    """The plans of some `rows` of a result as candidates. `varying`: the plan columns that tell them apart.
+
+    `cost`, [n]: what is ranked by, in proportion to time, as simulated; default: the seconds of a step.
+    """
     plans: Ints = rows["plan"].to_numpy()
-    steps = log_steps(sweep, plans, draws)
+    steps = log_steps(sweep, plans)
     nominal, moved = steps[0], np.where(np.isnan(steps[1:]), steps[0], steps[1:])
     mean: Floats = moved.mean(0)
     part = rows["peak_memory_bytes"].to_numpy().astype(np.float64) / rows["device_memory_bytes"].to_numpy()
@@ -43,4 +46,5 @@ def candidates_of(sweep: Sweep, rows: pa.Table, varying: Sequence[str], draws: i
         draws=moved - mean,
         part=part,
         axes=axes_of(coordinates(rows, list(varying))),
+        offset=np.zeros(len(plans)) if cost is None else np.log(cost) - nominal,
     )

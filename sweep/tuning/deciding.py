@@ -1,5 +1,6 @@
 """What the runs of a job say together: seconds and chances of every plan, the next plans, the expected regret, when to stop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,9 @@ class Candidates:
     draws: Floats  # of ln(seconds), less the mean, [draws, n]
     part: Floats  # of the device's memory that it needs, NaN where unknown
     axes: Axes
+    offset: Floats  # ln(what is ranked by / seconds of a step)
+    alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
+    rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,37 +67,44 @@ class Belief:
     sd: Floats
     runs: Floats
     posterior: Posterior
+    log_cost: Floats  # expected ln of what is ranked by
     best: int | None  # row of the best measured plan
-    least_s: float | None  # its seconds
+    least: float | None  # ln of what it costs
     regret: Regret | None
 
 
-def believe(candidates: Candidates, known: Known, *, memory: tuple[float, float] = (0.0, 0.1)) -> Belief:
-    """What is known after some runs. `memory`: mean and standard deviation of ln(real / simulated memory) of the stack."""
+def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
+    """What is known after some runs; `skipped` rows cannot be run."""
     timed = ~np.isnan(known.seconds)
     rows = known.rows[timed]
     error = np.log(known.seconds[timed]) - candidates.mean[rows]
-    fixed, sized = prior(candidates.axes, candidates.draws)
+    fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
     posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed]))
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
-    chance = runs_probability(candidates.axes, candidates.part, outcomes, *memory)
-    finished = timed & ~known.slow
-    best = None if not finished.any() else int(known.rows[finished][np.argmin(known.seconds[finished])])
-    least = float(known.seconds[finished].min()) if finished.any() else np.nan
+    chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.alike)
+    rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
+    chance[[*skipped, *range(rivals, len(chance))]] = 0.0
+    log_s = candidates.mean + posterior.mean
+    finished = timed & ~known.slow & (known.rows < rivals) & ~np.isin(known.rows, skipped)
+    costs = np.log(known.seconds[finished]) + candidates.offset[known.rows[finished]]
+    best = None if not finished.any() else int(known.rows[finished][np.argmin(costs)])
+    least = None if best is None else float(costs.min())
     return Belief(
-        log_s=candidates.mean + posterior.mean,
+        log_s=log_s,
         sd=posterior.sd,
         runs=chance,
         posterior=posterior,
+        log_cost=log_s + candidates.offset,
         best=best,
-        least_s=None if best is None else least,
-        regret=None if best is None else _regret(candidates, posterior, chance, float(np.log(least))),
+        least=least,
+        regret=None if least is None else _regret(candidates, posterior, chance, least),
     )
 
 
 def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: float) -> Regret:
-    likely = np.argsort(candidates.mean + posterior.mean - 2 * posterior.sd, kind="stable")[:WEIGHED]
-    true = candidates.mean[likely] + posterior.draw(JOINT_DRAWS, likely)
+    expected = candidates.mean + candidates.offset
+    likely = np.argsort(np.where(chance > 0, expected + posterior.mean - 2 * posterior.sd, np.inf), kind="stable")[:WEIGHED]
+    true = expected[likely] + posterior.draw(JOINT_DRAWS, likely)
     fails = np.random.default_rng(1).random(true.shape) >= chance[likely]
     true[fails] = np.inf
     lost = np.expm1(np.maximum(best - true.min(1), 0.0))
@@ -106,10 +117,10 @@ def score(belief: Belief) -> Floats:
     Before any step is known a low bound of ln(seconds), and how likely the plan is not to run. Then the gain on the best plan if
     it is as fast as that bound, smoothly 0 where it would be slower, times the chance that it runs.
     """
-    bound: Floats = belief.log_s - CURIOSITY * belief.sd
-    if belief.least_s is None:
+    bound: Floats = belief.log_cost - CURIOSITY * belief.sd
+    if belief.least is None:
         return bound - CAUTION * np.log(np.maximum(belief.runs, 1e-12))
-    gain = SOFT * np.logaddexp(0.0, (np.log(belief.least_s) - bound) / SOFT)
+    gain = SOFT * np.logaddexp(0.0, (belief.least - bound) / SOFT)
     return -gain * belief.runs
 
 

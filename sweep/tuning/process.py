@@ -79,15 +79,23 @@ class Posterior:
         return np.concatenate(drawn)
 
 
-def prior(axes: Axes, draws: Floats) -> tuple[Floats, Floats]:
+def prior(axes: Axes, draws: Floats, alike: Floats | None = None) -> tuple[Floats, Floats]:
     """Covariances of the errors, [n, n]: the part that has no size, and that which is multiplied by its square.
 
-    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean.
+    `draws`, [d, n]: ln step in each draw of the unknown constants, less their mean. `alike`, [n, n]: see `Candidates`.
     """
     fixed = SHARED**2 + draws.T @ draws / len(draws)
+    sized = DOUBLING**2 * along(axes) + NEAR**2 * np.exp(-axes.apart / RANGE)
+    if alike is not None:
+        fixed, sized = fixed * alike, sized * alike
+    return fixed, sized + OWN**2 * np.eye(len(sized))
+
+
+def along(axes: Axes) -> Floats:
+    """What errors share that are linear in the axes, with a slope of 1, [n, n]."""
     centred = axes.linear - axes.linear.mean(0)
-    sized = DOUBLING**2 * centred @ centred.T + NEAR**2 * np.exp(-axes.apart / RANGE) + OWN**2 * np.eye(len(axes.apart))
-    return fixed, sized
+    shared: Floats = centred @ centred.T
+    return shared
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
