@@ -24,13 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from sim_core import Floats, Ints, SimError, hardware_yaml, model_document, parse_yaml
-from sweep.evaluation import evaluate
 from sweep.preparation import prepare
 from sweep.spec import SweepSpec
-from sweep.tuning.candidates import TOO_FULL, candidates_of
+from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of
 from sweep.tuning.deciding import Candidates, Known, believe, score, stops
 from sweep.validation.devices import hardware_of
 from sweep.validation.figures import ALIKE
@@ -130,7 +128,7 @@ def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
         }
     )
     sweep = prepare(spec, Path()).sweep
-    table = pa.Table.from_batches([evaluate(sweep, np.arange(sweep.space.size))])
+    table = rows_of(sweep, np.arange(sweep.space.size))
     part = table["peak_memory_bytes"].to_numpy() / table["device_memory_bytes"].to_numpy()
     reason = np.array(table["reason"].to_pylist())
     kept = np.flatnonzero((reason == "") | ((reason == "memory_exceeds_device") & (part <= TOO_FULL)))
@@ -139,15 +137,14 @@ def _job(rows: Sequence[Row], stack: str | None) -> Job | None:
     peak = np.array([_mean(same, "mem_gib") * 2**30 for same in runs])
     if len(kept) < LEAST_PLANS or np.isnan(seconds[kept]).all():
         return None
-    chosen = table.take(kept)
-    candidates = candidates_of(sweep, chosen, varying)
+    candidates, chosen = candidates_of(sweep, kept)
     return Job(
         name=_name(rows),
         gpus=rows[0].count("gpus"),
         candidates=candidates,
         fits=(reason[kept] == "").astype(np.float64),
         seconds=seconds[kept],
-        peak=np.log(peak[kept] / chosen["peak_memory_bytes"].to_numpy()),
+        peak=np.log(peak[kept] / candidates.memory),
         full=np.array([float(any(row.out_of_memory for row in runs[at])) for at in kept]),
         features=candidates.axes.linear,
         model_ranks=(chosen["tp"].to_numpy() * chosen["pp"].to_numpy()).astype(np.float64),
@@ -380,8 +377,10 @@ def main() -> int:
         return 1
     made = time.process_time()
     lines, replays = loop_table(jobs)
-    sys.stdout.write(f"{len(jobs)} jobs, {np.mean([len(job.seconds) for job in jobs]):.0f} plans a job, stack "
-                     f"{given.stack or 'of each row'}. Regret in percent: mean / worst.\n\n" + "\n".join(lines) + "\n\n")
+    sys.stdout.write(
+        f"{len(jobs)} jobs, {np.mean([len(job.seconds) for job in jobs]):.0f} plans a job, stack "
+        f"{given.stack or 'of each row'}. Regret in percent: mean / worst.\n\n" + "\n".join(lines) + "\n\n"
+    )
     sys.stdout.write("\n".join(stop_lines(jobs)) + "\n")
     if given.jobs:
         sys.stdout.write("\n" + "\n".join(job_lines(jobs, replays)) + "\n")

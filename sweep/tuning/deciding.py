@@ -31,7 +31,8 @@ class Candidates:
     simulated: Floats  # seconds of a step
     mean: Floats  # of ln(seconds), over draws of what nobody knows
     draws: Floats  # of ln(seconds), less the mean, [draws, n]
-    part: Floats  # of the device's memory that it needs, NaN where unknown
+    memory: Floats  # bytes that it needs, NaN where unknown
+    part: Floats  # the same, of what the device has
     axes: Axes
     offset: Floats  # ln(what is ranked by / seconds of a step)
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
@@ -48,6 +49,14 @@ class Known:
     out_of_memory: Bools
     crashed: Bools
     slow: Bools
+
+    def with_run(self, row: int, seconds: float) -> "Known":
+        """These and one more that ran."""
+        return Known(
+            rows=np.append(self.rows, row), seconds=np.append(self.seconds, seconds), peak=np.append(self.peak, np.nan),
+            out_of_memory=np.append(self.out_of_memory, False), crashed=np.append(self.crashed, False),
+            slow=np.append(self.slow, False),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +123,8 @@ def _regret(candidates: Candidates, posterior: Posterior, chance: Floats, best: 
 def score(belief: Belief) -> Floats:
     """What decides which plan is next, the least first, [n].
 
-    Before any step is known a low bound of ln(seconds), and how likely the plan is not to run. Then the gain on the best plan if
-    it is as fast as that bound, smoothly 0 where it would be slower, times the chance that it runs.
+    Before any step is known a low bound of ln(seconds), and how likely the plan is not to run. Then the gain on the best plan
+    if it is as fast as that bound, smoothly 0 where it would be slower, times the chance that it runs.
     """
     bound: Floats = belief.log_cost - CURIOSITY * belief.sd
     if belief.least is None:

@@ -12,17 +12,17 @@ from sweep.preparation import Sweep
 from sweep.stability import with_slower
 
 WIDTHS: Final[Mapping[str, float]] = {"compute": 0.2, "nvlink": 0.3, "nic": 0.5, "jitter": 0.7}
-"""Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times what
-published runs and nccl-tests differ by (`sweep.stability.SIGMAS`); of jitter there is no measurement."""
+"""Standard deviations of ln(time) on a cluster that nobody measured yet: compute and both kinds of links two to three times
+what published runs and nccl-tests differ by (`sweep.stability.SIGMAS`); of jitter there is no measurement."""
 LAUNCHES: Final = 1.0
 """Of ln of the host's time of a layer: between stacks it lies from 0.7 to 4.4 ms (`sim_core/models/stacks`)."""
 HOST: Final = ("host_forward", "host_backward")
 EXPOSED: Final = 0.25
-"""Part of the draws in which gradients and parameters are exchanged after the last backward, whatever the plan says: stacks that
-wrap or order them otherwise than asked do so (nanotron under ZeRO 1). An assumption."""
+"""Part of the draws in which gradients and parameters are exchanged after the last backward, whatever the plan says, as
+nanotron does under ZeRO 1. An assumption."""
 GATHER: Final = (5e-6, 1.0)
-"""Host seconds per layer and rank to gather parameters, added: median, and standard deviation of ln; a copy from Python takes some
-microseconds. nanotron has 35, stacks that gather one flat buffer none."""
+"""Host seconds per layer and rank to gather parameters, added: median, and standard deviation of ln. A copy from Python takes
+some microseconds; nanotron has 35, stacks that gather one flat buffer none."""
 DRAWS: Final = 48
 BOUNDLESS: Final = "1e6 GB"
 """Memory while a step is timed: whether the plan fits is judged apart."""
@@ -57,11 +57,17 @@ def log_steps(sweep: Sweep, numbers: Ints, count: int = DRAWS) -> Floats:
     Memory is no limit; NaN where a plan cannot run for another reason.
     """
     _, plans = describe_rows(sweep.space, numbers)
-    variants = [variant.with_values({"memory": BOUNDLESS}) for variant in sweep.hardware.variants]
-    hardware = hardware_table(variants, sweep.hardware.measured_on, sweep.workload.dtype)
+    hardware = boundless(sweep).hardware
     steps = [_log_step(sweep.workload, hardware, plans)]
     steps += [_log_step(*_moved(draw, sweep.workload, hardware, plans)) for draw in drawn(count)]
     return np.stack(steps)
+
+
+def boundless(sweep: Sweep) -> Sweep:
+    """The same sweep on devices whose memory is no limit."""
+    variants = [variant.with_values({"memory": BOUNDLESS}) for variant in sweep.hardware.variants]
+    table = hardware_table(variants, sweep.hardware.measured_on, sweep.workload.dtype)
+    return dataclasses.replace(sweep, hardware=table)
 
 
 def _log_step(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floats:
@@ -69,9 +75,7 @@ def _log_step(workload: Workload, hardware: HardwareTable, plans: Plans) -> Floa
     return step
 
 
-def _moved(
-    draw: Draw, workload: Workload, hardware: HardwareTable, plans: Plans
-) -> tuple[Workload, HardwareTable, Plans]:
+def _moved(draw: Draw, workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple[Workload, HardwareTable, Plans]:
     """All three as in a draw."""
     moved = (_with_host(workload, draw), hardware, plans)
     if draw.exposed:

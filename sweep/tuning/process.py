@@ -149,6 +149,8 @@ def _excess(fixed: Floats, sized: Floats, runs: Runs, kept: Bools) -> Floats:
         square = np.ix_(at, at)
         weights, parts = by_size(fixed[square], sized[square], np.arange(len(at) - 1), runs.error[others])
         mean = float(sum(weight * part[0][-1] for weight, part in zip(weights, parts, strict=True)))
-        second = sum(weight * (part[1][-1, -1] + (part[0][-1] - mean) ** 2) for weight, part in zip(weights, parts, strict=True))
+        second = sum(
+            weight * (part[1][-1, -1] + (part[0][-1] - mean) ** 2) for weight, part in zip(weights, parts, strict=True)
+        )
         excess[one] = runs.error[one] - mean - max(OUTLIER, OUTLIER_SD * float(second) ** 0.5)
     return excess

@@ -149,7 +149,9 @@ def _locked(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if attempt == _TRIES - 1:
-                    raise SpecError(f"{path}: another process is writing it; nothing was added, run the command again") from None
+                    raise SpecError(
+                        f"{path}: another process is writing it; nothing was added, run the command again"
+                    ) from None
                 time.sleep(_PAUSE_S)
         yield
 
