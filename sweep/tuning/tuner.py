@@ -121,7 +121,7 @@ class Tuner:
         seconds = float(outcome) if isinstance(outcome, int | float) else step_time_s
         if seconds is not None and not seconds > 0:
             raise SpecError(f"plan {plan}: found a step of {seconds:g} s, expected a time above 0")
-        self.row(plan)
+        self.row(plan, legal=state != SKIP)
         if state == SLOW and seconds is None:
             best = self.best
             seconds = None if best is None else DEAR * best.step_time_s if best.step_time_s else None
@@ -203,21 +203,22 @@ class Tuner:
             gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
         )
 
-    def row(self, plan: int) -> dict[str, Any]:
-        """The row of a plan that could run, by column. Raises SpecError."""
+    def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
+        """The row of a plan, by column. Raises SpecError if the result does not hold it or, unless not `legal`, it cannot run."""
         size = self.opened.prepared.sweep.space.size
         if not 0 <= plan < size:
             raise SpecError(f"plan {plan}: {self.opened.folder} does not hold it, expected 0 to {size - 1:,}")
         row = rows_of(self.opened.prepared.sweep, np.array([plan], np.int64))
         reason = row["reason"][0].as_py()
-        if row["status"][0].as_py() != OK and reason != _FULL:
+        if legal and row["status"][0].as_py() != OK and reason != _FULL:
             raise SpecError(f"plan {plan}: cannot run, as simulated: {reason} ({EXPLANATIONS.get(reason, reason)})")
         return {name: row[name][0].as_py() for name in row.column_names}
 
     def _refresh(self) -> None:
         """Take in plans that another process told of and that are no candidates yet."""
         basis = self._basis
-        if not set(self.runs) <= set(basis.candidates.plans[: basis.rivals].tolist()):
+        told = {run.plan for run in self.runs.values() if run.state != SKIP}
+        if not told <= set(basis.candidates.plans[: basis.rivals].tolist()):
             self.__dict__.pop("_basis", None)
 
     @cached_property
@@ -227,7 +228,7 @@ class Tuner:
         if ranking.by not in (*LONGER, *SHORTER):
             expected = f"a column in proportion to time: {', '.join(LONGER + SHORTER)}"
             raise SpecError(f"--by {ranking.by}: expected {expected}")
-        told = np.array(sorted(self.runs), np.int64)
+        told = np.array(sorted(run.plan for run in self.runs.values() if run.state != SKIP), np.int64)
         for plan in told.tolist():
             self.row(plan)
         numbers = np.unique(np.concatenate([ranking.rows["plan"].to_numpy(), self._too_full(), told]))
@@ -293,7 +294,7 @@ class _Basis:
     def skipped(self, runs: Mapping[int, Run]) -> list[int]:
         """Rows of plans that cannot be run here."""
         plans = [run.plan for run in runs.values() if run.state == SKIP]
-        return [int(row) for row in np.searchsorted(self.candidates.plans[: self.rivals], plans)]
+        return [int(row) for row in np.flatnonzero(np.isin(self.candidates.plans[: self.rivals], plans))]
 
 
 def plan_values(row: Mapping[str, Any]) -> dict[str, Any]:
