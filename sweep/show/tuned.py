@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from rich.console import Console
 
 from sim_core import short
-from sweep.show.tables import plural, values_text
+from sweep.show.tables import cell, heading, plural, print_table, values_text
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP
 from sweep.tuning.tuner import DEAR, START_S, STEPS, Proposal, Tuner, plan_values
@@ -34,6 +35,20 @@ def print_tuned(
     for place, proposal in enumerate(proposals):
         _print_proposal(tuner, proposal, place, None if best is None else best.step_time_s, flags_of, console)
     console.print(_stop_text(tuner, len(runs) - skipped, limit, bool(proposals)))
+
+
+def print_standing(tuner: Tuner, standing: pa.Table, console: Console) -> None:
+    """Print plans in the order of what is expected after the runs, measured beside simulated."""
+    names = standing.column_names
+    rows = [["-" if row[name] is None else cell(name, row[name]) for name in names] for row in standing.to_pylist()]
+    print_table([heading(name) for name in names], rows, console, gap=2)
+    for doubt in tuner.doubts:
+        console.print(f"note: {doubt}")
+    regret, best = tuner.belief.regret, tuner.best
+    if regret is not None and best is not None:
+        console.print(f"best measured: plan {best.plan}; expected regret {regret_text(regret)}")
+    for proposal in tuner.ask():
+        console.print(f"next: plan {proposal.plan} (sweep tune says why)")
 
 
 def regret_text(regret: Regret) -> str:

@@ -12,8 +12,9 @@ from sweep.evaluation import evaluate
 from sweep.preparation import Sweep
 from sweep.tuning.deciding import Candidates
 from sweep.tuning.draws import boundless, log_steps
-from sweep.tuning.process import Axes
 from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates
+from sweep.uncertainty.memory import mean_of
+from sweep.uncertainty.process import Axes
 
 MOST: Final = 500
 """Plans that are simulated under draws: the first of the ranking."""
@@ -63,6 +64,7 @@ def joined(own: Candidates, rows: pa.Table, sweep: Sweep, others: Sequence[tuple
         **columns,
         draws=np.concatenate([part.draws for part in parts], 1),
         axes=axes,
+        memory_error=own.memory_error,
         alike=np.exp(-apart / JOB_RANGE),
         rivals=len(own.plans),
     )
@@ -94,6 +96,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str) -> Candidates:
         memory=memory,
         part=memory / rows["device_memory_bytes"].to_numpy(),
         axes=axes,
+        memory_error=0.0 if sweep.workload.modelled is None else mean_of(sweep.workload.modelled.stack.name),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
     )
 

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.tuning.memory import Outcomes, runs_probability
-from sweep.tuning.process import Axes, Posterior, Runs, condition, prior
+from sweep.uncertainty.memory import Outcomes, runs_probability
+from sweep.uncertainty.process import Axes, Posterior, Runs, condition, prior
 
 CURIOSITY: Final = 0.7
 """Standard deviations by which a plan's bound lies below its expected ln(time)."""
@@ -35,6 +35,7 @@ class Candidates:
     part: Floats  # the same, of what the device has
     axes: Axes
     offset: Floats  # ln(what is ranked by / seconds of a step)
+    memory_error: float = 0.0  # mean of ln(real / simulated memory) of the stack
     alike: Floats | None = None  # [n, n]: how much of their errors plans of two jobs share; None: all are of one job
     rivals: int | None = None  # the first so many compete; the others are runs of other jobs
 
@@ -90,7 +91,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     fixed, sized = prior(candidates.axes, candidates.draws, candidates.alike)
     posterior = condition(fixed, sized, Runs(rows=rows, error=error, least=known.slow[timed]))
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
-    chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.alike)
+    chance = runs_probability(candidates.axes, candidates.part, outcomes, candidates.memory_error, candidates.alike)
     rivals = len(candidates.plans) if candidates.rivals is None else candidates.rivals
     chance[[*skipped, *range(rivals, len(chance))]] = 0.0
     log_s = candidates.mean + posterior.mean

@@ -21,7 +21,8 @@ OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP = "ok", "oom", "crash", "slow", "skip"
 STATES: Final = (OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP)
 FAILURES: Final = (OUT_OF_MEMORY, CRASH, SLOW)
 COLUMNS: Final = ("plan", "state", "step_time_s", "peak_memory_gib", "log", "note", "sweep")
-NEEDED: Final = ("plan", "state", "step_time_s")
+SECONDS: Final = {"step_time_s": 1.0, "iter_ms": 1e-3}
+"""Columns of the time of a step, and what one of their units is in seconds."""
 IDENTITY_CHARACTERS: Final = 16
 LONGEST_S: Final = 1e6
 MOST_GIB: Final = 1e5
@@ -67,8 +68,9 @@ def read_record(path: Path, identity: str | None = None) -> list[Entry]:
     if not rows:
         return []
     (_, heading), name = rows[0], str(path)
-    if lacking := [column for column in NEEDED if column not in heading]:
-        raise FormatError(name, 1, f"column {lacking[0]}", found=shown(",".join(heading), 80), expected="it in the heading")
+    if "plan" not in heading or not set(SECONDS) & set(heading):
+        expected = f"plan and {' or '.join(SECONDS)}"
+        raise FormatError(name, 1, "heading", found=shown(",".join(heading), 80), expected=expected)
     entries = []
     for line, cells in rows[1:]:
         values = cells_by_column(path, line, heading, cells)
@@ -81,18 +83,19 @@ def read_record(path: Path, identity: str | None = None) -> list[Entry]:
 
 
 def _entry(name: str, line: int, values: Mapping[str, str]) -> Entry:
-    plan, state = values["plan"], values["state"] or (OK if values["step_time_s"] else "")
+    column = next(column for column in SECONDS if column in values)
+    plan, state = values["plan"], values.get("state") or (OK if values[column] else "")
     if not plan.isascii() or not plan.isdigit() or len(plan) > 18:
         raise FormatError(name, line, "plan", found=shown(plan), expected="the number of a plan")
     if state not in STATES:
         raise FormatError(name, line, "state", found=shown(state), expected=nearest(state, STATES))
-    step = _number(name, line, "step_time_s", values["step_time_s"], LONGEST_S)
+    step = _number(name, line, column, values[column], LONGEST_S / SECONDS[column])
     if state == OK and step is None:
-        raise FormatError(name, line, "step_time_s", found="nothing", expected="the seconds of a step of a run that is ok")
+        raise FormatError(name, line, column, found="nothing", expected="the seconds of a step of a run that is ok")
     return Entry(
         plan=int(plan),
         state=state,
-        step_time_s=step,
+        step_time_s=None if step is None else step * SECONDS[column],
         peak_memory_gib=_number(name, line, "peak_memory_gib", values.get("peak_memory_gib", ""), MOST_GIB),
         log=values.get("log", ""),
         note=values.get("note", ""),

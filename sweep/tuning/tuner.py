@@ -46,6 +46,8 @@ DEAR: Final = 2.0
 """A plan whose first steps take more than so many times the best is to be stopped."""
 FULLEST: Final = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
+MIDDLE: Final = 1.2816
+"""Standard deviations from the middle within which four of five values lie."""
 _FULL: Final = "memory_exceeds_device"
 
 
@@ -188,6 +190,27 @@ class Tuner:
         runs = [run for run in self.runs.values() if run.state != SKIP]
         return stops(self.belief, len(runs), limit)
 
+    def standing(self, top: int) -> pa.Table:
+        """The first plans by what is expected after the runs; failed and skipped ones last. Intervals hold four of five."""
+        belief, basis, runs = self.belief, self._basis, self.runs
+        order = np.argsort(np.where(belief.runs > 0, belief.log_cost, np.inf)[: basis.rivals], kind="stable")[:top]
+        plans = basis.candidates.plans[order].tolist()
+        steps = [runs[plan].step_time_s if plan in runs and runs[plan].state == OK else None for plan in plans]
+        expected, width = belief.log_s[order], MIDDLE * belief.sd[order]
+        columns = {
+            "rank": pa.array(range(1, len(plans) + 1)),
+            "plan": pa.array(plans, pa.int64()),
+            **{name: basis.rows[name].combine_chunks().take(pa.array(order)) for name in self.varying},
+            "state": pa.array([runs[plan].state if plan in runs else None for plan in plans], pa.string()),
+            "measured_s": pa.array(steps, pa.float64()),
+            "step_time_s": pa.array(basis.candidates.simulated[order]),
+            "expected_s": pa.array(np.exp(expected)),
+            "expected_low_s": pa.array(np.exp(expected - width)),
+            "expected_high_s": pa.array(np.exp(expected + width)),
+            "runs_probability": pa.array(belief.runs[order]),
+        }
+        return pa.table(columns)
+
     def _proposal(self, belief: Belief, row: int) -> Proposal:
         candidates, described = self._basis.candidates, self._basis.rows
         values = {name: described[name][row].as_py() for name in described.column_names}
@@ -204,7 +227,7 @@ class Tuner:
         )
 
     def row(self, plan: int, *, legal: bool = True) -> dict[str, Any]:
-        """The row of a plan, by column. Raises SpecError if the result does not hold it or, unless not `legal`, it cannot run."""
+        """The row of a plan, by column. Raises SpecError if the result does not hold it; if `legal`, also if it cannot run."""
         size = self.opened.prepared.sweep.space.size
         if not 0 <= plan < size:
             raise SpecError(f"plan {plan}: {self.opened.folder} does not hold it, expected 0 to {size - 1:,}")
