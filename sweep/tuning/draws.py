@@ -6,7 +6,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Floats, HardwareTable, Ints, Plans, Workload, hardware_table, simulate, workload_from_model
+from sim_core import (
+    COMPILE_AFTER_S,
+    Floats,
+    HardwareTable,
+    Ints,
+    Plans,
+    Workload,
+    hardware_table,
+    is_compiled,
+    plain_python_s,
+    simulate,
+    use_kernels,
+    workload_from_model,
+)  # fmt: skip
 from sweep.columns import describe_rows
 from sweep.preparation import Sweep
 from sweep.stability import with_slower
@@ -24,6 +37,8 @@ GATHER: Final = (5e-6, 1.0)
 """Host seconds per layer and rank to gather parameters, added: median, and standard deviation of ln. A copy from Python takes
 some microseconds; nanotron has 35, stacks that gather one flat buffer none."""
 DRAWS: Final = 48
+LOAD_AFTER_S: Final = 0.5
+"""Of plain Python, after which compiled kernels that are in the cache are quicker."""
 BOUNDLESS: Final = "1e6 GB"
 """Memory while a step is timed: whether the plan fits is judged apart."""
 
@@ -58,6 +73,9 @@ def log_steps(sweep: Sweep, numbers: Ints, count: int = DRAWS) -> Floats:
     """
     _, plans = describe_rows(sweep.space, numbers)
     hardware = boundless(sweep).hardware
+    seconds = (1 + count) * plain_python_s(sweep.workload, plans)
+    if seconds > COMPILE_AFTER_S or (is_compiled() and seconds > LOAD_AFTER_S):
+        use_kernels()  # each simulation alone would be too little to
     steps = [_log_step(sweep.workload, hardware, plans)]
     steps += [_log_step(*_moved(draw, sweep.workload, hardware, plans)) for draw in drawn(count)]
     return np.stack(steps)

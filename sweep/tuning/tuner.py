@@ -132,7 +132,6 @@ class Tuner:
             self.identity,
             Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak_memory_gib, log=log, note=note),
         )
-        self.__dict__.pop("_basis", None)
 
     @property
     def best(self) -> Run | None:
