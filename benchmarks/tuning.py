@@ -1,6 +1,6 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
-    python benchmarks/tuning.py GRID.csv... [--stack megatron-core] [--model llama-1B-mha] [--gpus 256] [--jobs] [--page FILE]
+    python benchmarks/tuning.py GRID.csv... [--stack megatron-core] [--model llama-1B-mha] [--gpus 256] [--jobs] [--picture F]
 
 A GRID has the columns that `sweep validate` reads. A job is what is alike but for its plan; its plans are the rows of quality
 `ok` and the `failed` ones, and it is replayed if four of them ran. Each loop proposes plans that the simulation says fit, one
@@ -252,7 +252,7 @@ class Replay:
     """A loop on a job: after each number of runs AFTER its regret; runs until ENOUGH; GPU-hours and failures of five."""
 
     regret: Floats
-    until: float  # MOST_RUNS + 1 where it is not reached
+    until: float  # RUNS + 1 where it is not reached
     gpu_hours: float
     failed: float
 
@@ -361,6 +361,36 @@ def job_lines(jobs: Sequence[Job], replays: dict[str, list[Replay]]) -> Iterator
         yield f"| {job.name} | {len(job.seconds)} | {ran} | {' | '.join(cells)} |"
 
 
+WIDTH, HEIGHT, LEFT, TOP = 640, 320, 60, 20
+COLOURS = ("#0b6e4f", "#1f4e79", "#b8860b", "#7a7a7a", "#8b2e2e", "#6a3d9a")
+
+
+def picture(replays: dict[str, list[Replay]]) -> str:
+    """Mean regret by runs, a line for each loop, as SVG; the scale is that of ln(1 + percent)."""
+    most = np.log1p(100 * MOST)
+    wide, high = WIDTH - LEFT - 170, HEIGHT - TOP - 40
+
+    def at(place: int, percent: float) -> str:
+        return f"{LEFT + wide * place / (len(AFTER) - 1):.0f},{TOP + high * (1 - np.log1p(percent) / most):.0f}"
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">']
+    for percent in (0, 1, 2, 5, 10, 20, 50, 100, 300):
+        y = at(0, percent).partition(",")[2]
+        parts.append(f'<path d="M{LEFT} {y}H{LEFT + wide}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{percent} %</text>')
+    for place, runs in enumerate(AFTER):
+        x = at(place, 0).partition(",")[0]
+        parts.append(f'<text x="{x}" y="{HEIGHT - 18}" text-anchor="middle">{runs}</text>')
+    parts.append(f'<text x="{LEFT + wide / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">runs</text>')
+    for number, (name, of_jobs) in enumerate(replays.items()):
+        mean = 100 * np.mean([each.regret for each in of_jobs], 0)
+        points = " ".join(at(place, percent) for place, percent in enumerate(mean))
+        colour, y = COLOURS[number % len(COLOURS)], TOP + 14 + 18 * number
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{LEFT + wide + 20}" y="{y}" fill="{colour}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -369,6 +399,7 @@ def main() -> int:
     parser.add_argument("--model", help="only this model")
     parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
     parser.add_argument("--jobs", action="store_true", help="print each job")
+    parser.add_argument("--picture", type=Path, help="write mean regret by runs to this file (SVG)")
     given = parser.parse_args()
     begun = time.process_time()
     jobs = list(jobs_of(given.grids, given.stack, given.model, given.gpus))
@@ -382,6 +413,8 @@ def main() -> int:
         f"{given.stack or 'of each row'}. Regret in percent: mean / worst.\n\n" + "\n".join(lines) + "\n\n"
     )
     sys.stdout.write("\n".join(stop_lines(jobs)) + "\n")
+    if given.picture:
+        given.picture.write_text(picture(replays), encoding="utf-8")
     if given.jobs:
         sys.stdout.write("\n" + "\n".join(job_lines(jobs, replays)) + "\n")
     sys.stderr.write(f"CPU seconds: {made - begun:.1f} to simulate, {time.process_time() - made:.1f} to replay\n")
