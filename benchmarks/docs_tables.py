@@ -17,6 +17,8 @@ from sim_core import STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
 from sweep.columns import ROWS as COLUMNS
 from sweep.columns import Column
+from sweep.inputs.registry import PAGE
+from sweep.inputs.registry import ROWS as INPUTS
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _NUMBER: Final = {IN_GROUPS: "with vpp > 1 in groups", IN_ROUNDS: "ga div pp equal rounds", TWICE_PP: "at least 2 pp"}
@@ -65,7 +67,18 @@ def stack_facts() -> Iterator[str]:
         yield f"| `{name}` | {unit.replace('|', 'or')} | {reach} | {stated} | {fact.what} | {fact.used_by} | {fact.told_by} |"
 
 
+def inputs() -> Iterator[str]:
+    """The lines of the table of files that can be read."""
+    yield "| file | kind | known by | commands | page |"
+    yield "|---|---|---|---|---|"
+    for row in INPUTS:
+        does = ", ".join(f"`{each}`" for each in row.does)
+        page = "below" if row.page == PAGE else f"[{row.page}]({row.page})"
+        yield f"| {row.name} | {row.kind} | {row.known_by} | {does} | {page} |"
+
+
 TABLES: Final = {
+    ("inputs.md", "inputs"): inputs,
     ("schedules.md", "schedules"): schedules,
     ("results.md", "measures"): measures,
     ("stacks.md", "facts"): stack_facts,

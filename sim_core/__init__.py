@@ -84,6 +84,7 @@ from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
 from sim_core.models.facts import Fact as Fact
 from sim_core.models.readers.hugging_face import read_config as read_config
+from sim_core.models.readers.megatron import says_model as says_model
 from sim_core.models.readers.megatron_flags import Flags as Flags
 from sim_core.models.readers.megatron_flags import Given as Given
 from sim_core.models.readers.megatron_flags import flags_of_document as flags_of_document

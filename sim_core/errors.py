@@ -2,8 +2,12 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 from sim_core.masking import masked
+
+_FEW: Final = 20
+"""Words that are all listed where none is near."""
 
 
 class SimError(Exception):
@@ -47,10 +51,18 @@ def shown(text: object, limit: int = 60) -> str:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint with the valid words nearest to `name`, or with all valid words if none is near; '' if there are none."""
+    """A hint with the valid words nearest to `name`, or with all of them if none is near and they are few.
+
+    Words that begin with `name`, or end with it, are near. '' if there are no words.
+    """
     words = sorted(set(valid))
     name = name[:100]
-    close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
+    around = [word for word in words if len(name) > 1 and (word.startswith(f"{name}_") or word.endswith(f"_{name}"))]
+    like = difflib.get_close_matches(name, words, n=3, cutoff=0.8)
+    close = like or around[:3] or difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:
         return f"nearest valid: {', '.join(close)}"
+    if len(words) > _FEW:
+        first = difflib.get_close_matches(name, words, n=5, cutoff=0.0)
+        return f"nearest valid: {', '.join(first)} ({len(words)} in all)"
     return f"valid: {', '.join(words)}" if words else ""

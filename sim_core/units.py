@@ -25,6 +25,12 @@ _EXAMPLE = {"s": "us", "B": "GB", "B/s": "Gb/s", "FLOP/s": "TFLOP/s", "W": "W"}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
+def _with_unit(value: object, unit: str) -> str:
+    """A bare number with a unit that it is likely to have."""
+    seconds = unit == "s" and float(str(value)) >= 100
+    return f"{value} {'s' if seconds else _EXAMPLE[unit]}"
+
+
 def quantity(value: object, unit: str) -> float:
     """`value` in SI: a number with a unit of the dimension `unit` as text, or a plain number if `unit` is ``.
 
@@ -38,14 +44,14 @@ def quantity(value: object, unit: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise SpecError(f"found {shown(value)}, expected a number{f' with a unit of {unit}' if unit else ''}")
     if unit and not isinstance(value, str):
-        raise SpecError(f"found {shown(value)}, expected a number with its unit, such as {shown(f'{value} {_EXAMPLE[unit]}')}")
+        raise SpecError(f"found {shown(value)}, expected a number with its unit, such as {shown(_with_unit(value, unit))}")
     if isinstance(value, str):
         match = _NUMBER.match(value)
         if not match:
             raise SpecError(f"found {shown(value)}, expected a number and a unit of {unit or 'nothing'}")
         factors = _DIMENSIONS[unit]
         if unit and not match[2]:
-            raise SpecError(f"found {shown(value)}, expected a number with its unit, such as '{match[1]} {_EXAMPLE[unit]}'")
+            raise SpecError(f"found {shown(value)}, expected a number with its unit, such as '{_with_unit(match[1], unit)}'")
         if match[2] not in factors:
             raise SpecError(f"unknown unit {shown(match[2])} in {shown(value)}, {nearest(match[2], _DIMENSIONS[unit])}")
         value = float(match[1]) * factors[match[2]]

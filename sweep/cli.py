@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, in_words
 
 COMMANDS: Final = {
-    "init": "Write a commented spec for a model or a workload file, ready to run and to change.",
+    "init": "Write a commented spec for a model, a workload file or a job that runs, ready to run and to change.",
     "run": "Run a sweep, or the part of it that is missing, and rank the result.",
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
@@ -26,11 +26,12 @@ COMMANDS: Final = {
     "status": "Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan.",
     "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",
     "explain": "Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives.",
+    "whatif": "Print what a change of the job or its machine does to a plan, and which plan is best then.",
     "compare": "Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished.",
     "compact": "Join the small files of a result into few large ones; the rows stay as they are.",
     "nightly": "Run the sweeps of a nightly file, compare with last night, notify."
     " Exit code: 0 fine, 1 regressions, 2 failures.",
-    "inspect": "Print what a workload file holds: plan, layers, parameters, traffic, compute, and which records are doubtful.",
+    "inspect": "Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch.",
     "simulate": "Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes.",
     "export": "Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON.",
     "replay": "Rebuild the recorded step with the event engine, and print the error.",

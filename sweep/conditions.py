@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Bools, SpecError, nearest
+from sim_core import CHECKPOINTING, PLAN_FIELDS, Bools, SpecError, nearest
 from sweep.columns import MEASURES, names_of_hardware, other_names
 
 MOST_CHARACTERS: Final = 10_000
@@ -34,6 +34,12 @@ _OPERATORS: Final = (
     "+", "-", "*", "/", "//", "%", "**", "^", "&", "|", "~", "<<", ">>", "||", "~~", "!~~", "~~*", "!~~*", "~~~",
     "like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape",
 )  # fmt: skip
+_OPERATOR_HINTS: Final = {"=>": "at least is >=", "=<": "at most is <=", "><": "unequal is != or <>", "&&": "both is AND"}
+_WORDS: Final = frozenset(
+    {word for field in PLAN_FIELDS.values() for word in field.words}
+    | {*CHECKPOINTING, "ok", "invalid", "failed", "even", "balanced"}
+)
+"""Values of columns of text that are also names to SQL where they stand without quotes."""
 _CLASSES: Final = (
     "CONJUNCTION", "COMPARISON", "FUNCTION", "CONSTANT", "COLUMN_REF", "OPERATOR", "CASE", "CAST", "BETWEEN", "TYPE",
 )  # fmt: skip
@@ -180,12 +186,14 @@ def _check_tree(tree: Any, names: set[str], columns: Collection[str], later: Col
         if kind not in _CLASSES:
             raise SpecError(f"found {'SELECT' if kind == 'SUBQUERY' else str(kind).lower()!r}, expected {_CONDITION}")
         if kind == "FUNCTION" and called not in FUNCTIONS and called not in _OPERATORS:
-            raise SpecError(f"found the function {called!r}, expected {_CONDITION}; {nearest(called, FUNCTIONS)}")
+            hint = _OPERATOR_HINTS.get(called) or nearest(called, FUNCTIONS)
+            raise SpecError(f"found the function {called!r}, expected {_CONDITION}; {hint}")
         if kind == "COLUMN_REF":
             name = ".".join(node.get("column_names", []))
             if name.lower() not in names:
                 hint = " (it is only known after the run: use sweep rank --where)" if name in later else ""
-                raise SpecError(f"unknown column {name!r}{hint}, {nearest(name, columns)}")
+                near = f"a text needs quotes: '{name}'" if name.lower() in _WORDS else nearest(name, columns)
+                raise SpecError(f"unknown column {name!r}{hint}, {near}")
         target = node.get("type_name") or (node.get("cast_type") or {}).get("id")
         if target and re.sub(r"\W.*", "", str(target)).upper() not in _TYPES:
             raise SpecError(f"found the type {target}, expected one of {', '.join(_TYPES)}")

@@ -2,13 +2,14 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, nearest, parse_yaml, read_document, shown
+from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, parse_yaml, read_document, shown
+from sweep.other_names import meant
 
 Document = dict[str, Any]
 OPEN_SECTIONS: Final = ("axes", "fixed")
@@ -39,18 +40,6 @@ _BOUNDS: Final = {
 }
 _SIZES: Final = tuple(name for name, field in PLAN_FIELDS.items() if field.unit)
 """Fields of plans that have a unit."""
-_SEQUENCE: Final = "sequence"
-_MEANT: Final = {
-    **dict.fromkeys(("seq_len", "seqlen", "seq_length", "sequence_length", "context_length", _SEQUENCE), _SEQUENCE),
-    **dict.fromkeys(("world_size", "gpus", "num_gpus", "n_gpus", "gpu_count"), "all_gpus"),
-    **dict.fromkeys(("batch_size", "global_batch_size", "train_batch_size"), "global_batch"),
-    **dict.fromkeys(("micro_batch_size", "mbs_size", "per_device_batch_size"), "micro_batch"),
-    **dict.fromkeys(("gradient_accumulation", "gradient_accumulation_steps", "num_microbatches"), "ga"),
-    **dict.fromkeys(("recompute", "recompute_granularity", "activation_checkpointing"), "checkpointing"),
-    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "expert_model_parallel_size": "ep",
-    "context_parallel_size": "cp", "virtual_pipeline_model_parallel_size": "vpp", "data_parallel_size": "dp",
-}  # fmt: skip
-"""Names that other tools use, and ours."""
 
 
 def read_spec(path: Path, keys: str = "workload, hardware, axes") -> tuple[Document, dict[tuple[str, ...], int]]:
@@ -124,7 +113,10 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
 
 
 def _put(document: Document, parts: Sequence[str], value: object) -> None:
-    """Set one value, in copies of the sections around it; a section given as a text is one key of itself."""
+    """Set one value, in copies of the sections around it; a section given as a text is one key of itself.
+
+    No value takes an axis or a fixed value away.
+    """
     section = document
     for part in parts[:-1]:
         inner = section.get(part)
@@ -132,7 +124,10 @@ def _put(document: Document, parts: Sequence[str], value: object) -> None:
             inner = {SHORT[part]: inner}
         section[part] = dict(inner) if isinstance(inner, dict) else {}
         section = section[part]
-    section[parts[-1]] = value
+    if value is None and parts[0] in OPEN_SECTIONS:
+        section.pop(parts[-1], None)
+    else:
+        section[parts[-1]] = value
 
 
 def first_error(error: ValidationError, where: str, lines: Mapping[tuple[str, ...], int], model: type[BaseModel]) -> SpecError:
@@ -171,14 +166,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for inner in get_args(annotation) if (model := _model_in(inner)) is not None), None)
-
-
-def meant(name: str, valid: Iterable[str]) -> str:
-    """A hint which valid name was meant: by another tool's name for it, else by its letters."""
-    words, ours = list(valid), _MEANT.get(name.lower().replace("-", "_"))
-    if ours == _SEQUENCE and (ours not in words or "checkpointing" in words):  # among axes
-        return f"set workload.{_SEQUENCE}, the same for all plans (a trace has the axis {_SEQUENCE}, too)"
-    return f"nearest valid: {ours}" if ours in words else nearest(name, words)
 
 
 def bare_size(document: Mapping[str, Any]) -> str:

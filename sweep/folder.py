@@ -11,6 +11,7 @@ import random
 import re
 import resource
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -253,7 +254,10 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text to a file that the user named. Raises OSError, which names it."""
+    """Write a text to a file that the user named; `-` is standard output. Raises OSError, which names it."""
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
     with naming(path):
         path.write_text(text, encoding="utf-8")
 

@@ -21,8 +21,9 @@ from sim_core import (
     whole_number,
 )
 from sweep.budget import Budget
-from sweep.document import apply_sets, bare_size, first_error, meant, read_spec
+from sweep.document import apply_sets, bare_size, first_error, read_spec
 from sweep.failures import Failures
+from sweep.other_names import meant
 from sweep.running import Running
 from sweep.stragglers import Stragglers
 from sweep.workloads import STORED, Section, WorkloadSpec, from_text
@@ -278,6 +279,8 @@ def _expected(field: PlanField) -> str:
 def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     """The spec at `path` with `--set` assignments. Raises SpecError with file, line, key and value."""
     document, lines = read_spec(path)
+    if not {*SweepSpec.model_fields} & {*document} and {"hidden_size", "model_type"} & {*document}:
+        raise SpecError(f"{path}: is a model, not a sweep; `sweep init {path}` writes one for it")
     lines |= {("workload", *key): line for key, line in lines.items() if key[0] == "model"}
     try:
         spec = SweepSpec.model_validate(applied := apply_sets(document, sets))

@@ -3,36 +3,23 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
-from sim_core import (
-    Facts,
-    Hardware,
-    Model,
-    Workload,
-    model_names,
-    parse_model,
-    read_hardware,
-    read_model,
-    read_workload,
-)
-from sweep.inputs.job import Job
+from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
+from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, step_batch, wide_axes
 
-TOKENS: Final = 4_000_000
-"""Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
 _MOST_PP: Final = 32
 _MOST_VPP: Final = 10
-_MOST_EP: Final = 64
-_LONG: Final = 8192
-"""Sequences from which context parallelism is worth a look."""
 _MODEL_SUFFIXES: Final = (".json", ".yaml", ".yml", ".sh", ".slurm")
-_COMMENT_AT: Final = 44
-
-
-Lines = dict[str, tuple[Any, str]]
-"""Keys of a section, each with its value and why it is so."""
+COMMENT_AT: Final = 44
+_ALL: Final = 500_000
+"""Plans that are simulated in seconds (docs/performance.md)."""
+_WHY: Final = {
+    "run": "simulates and keeps them all",
+    "search": "finds the best, proven (`--best 20`); `run` would simulate them all",
+}
 
 
 def starter_name(source: str) -> str:
@@ -65,39 +52,45 @@ def starter(
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
         workload, _ = read_workload(source, facts)
         top, lines = _of_file(source, workload, facts, device, gpus, base)
-    objective = _shown("- maximize", "mfu", f"{SAME}: also the fastest", 2)
+    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
     if not is_model:
-        objective = _shown("- minimize", "step_time", SAME, 2)
-    place = _shown("hardware", _place(hardware, base), "`sweep hardware` lists the presets")
-    return _spec(starter_name(source), gpus, device, place, top, lines, objective)
+        objective = shown_line("- minimize", "step_time", SAME, 2)
+    return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, base), top, lines, objective)
 
 
-def _spec(
+SAME: Final = "all plans have the same GPUs and batch"
+
+
+def spec_text(
     name: str,
     gpus: int,
     device: Hardware,
     hardware: str,
-    top: list[str],
+    top: Sequence[str],
     lines: Lines,
     objective: str,
     more: Sequence[str] = (),
 ) -> str:
-    """The text of a spec: what is trained, on what, the axes and fixed values with a comment each, what is looked for."""
+    """The text of a spec: what is trained, on what, axes and fixed values with a comment each, what is looked for.
+
+    `top`, `hardware`, `more` and `objective` are lines of it.
+    """
+    plans = math.prod(len(value) for value, _ in lines.values() if isinstance(value, list))
     return "\n".join(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
-            "# `sweep run FILE --dry-run` says what a run would do.",
+            f"# {plans:,} plans: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
             f"name: {name}",
             *top,
             "",
             hardware,
             *more,
             "",
-            "axes:" + " " * (_COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
-            *(_shown(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
+            "axes:" + " " * (COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
+            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
             "",
             "fixed:",
-            *(_shown(key, value, why, 2) for key, (value, why) in lines.items() if not isinstance(value, list)),
+            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if not isinstance(value, list)),
             "",
             "objectives:",
             objective,
@@ -106,122 +99,34 @@ def _spec(
     )
 
 
-def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
-    """The text of a spec around a job: its model, its plan among the axes of what could be changed, its step.
-
-    Raises SpecError for a job whose model or plan is not known.
-    """
-    device, place = _machine(job, hardware, base)
-    model = parse_model({"name": job.name, "source": "the job"} | dict(job.model), job.path)
-    lines = _axes_of_model(model, model.sequence or 0, device, gpus)
-    plan = {name: value for name, value in job.plan.items() if value is not None and name not in OF_THE_JOB}
-    for name in NOT_IN.get(job.stack, ()):
-        lines.pop(name, None)
-    for name, value in plan.items():
-        values, why = lines.get(name, (value, "as the job has it"))
-        if isinstance(values, list) and name not in ONE_LIST:
-            lines[name] = _among(values, value), f"{why}; the job has {_flow(value)}"
-        else:
-            lines[name] = value, "as the job has it"
-    if "vpp" in lines and max(lines["pp"][0] if isinstance(lines["pp"][0], list) else [lines["pp"][0]]) == 1:
-        lines["vpp"] = 1, "without a pipeline"
-    batch = job.plan.get("global_batch")
-    lines["global_batch"] = batch, "sequences of a step, as the job has them"
-    top = [
-        "workload:",
-        *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
-        _shown("stack", job.stack, "the framework whose behaviour is simulated", 2),
-    ]
-    if job.plan.get("sequence_parallel") is not None:
-        top.append(_shown("sequence_parallel", bool(job.plan["sequence_parallel"]), "as the job has it", 2))
-    own = {name: value for name, value in plan.items() if name not in ONE_LIST}
-    more = ["", "running:" + " " * (_COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]
-    more.append(_shown("plan", own, "", 2))
-    if job.step_time_s is not None:
-        more.append(_shown("step_time_s", float(f"{job.step_time_s:.6g}"), "measured: the median of steady steps", 2))
-        more.append(_shown("spread", float(f"{job.spread:.3g}"), "of its steps: (90th - 10th percentile) / median", 2))
-    objective = _shown("- minimize", "step_time", SAME, 2)
-    return _spec(job.name, gpus, device, place, top, lines, objective, more)
-
-
-def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
-    """The hardware of a job, with the GPUs of a node where its log tells them, and its line in a spec."""
-    device, place = read_hardware(hardware), _place(hardware, base)
-    node, nics = int(device.value("gpus_per_node")), device.value("nics_per_node")
-    if job.gpus_per_node in (None, node) or node > RACK:
-        return device, _shown("hardware", place, "`sweep hardware` lists the presets")
-    own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
-    why = f"its log has {job.gpus_per_node} GPUs a node; NICs in proportion"
-    return device.with_values(own), _shown("hardware", {"preset": place, **own}, why)
-
-
-RACK: Final = 64
-"""A node of more GPUs is a rack, whose logs count the GPUs of a tray."""
-SAME: Final = "all plans have the same GPUs and batch"
-OF_THE_JOB: Final = ("all_gpus", "dp", "global_batch", "sequence", "sequence_parallel")
-"""What a plan of a job holds besides the fields that a sweep varies or keeps."""
-ONE_LIST: Final = ("layer_split",)
-NOT_IN: Final = {
-    "megatron-2022": ("overlap_tp", "overlap_ep"),
-    "megatron-deepspeed": ("overlap_tp", "overlap_ep", "vpp"),
-    "nanotron": ("vpp", "overlap_ep"),
-}
-"""Axes that a framework does not have (its launch options)."""
-
-
-def _among(values: list[Any], value: object) -> list[Any]:
-    """The values of an axis with that of the job."""
-    if value in values:
-        return values
-    return sorted([*values, value]) if all(isinstance(each, int) for each in (*values, value)) else [*values, value]
+def suited(plans: int) -> str:
+    """The command that suits a space: all plans where they take seconds, else only the best, proven."""
+    return "run" if plans <= _ALL else "search"
 
 
 def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The model with its sequence and stack; axes and fixed values."""
     sequence = model.sequence or min(model.positions or 4096, 4096)
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
+    stack, reason = best_stack(model, device)
     top = [
-        _shown("model", _place(source, base), f"`sweep model {source}` shows its numbers"),
+        shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
         "workload:",
-        _shown("sequence", sequence, why, 2),
-        _shown("stack", "megatron-core", "the framework whose behaviour is simulated", 2),
+        shown_line("sequence", sequence, why, 2),
+        shown_line("stack", stack, reason, 2),
     ]
-    return top, _axes_of_model(model, sequence, device, gpus)
-
-
-def _axes_of_model(model: Model, sequence: int, device: Hardware, gpus: int) -> Lines:
-    """Axes whose values the model's numbers allow, and fixed values."""
-    node = int(device.value("gpus_per_node"))
-    fits = [n for n in _doubled(node) if not (model.heads % n or (model.kv_heads % n and n % model.kv_heads))]
-    tp = [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
-    lines: Lines = {"tp": (tp, f"divides {model.heads} heads; more than {node} would leave the node")}
-    if sequence >= _LONG:
-        cp = [n for n in (1, 2, 4) if gpus % n == 0 and sequence % (2 * n) == 0]
-        lines["cp"] = cp, "context parallelism: ranks that share a sequence"
-    if model.experts:
-        ep = [n for n in _doubled(_MOST_EP) if model.experts.count % n == 0 and gpus % n == 0]
-        lines["ep"] = ep, f"divides {model.experts.count} experts"
-        lines["overlap_ep"] = [False, True], "all-to-alls beside the experts' GEMMs"
-    lines |= _stages(model.layers, gpus)
-    lines["micro_batch"] = [1, 2, 4], "sequences"
-    lines["checkpointing"] = ["none", "selective", "full"], "what the backward computes again"
-    if len(tp) > 1:
-        lines["overlap_tp"] = [False, True], "--tp-comm-overlap of Megatron-LM"
-    batch = _batch(gpus, sequence, max(tp) * max(lines["pp"][0]))
-    lines["all_gpus"] = gpus, ""
-    lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens"
-    return lines
+    return top, wide_axes(model, device, read_stack(stack), gpus, sequence)
 
 
 def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gpus: int, base: Path) -> tuple[list[str], Lines]:
     """The file with what is known of it; axes and fixed values around its own plan."""
     own, node = workload.base, int(device.value("gpus_per_node"))
-    top = ["workload:", _shown("path", _place(source, base), "`sweep inspect` shows what it holds", 2)]
+    top = ["workload:", shown_line("path", place_of(source, base), "`sweep inspect` shows what it holds", 2)]
     if facts.micro_batch:
-        top.append(_shown("micro_batch", facts.micro_batch, "that the file was made with", 2))
+        top.append(shown_line("micro_batch", facts.micro_batch, "that the file was made with", 2))
     if facts.sequence:
-        top.append(_shown("sequence", facts.sequence, "tokens", 2))
-    tp = [n for n in sorted({*_doubled(node), own.tp}) if gpus % n == 0] or [1]
+        top.append(shown_line("sequence", facts.sequence, "tokens", 2))
+    tp = [n for n in sorted({*doubled(node), own.tp}) if gpus % n == 0] or [1]
     lines: Lines = {"tp": (tp, f"the file has {own.tp}")}
     if own.ep > 1:
         lines["ep"] = sorted({1, own.ep}), f"the file has {own.ep}"
@@ -229,7 +134,10 @@ def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gp
     lines["micro_batch"] = sorted({own.micro_batch, 2 * own.micro_batch}), f"the file has {own.micro_batch}"
     lines["checkpointing"] = ["none", "full"], "what the backward computes again"
     lines["all_gpus"] = gpus, ""
-    lines["global_batch"] = _batch(gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0])), "sequences of a step"
+    lines["global_batch"] = (
+        step_batch(TOKENS, gpus, workload.sequence or 4096, max(tp) * max(lines["pp"][0])),
+        "sequences of a step",
+    )
     return top, lines
 
 
@@ -244,7 +152,7 @@ def _stages(layers: int, gpus: int) -> Lines:
             "vpp": (sorted([1, *often]), "interleaving; pp x vpp divides the layers"),
             "layer_split": ("even", "Megatron-LM's default"),
         }
-    stages = [n for n in _doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1]
+    stages = [n for n in doubled(min(_MOST_PP, layers)) if gpus % n == 0] or [1]
     return {
         "pp": (stages, "stages"),
         "vpp": ([1, 2, 4], "interleaving"),
@@ -252,19 +160,15 @@ def _stages(layers: int, gpus: int) -> Lines:
     }
 
 
-def _batch(gpus: int, sequence: int, most_split: int) -> int:
-    """Sequences of a step: about TOKENS, with the odd part of the GPUs as a divisor, and at least one for each replica."""
-    odd = gpus // (gpus & -gpus)
-    twos = max(round(math.log2(max(TOKENS / sequence / odd, 1))), 0)
-    least = math.ceil(math.log2(max(gpus / most_split / odd, 1)))
-    return int(odd * 2 ** max(twos, least))
+def _hardware(name: str, device: Hardware, base: Path) -> str:
+    """The device; of a rack whose GPUs are no power of two, the part that groups fill."""
+    place, room = place_of(name, base), domain(device)
+    if room == int(device.value("gpus_per_node")):
+        return shown_line("hardware", place, "`sweep hardware` lists the presets")
+    return shown_line("hardware", {"preset": place, "gpus_per_node": room}, "of each rack, so that no group straddles two")
 
 
-def _doubled(most: int) -> list[int]:
-    return [2**k for k in range(int(math.log2(max(most, 1))) + 1)]
-
-
-def _place(source: str, base: Path) -> str:
+def place_of(source: str, base: Path) -> str:
     """A path as it is named from the folder of the spec; names stay."""
     path = Path(source)
     if not path.exists() or source in model_names():
@@ -275,12 +179,12 @@ def _place(source: str, base: Path) -> str:
         return str(path.absolute())
 
 
-def _shown(key: str, value: object, why: str = "", indent: int = 0) -> str:
+def shown_line(key: str, value: object, why: str = "", indent: int = 0) -> str:
     """A key with its value as YAML, and a comment that says why."""
-    text = f"{' ' * indent}{key}: {_flow(value)}"
-    return f"{text:{_COMMENT_AT - 2}}  # {why}" if why else text
+    text = f"{' ' * indent}{key}: {on_one_line(value)}"
+    return f"{text:{COMMENT_AT - 2}}  # {why}" if why else text
 
 
-def _flow(value: object) -> str:
+def on_one_line(value: object) -> str:
     """A value as YAML on one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("\n...\n").rstrip("\n")

@@ -5,9 +5,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
+from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MTP, NONE, RECURRENT, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recompute import RECOMPUTE_MODULES
+from sim_core.models.recurrent import kept_bytes
 from sim_core.models.weights import sequence_of
 
 MODES: Final = ("none", "selective", "full")
@@ -47,12 +48,27 @@ def activation_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept:
         return np.stack([ends] * len(MODES), axis=1)
     if unit.kind == MTP:  # inputs of two norms, their concatenation
         ends = ends + 8.0 * shape.local * model.hidden
-    core = np.zeros(len(keys.tp)) if flash else _core(model, shape)
-    ffn = _experts(model, shape, kept) if unit.moe else _mlp(model, shape, kept, model.ffn or 0, shape.tp)
+    core = np.zeros(len(keys.tp)) if flash or not unit.attends else _core(model, shape)
     block_inputs = shape.local * model.hidden * _local_width(model, unit, shape)
-    whole = block_inputs + _attention(model, shape, kept) + ffn + core
+    whole = block_inputs + _mixer(model, unit, shape, kept) + _channel(model, unit, shape, kept) + core
     of_input = 2.0 * shape.local * model.hidden
     return np.stack([whole + ends, whole - core + ends, of_input + ends], axis=1)
+
+
+def _mixer(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
+    """Inside the sequence mixer of a layer."""
+    if unit.mixer == ATTENTION:
+        return _attention(model, shape, kept)
+    if unit.mixer == RECURRENT and model.recurrent:
+        return kept_bytes(model.recurrent, shape)
+    return np.zeros(len(shape.tp))
+
+
+def _channel(model: Model, unit: Unit, shape: Shape, kept: Kept) -> Floats:
+    """Inside the channel mixer of a layer."""
+    if unit.channel == NONE:
+        return np.zeros(len(shape.tp))
+    return _experts(model, shape, kept) if unit.moe else _mlp(model, shape, kept, model.ffn or 0, shape.tp)
 
 
 def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kept = MEGATRON) -> Floats:
@@ -65,10 +81,10 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
     saved = np.zeros((len(keys.tp), len(RECOMPUTE_MODULES)))
     if unit.kind != LAYER:
         return saved
-    if not flash:
+    if not flash and unit.attends:
         saved[:, 0] = _core(model, shape)
     saved[:, 1] = _normed_width(model, unit, shape) * shape.local * model.hidden
-    if model.mla:
+    if model.mla and unit.attends:
         normed = (model.mla.q_rank or 0) + model.mla.kv_rank
         each = 2 * model.head_dim + model.v_head_dim
         saved[:, 2] = shape.stored * shape.local * normed + 2.0 * shape.tokens * shape.heads * each
@@ -77,7 +93,7 @@ def module_bytes(model: Model, unit: Unit, keys: Keys, *, flash: bool, kept: Kep
         saved[:, 3] = shape.routed * shape.stored * experts.ffn / shape.etp
         saved[:, 5] = _experts(model, shape, kept)
         saved[:, 6] = _mlp(model, shape, kept, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0
-    else:
+    elif unit.channel != NONE:
         saved[:, 4] = _mlp(model, shape, kept, model.ffn or 0, shape.tp)
     return saved
 
@@ -115,8 +131,8 @@ def _context_buffers(model: Model, shape: Shape) -> Floats:
 
 def _local_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     """Bytes per local token and hidden element: inputs of norms, of attention and MLP, dropout masks."""
-    norms = 2.0 * model.norms_per_layer
-    masks = 2.0 if model.hidden_dropout else 0.0
+    norms = 1.0 * model.norms_per_layer * unit.blocks
+    masks = 1.0 * unit.blocks if model.hidden_dropout else 0.0
     return norms + _normed_width(model, unit, shape) + masks
 
 
@@ -127,9 +143,9 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     latents, shared experts), and the router keeps 16 bits: with 8 bits 5 bytes of a layer of DeepSeek-V3.
     """
     narrow = shape.stored < 2.0
-    attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored)
+    attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
     if not unit.moe:
-        return attention + shape.stored
+        return attention + shape.stored * (unit.channel != NONE)
     shared = bool(model.experts and model.experts.shared_ffn)
     return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
 
@@ -145,9 +161,12 @@ def _attention(model: Model, shape: Shape, kept: Kept) -> Floats:
         latents = 2.0 * (2 * (model.mla.q_rank or 0) + 2 * model.mla.kv_rank + model.mla.rope_head_dim)
         each = 2 * model.head_dim + 2 * model.v_head_dim
         narrower = (2.0 - shape.stored) * ((model.mla.q_rank or 0) + model.mla.kv_rank)  # up projections keep a cast
-        return shape.local * (latents - narrower) + 2.0 * shape.tokens * shape.heads * each + copy
-    width = (2 * shape.heads + 2 * shape.kv_heads) * model.head_dim
-    normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm else 0.0
+        indexed = 0.0
+        if model.indexer:  # its queries and key; the choice as 4-byte indices (Megatron-LM, dsa.py)
+            indexed = 2.0 * (model.indexer.heads + 1) * model.indexer.head_dim + 4.0 * min(model.indexer.topk, shape.sequence)
+        return shape.local * (latents - narrower) + shape.tokens * (2.0 * shape.heads * each + indexed) + copy
+    width = ((3 if model.output_gate else 2) * shape.heads + 2 * shape.kv_heads) * model.head_dim
+    normed = (shape.heads + shape.kv_heads) * model.head_dim if model.qk_norm or model.qk_norm_whole else 0.0
     return 2.0 * shape.tokens * (width + normed) + copy
 
 
@@ -169,7 +188,8 @@ def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:
         raise ValueError(f"{model.name} has no experts")
     inner = (kept.activation_input * (2 if model.gated else 1) + shape.stored) * experts.ffn / shape.etp
     outputs = 2.0 if kept.expert_outputs else 0.0
-    routed = shape.routed * ((outputs + shape.stored) * model.hidden + inner)
+    routed = shape.routed * ((outputs + shape.stored) * (experts.latent or model.hidden) + inner)
+    routed = routed + shape.local * shape.stored * experts.latent
     return routed + (_mlp(model, shape, kept, experts.shared_ffn, shape.tp) if experts.shared_ffn else 0.0)
 
 

@@ -1,6 +1,6 @@
 """`Model`: what costs time or memory in a transformer, as numbers, from and to mappings; each error in one line."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
@@ -17,10 +17,25 @@ Size = Annotated[int, Field(strict=True, ge=0, le=MAX)]
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Layers = Annotated[tuple[Size, ...], Field()]
+Ratio = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}:[1-9][0-9]{0,3}$")]
 
 Activation = Literal["gelu", "relu", "squared_relu", "silu"]
 Norm = Literal["layernorm", "rmsnorm"]
 Position = Literal["learned", "rotary", "alibi", "none"]
+
+
+EMBEDDING: Final = "embedding"
+LAYER: Final = "layer"
+HEAD: Final = "head"
+MTP: Final = "mtp"
+ATTENTION: Final = "attention"
+RECURRENT: Final = "recurrent"
+MLP: Final = "mlp"
+NONE: Final = "none"
+SYMBOLS: Final = {
+    "*": (ATTENTION, NONE), "M": (RECURRENT, NONE), "G": (RECURRENT, NONE), "-": (NONE, MLP), "E": (NONE, "experts"),
+}  # fmt: skip
+"""Layers of a pattern as Megatron-LM writes it (--hybrid-override-pattern): one mixer each."""
 
 
 class Checked(BaseModel):
@@ -50,36 +65,84 @@ class Experts(Checked):
     shared_ffn: Size = 0  # of all shared experts together
     dense_layers: Size | Layers = 0  # the first n layers, or a list of layers (from 0), keep a dense MLP
     router_bias: Flag = False
+    shared_gate: Flag = False  # a gate of one number on the output of the shared experts
+    latent: Size = 0  # width in which tokens are dispatched and experts work; 0: the hidden size
     capacity_factor: Annotated[float, Field(strict=True, gt=0)] | None = None  # None: no token is dropped
     pad_to_capacity: Flag = False  # every expert computes its full capacity
     imbalance: Annotated[float, Field(strict=True, ge=1)] = 1.0  # tokens of the busiest rank / mean
 
 
 class Window(Checked):
-    """Sliding-window attention: a token sees the last `tokens` tokens."""
+    """Attention to near tokens only: a token sees the last `tokens` tokens, or with `chunked` those of its chunk of so many."""
 
     tokens: Count
-    layers: Literal["all", "even", "odd"] | Layers = "all"  # layer numbers count from 0
+    layers: Literal["all", "even", "odd"] | Ratio | Layers = "all"  # numbers count from 0; `5:1`: five such layers, one full
+    chunked: Flag = False
+
+
+class Indexer(Checked):
+    """DeepSeek's lightning indexer (DeepSeek-V3.2): scores all keys in few narrow heads; attention reads the `topk` best."""
+
+    heads: Count
+    head_dim: Count
+    topk: Count
+
+
+class Recurrent(Checked):
+    """A mixer with a state in place of keys: Mamba-2 (arXiv 2405.21060), gated delta net (2412.06464), Kimi's (2510.26692).
+
+    A head has `head_dim` values and a state of `state` x `head_dim`. `groups` share what is read and written: groups of
+    Mamba-2, heads of queries and keys of the delta rules. A kernel takes chunks of `chunk` tokens.
+    """
+
+    kind: Literal["mamba2", "gated_delta", "kda"]
+    heads: Count
+    head_dim: Count
+    state: Count
+    groups: Count
+    conv: Count = 4  # tokens that the short convolution sees
+    chunk: Count
+
+
+class Kind(NamedTuple):
+    """What tells layers apart, in the order of the fields of `Unit`."""
+
+    moe: bool
+    window: int
+    mixer: str
+    channel: str
 
 
 class Unit(NamedTuple):
-    """A part of the model that is costed once: the embedding, a kind of layer, the head, a multi-token prediction layer."""
+    """A part of the model that is costed once: the embedding, a kind of layer, the head, a multi-token prediction layer.
+
+    A layer is a sequence mixer and a channel mixer, or one of them alone.
+    """
 
     name: str
     kind: str  # one of EMBEDDING, LAYER, HEAD, MTP
     number: int  # how many the model has
     moe: bool
     window: int  # tokens that a token sees; 0: all before it
+    mixer: str = ATTENTION  # ATTENTION, RECURRENT or NONE
+    channel: str = MLP  # MLP (experts where `moe`) or NONE
 
+    @property
+    def attends(self) -> bool:
+        """Whether it is a layer with attention."""
+        return self.kind in (LAYER, MTP) and self.mixer == ATTENTION
 
-EMBEDDING: Final = "embedding"
-LAYER: Final = "layer"
-HEAD: Final = "head"
-MTP: Final = "mtp"
+    @property
+    def blocks(self) -> int:
+        """Mixers of the layer, each with a norm before it and a residual after it."""
+        return (self.mixer != NONE) + (self.channel != NONE)
 
 
 class Model(Checked):
-    """A decoder-only transformer. Counts are of the whole model; a layer is attention and MLP.
+    """A decoder-only model. Counts are of the whole model; a layer is attention and MLP, or what `pattern` says.
+
+    `pattern` has a letter for each layer (SYMBOLS), which is then one mixer alone; `|` ends a pipeline stage. With `recurrent`
+    and `full_attention` layers are whole, and only some of them attend: each n-th, or a list of layers from 0.
 
     `kv_heads` and `head_dim` default to `heads` and `hidden / heads`; with `mla` they follow from it. `ffn` is that of dense
     layers and may be missing where every layer has experts. `sequence` is the length trained on; a `config.json` does not
@@ -95,18 +158,25 @@ class Model(Checked):
     head_dim: Count
     mla: Mla | None = None
     window: Window | None = None
+    indexer: Indexer | None = None
+    recurrent: Recurrent | None = None
+    pattern: str | None = None
+    full_attention: Count | Layers | None = None  # layers that attend where the others are recurrent
+    output_gate: Flag = False  # of attention: queries are projected twice, the second half gates the output
     ffn: Count | None = None
     gated: Flag
     activation: Activation
     norm: Norm
     norms_per_layer: Annotated[int, Field(strict=True, ge=2, le=4, multiple_of=2)] = 2
-    qk_norm: Flag = False  # of queries and keys; with mla: of the latents
+    qk_norm: Flag = False  # of queries and keys, per head; with mla: of the latents
+    qk_norm_whole: Flag = False  # over all heads of the projection instead
     position: Position
     positions: Count | None = None  # rows of a learned table
     tied: Flag
     vocabulary: Count
     vocabulary_multiple: Count = 128  # Megatron-LM's --make-vocab-size-divisible-by
     sequence: Count | None = None
+    batch_tokens: Count | None = None  # of a step, as trained: where a first space begins
     qkv_bias: Flag = False
     projection_bias: Flag = False
     mlp_bias: Flag = False
@@ -126,6 +196,12 @@ class Model(Checked):
         if not isinstance(document, Mapping):
             return document
         filled = dict(document)
+        layers = filled.get("layers")
+        if isinstance(layers, Mapping) and {*layers} == {"pattern"}:
+            filled["pattern"] = layers["pattern"]
+        pattern = filled.get("pattern")
+        if isinstance(pattern, str) and (isinstance(layers, Mapping) or layers is None):
+            filled["layers"] = len(pattern.replace("|", "")) or None
         heads, hidden = filled.get("heads"), filled.get("hidden")
         mla = filled.get("mla")
         if mla is not None:
@@ -170,8 +246,10 @@ class Model(Checked):
         ]
         if window is not None and not isinstance(window.layers, str):
             rules += _layer_list("window.layers", window.layers, self.layers)
+        rules += self._hybrid_rules()
         if experts is None:
-            return [*rules, (self.ffn is None, "ffn: missing")]
+            has_mlp = self.pattern is None or "-" in self.pattern
+            return [*rules, (self.ffn is None and has_mlp, "ffn: missing")]
         if not isinstance(experts.dense_layers, int):
             rules += _layer_list("experts.dense_layers", experts.dense_layers, self.layers)
         dense = experts.dense_layers if isinstance(experts.dense_layers, int) else len(experts.dense_layers)
@@ -186,6 +264,32 @@ class Model(Checked):
                 "experts.pad_to_capacity: found true, expected a capacity_factor beside it",
             ),
         ]
+
+    def _hybrid_rules(self) -> list[tuple[bool, str]]:
+        """What a pattern and recurrent layers need."""
+        pattern, recurrent, full = self.pattern, self.recurrent, self.full_attention
+        letters = (pattern or "").replace("|", "")
+        unknown = [letter for letter in letters if letter not in SYMBOLS]
+        needs = recurrent is not None and full is None and not {*letters} & {"M", "G"}
+        rules = [
+            (bool(unknown), f"pattern: found {shown(''.join(unknown[:1]))}, expected letters of {' '.join(SYMBOLS)} and |"),
+            (
+                pattern is not None and len(letters) != self.layers,
+                f"pattern: found {len(letters)} layers, expected {self.layers}, as in layers",
+            ),
+            (pattern is not None and full is not None, "full_attention: found beside a pattern, expected one of both"),
+            (
+                recurrent is None and (full is not None or bool({*letters} & {"M", "G"})),
+                "recurrent: missing, expected the sizes of the layers that do not attend",
+            ),
+            (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
+            ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
+            (self.indexer is not None and self.mla is None, "indexer: found without mla, which it needs"),
+        ]
+        if recurrent is not None:
+            heads, groups = recurrent.heads, recurrent.groups
+            rules.append((heads % groups != 0, f"recurrent.groups: found {groups}, expected a divisor of heads {heads}"))
+        return rules + (_layer_list("full_attention", full, self.layers) if isinstance(full, tuple) else [])
 
     @property
     def v_head_dim(self) -> int:
@@ -202,6 +306,8 @@ class Model(Checked):
     def units(self) -> tuple[Unit, ...]:
         """Embedding, kinds of layer, head, then the layer of multi-token prediction if there is one."""
         last = self._kinds[-1]
+        if self.pattern is not None:  # of a hybrid: attention and the channel mixer that it has (Nemotron-3)
+            last = Kind(any(kind.moe for kind in self._kinds), 0, ATTENTION, MLP)
         mtp = (Unit(MTP, MTP, self.mtp_layers, *last),) if self.mtp_layers else ()
         return (Unit(EMBEDDING, EMBEDDING, 1, False, 0), *self.layer_units, Unit(HEAD, HEAD, 1, False, 0), *mtp)
 
@@ -212,9 +318,22 @@ class Model(Checked):
         return tuple(kinds.index(kind) for kind in self._kinds)
 
     @cached_property
-    def _kinds(self) -> list[tuple[bool, int]]:
-        """(has experts, window in tokens or 0) of each layer."""
-        return [(self._has_experts(layer), self._window(layer)) for layer in range(self.layers)]
+    def _kinds(self) -> list[Kind]:
+        """What each layer is."""
+        letters = None if self.pattern is None else self.pattern.replace("|", "")
+        kinds = []
+        for layer in range(self.layers):
+            if letters is not None:
+                mixer, inside = SYMBOLS[letters[layer]]
+                moe, channel = inside == "experts", NONE if inside == NONE else MLP
+            else:
+                mixer, channel, moe = ATTENTION if self._attends(layer) else RECURRENT, MLP, self._has_experts(layer)
+            kinds.append(Kind(moe, self._window(layer) if mixer == ATTENTION else 0, mixer, channel))
+        return kinds
+
+    def _attends(self, layer: int) -> bool:
+        full = self.full_attention
+        return full is None or (layer in full if isinstance(full, tuple) else (layer + 1) % full == 0)
 
     def _has_experts(self, layer: int) -> bool:
         if self.experts is None:
@@ -226,7 +345,13 @@ class Model(Checked):
         if self.window is None:
             return 0
         where = self.window.layers
-        inside = where == "all" or layer % 2 == (where == "odd") if isinstance(where, str) else layer in where
+        if isinstance(where, tuple):
+            inside = layer in where
+        elif ":" in where:
+            near, full = map(int, where.split(":"))
+            inside = layer % (near + full) < near
+        else:
+            inside = where == "all" or layer % 2 == (where == "odd")
         return self.window.tokens if inside else 0
 
 
@@ -252,17 +377,21 @@ def _layer_list(key: str, layers: tuple[int, ...], count: int) -> list[tuple[boo
     ]
 
 
-def _name(kind: tuple[bool, int], kinds: Mapping[tuple[bool, int], None]) -> str:
+def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
     """`layer`, with what tells it from the other kinds in front."""
-    words = []
-    if len({window for _, window in kinds}) > 1:
-        words.append("window" if kind[1] else "full")
-    if len({moe for moe, _ in kinds}) > 1:
-        words.append("moe" if kind[0] else "dense")
-    return "_".join([*words, LAYER])
+    words, every = [], list(kinds)
+    if len({each.mixer for each in every}) > 1:
+        words.append({NONE: ""}.get(kind.mixer, kind.mixer))
+    if kind.mixer == ATTENTION and len({each.window for each in every if each.mixer == ATTENTION}) > 1:
+        words.append("window" if kind.window else "full")
+    if kind.channel != NONE and len({(each.moe, each.channel) for each in every}) > 1:
+        words.append("moe" if kind.moe else "dense")
+    return "_".join([*filter(None, words), LAYER])
 
 
-SECTIONS: Final[dict[str, type[Checked]]] = {"mla": Mla, "experts": Experts, "window": Window}
+SECTIONS: Final[dict[str, type[Checked]]] = {
+    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent,
+}  # fmt: skip
 
 
 def put(document: dict[str, Any], key: str, value: object, where: str) -> None:

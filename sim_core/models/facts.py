@@ -25,6 +25,7 @@ class Fact(NamedTuple):
     among: tuple[float, ...] = ()  # the only values, where few are meant
     optional: bool = False  # null: nothing is said
     by_device: bool = False  # one value, or one for each device
+    several: bool = False  # a list of values
 
     def read(self, value: object) -> Any:
         """The value in SI. Raises SpecError: what was found, what was expected."""
@@ -33,6 +34,10 @@ class Fact(NamedTuple):
         if self.pair:
             if not isinstance(value, list | tuple) or len(value) != 2:
                 raise SpecError(f"found {shown(value)}, expected two: of the forward and of the backward")
+            return tuple(self._one(part) for part in value)
+        if self.several:
+            if not isinstance(value, list | tuple) or not value:
+                raise SpecError(f"found {shown(value)}, expected a list of {self.unit.replace(' | ', ', ')}")
             return tuple(self._one(part) for part in value)
         if isinstance(value, Mapping) and self.by_device:
             if not value:

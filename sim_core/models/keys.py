@@ -60,8 +60,12 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
     kv_fits = (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
     count, ffn = (experts.count, experts.ffn) if experts else (1, 1)
     has_experts = np.full(len(tp), experts is not None)
+    windowed = any(unit.window for unit in model.layer_units) and not (model.window and model.window.chunked)
+    state = model.recurrent
+    scanned = np.zeros(len(tp), np.bool_) if state is None else (state.heads % tp != 0) | (state.groups % tp != 0)
+    apart = np.zeros(len(tp), np.bool_) if state is None else state.heads % (tp * keys.cp) != 0
     return {
-        "heads_not_divisible_by_tp": model.heads % tp != 0,
+        "heads_not_divisible_by_tp": (model.heads % tp != 0) | scanned,
         "kv_heads_do_not_fit_tp": ~kv_fits & (model.mla is None),
         "ffn_not_divisible_by_tp": np.any([size % tp != 0 for size in ffns], axis=0) if ffns else np.zeros(len(tp), np.bool_),
         "sequence_not_divisible_by_tp": (keys.sequence_parallel == 1) & (sequence % (tp * keys.cp) != 0),
@@ -70,8 +74,9 @@ def refusals(model: Model, keys: Keys, sequence: int) -> dict[str, Bools]:
         "experts_need_sequence_parallel": has_experts & (tp > 1) & (keys.sequence_parallel == 0),
         "sequence_not_divisible_by_cp": (keys.cp > 1) & (sequence % (2 * keys.cp) != 0),
         "heads_not_divisible_by_cp": (model.heads // tp % keys.a2a != 0)
-        | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0),
-        "window_needs_whole_keys": (keys.cp > keys.a2a) & (keys.gathers == 0) & any(unit.window for unit in model.layer_units),
+        | (np.maximum(model.kv_heads // tp, 1) % keys.a2a != 0)
+        | apart,
+        "window_needs_whole_keys": (keys.cp > keys.a2a) & (keys.gathers == 0) & windowed,
         "sizes_unfit_precision": _unfit(model, keys, ffns, sequence),
     }
 

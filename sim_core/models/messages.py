@@ -6,8 +6,9 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
-from sim_core.models.description import HEAD, LAYER, Model, Unit
+from sim_core.models.description import HEAD, LAYER, NONE, RECURRENT, Model, Recurrent, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
+from sim_core.models.recurrent import sizes_of
 from sim_core.models.stack import Kernels
 from sim_core.models.weights import sequence_of
 from sim_core.terms import (
@@ -139,12 +140,19 @@ def _row(rows: _Rows, name: str, whole: Floats, region: _Region, *, summed: bool
 
 def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region) -> None:
     whole = ELEMENT * shape.tokens * model.hidden
-    if model.mla:
-        _latents(rows, model, shape, region)
-    else:
-        _column(rows, "qkv", whole, region)
-    _context(rows, model, shape)
-    _row(rows, "projection", whole, region, summed=not model.parallel_residual)  # GPT-NeoX adds both, then reduces once
+    if unit.mixer == RECURRENT and model.recurrent:
+        _column(rows, "mixer_in", whole, region)
+        _scanned(rows, model.recurrent, shape)
+        _row(rows, "mixer_out", whole, region)
+    elif unit.mixer != NONE:
+        if model.mla:
+            _latents(rows, model, shape, region)
+        else:
+            _column(rows, "qkv", whole, region)
+        _context(rows, model, unit, shape)
+        _row(rows, "projection", whole, region, summed=not model.parallel_residual)  # GPT-NeoX adds both, then reduces once
+    if unit.channel == NONE:
+        return
     if not unit.moe:
         _column(rows, "fc1", whole, region)
         _row(rows, "fc2", whole, region)
@@ -155,7 +163,22 @@ def _layer(rows: _Rows, model: Model, unit: Unit, shape: Shape, region: _Region)
         _row(rows, "shared_fc2", whole, region)
 
 
-def _context(rows: _Rows, model: Model, shape: Shape) -> None:
+def _scanned(rows: _Rows, mixer: Recurrent, shape: Shape) -> None:
+    """A scan over the tokens of all context-parallel ranks: heads for tokens before it, tokens for heads after.
+
+    Megatron-LM (core/ssm/mamba_context_parallel.py): an all-to-all over all of them, whatever attention does.
+    """
+    if not (shape.cp > 1).any():
+        return
+    sizes = sizes_of(mixer)
+    for phase in (FORWARD, INPUT_GRADIENT):
+        for width in (sizes.projected, sizes.inner):
+            sent = ELEMENT * shape.tokens * width / shape.tp
+            rows.add(ALL_TO_ALL, CP_A2A, phase, "mixer_conv", sent * (shape.a2a > 1))
+            rows.add(ALL_TO_ALL, CP_RING, phase, "mixer_conv", sent * (shape.ring > 1))
+
+
+def _context(rows: _Rows, model: Model, unit: Unit, shape: Shape) -> None:
     """Core attention over the tokens of all context-parallel ranks (Transformer Engine, context_parallel.py).
 
     Ring (Liu et al. 2023, arXiv 2310.01889): keys and values go round beside the attention of each step; in the backward
@@ -164,6 +187,8 @@ def _context(rows: _Rows, model: Model, shape: Shape) -> None:
     """
     if not (shape.cp > 1).any():
         return
+    if model.window and model.window.chunked and unit.window and (unit.window * shape.cp <= shape.sequence).all():
+        return  # whole chunks lie on a rank
     keys = ELEMENT * shape.tokens * shape.kv_heads * (model.head_dim + model.v_head_dim)
     exchanged = (shape.a2a > 1).astype(np.float64)
     passed, gathered = ((shape.ring > 1) * (shape.gathers == way).astype(np.float64) for way in (0, 1))
@@ -196,7 +221,8 @@ def _experts(rows: _Rows, model: Model, shape: Shape) -> None:
     """
     experts = model.experts.count if model.experts else 0
     ep, etp, tp = ((size > 1).astype(np.float64) for size in (shape.ep, shape.etp, shape.tp))
-    sent = ELEMENT * shape.sent * model.hidden
+    width = model.experts.latent if model.experts and model.experts.latent else model.hidden
+    sent = ELEMENT * shape.sent * width
     gathered = sent * shape.etp
     counts = 4.0 * experts * shape.tp * shape.ep
     rows.add(ALL_GATHER, TP, FORWARD, "routing", counts * tp)

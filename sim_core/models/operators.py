@@ -3,8 +3,8 @@
 import numpy as np
 
 from sim_core.arrays import Floats
-from sim_core.models import traffic
-from sim_core.models.description import EMBEDDING, HEAD, LAYER, Mla, Model, Unit
+from sim_core.models import recurrent, traffic
+from sim_core.models.description import EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.precision import CAST
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
@@ -15,9 +15,29 @@ from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
     """All operators of one layer, in forward order; backward rows stand beside their forward."""
-    _norm(rows, model, shape, "attention_norm")
+    if unit.mixer != NONE:
+        _norm(rows, model, shape, "attention_norm")
+        if unit.mixer == RECURRENT and model.recurrent:
+            recurrent.add_operators(rows, model, model.recurrent, shape)
+        else:
+            _attention(rows, model, unit, shape, kernels)
+        _residual(rows, model, shape, "attention_residual")
+    if unit.channel == NONE:
+        return
+    _norm(rows, model, shape, "mlp_norm")
+    if unit.moe:
+        _experts(rows, model, shape, kernels)
+    else:
+        _mlp(rows, model, shape, kernels, "", model.ffn or 0)
+    _residual(rows, model, shape, "mlp_residual")
+
+
+def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
+    """Projections, core attention, the projection of its output."""
     if model.mla:
         _latent_projections(rows, model, model.mla, shape)
+        if model.indexer:
+            _indexer(rows, model, model.mla, model.indexer, shape)
     else:
         _projections(rows, model, shape)
     if any(kernels.attention_copies):
@@ -27,16 +47,26 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kerne
         _ring(rows, model, shape)
     else:
         _unfused_attention(rows, model, shape)
+    if model.output_gate:
+        rows.both("output_gate", traffic.OUTPUT_GATE, shape.tokens * shape.heads * model.v_head_dim)
     rows.gemm("projection", shape.tokens, model.hidden, shape.heads * model.v_head_dim)
     if model.projection_bias:
         rows.memory("projection_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.local * model.hidden)
-    _residual(rows, model, shape, "attention_residual")
-    _norm(rows, model, shape, "mlp_norm")
-    if unit.moe:
-        _experts(rows, model, shape, kernels)
-    else:
-        _mlp(rows, model, shape, kernels, "", model.ffn or 0)
-    _residual(rows, model, shape, "mlp_residual")
+
+
+def _indexer(rows: Rows, model: Model, mla: Mla, indexer: Indexer, shape: Shape) -> None:
+    """The lightning indexer on every tensor-parallel rank: it scores the causal half of all keys, whatever attention reads."""
+    width = indexer.heads * indexer.head_dim
+    rows.gemm("indexer_q", shape.tokens, width, mla.q_rank or model.hidden)
+    rows.gemm("indexer_k", shape.tokens, indexer.head_dim, model.hidden)
+    rows.gemm("indexer_weights", shape.tokens, indexer.heads, model.hidden, linear=False)
+    queries, keys = shape.sequence / shape.cp, shape.sequence / 2
+    batch = shape.micro_batch * indexer.heads
+    rows.product("indexer_scores", FORWARD, queries, keys, indexer.head_dim, batch=batch, linear=True)
+    rows.product("indexer_scores_q", INPUT_GRADIENT, queries, indexer.head_dim, keys, batch=batch)
+    rows.product("indexer_scores_k", INPUT_GRADIENT, keys, indexer.head_dim, queries, batch=batch)
+    scores = shape.micro_batch * queries * keys
+    rows.memory("indexer_topk", FORWARD, traffic.TOPK * scores, kernels=2.0)
 
 
 def _norm(rows: Rows, model: Model, shape: Shape, name: str) -> None:
@@ -56,12 +86,12 @@ def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
 
 def _projections(rows: Rows, model: Model, shape: Shape) -> None:
     """Queries, keys and values in one GEMM; their norm and rotation."""
-    width = (shape.heads + 2 * shape.kv_heads) * model.head_dim
+    width = (shape.heads * (2 if model.output_gate else 1) + 2 * shape.kv_heads) * model.head_dim
     rows.gemm("qkv", shape.tokens, width, model.hidden)
     if model.qkv_bias:
         rows.memory("qkv_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.tokens * width)
     turned = shape.tokens * (shape.heads + shape.kv_heads) * model.head_dim
-    if model.qk_norm:
+    if model.qk_norm or model.qk_norm_whole:
         rows.both("qk_norm", traffic.NORM, turned, kernels=(2.0, 2.0))
     if model.position == "rotary":
         rows.both("rotary", traffic.ROTARY, turned)
@@ -83,15 +113,20 @@ def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape) -> Non
 
 
 def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
+    chunked = bool(model.window and model.window.chunked and unit.window and unit.window < shape.sequence)
+    window = unit.window
+    if model.indexer and unit.attends:  # what it chose is as many pairs as a window of that width has
+        window = min(window or model.indexer.topk, model.indexer.topk)
+    length = float(unit.window) if chunked else shape.sequence  # a chunk is a sequence of its own
     return AttentionShape(
-        sequences=shape.micro_batch,
-        queries=shape.sequence / shape.ring,
-        keys=np.full(len(shape.tp), shape.sequence),
+        sequences=shape.micro_batch * (shape.sequence / length),
+        queries=length / shape.ring,
+        keys=np.full(len(shape.tp), length),
         heads=shape.heads / shape.a2a,
         kv_heads=np.maximum(shape.kv_heads / shape.a2a, 1.0),
         head_dim=model.head_dim,
         v_head_dim=model.v_head_dim,
-        window=unit.window,
+        window=0 if chunked else window,
     )
 
 
@@ -151,8 +186,11 @@ def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     experts = model.experts
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
-    h, first = model.hidden, 2 if model.gated else 1
-    rows.gemm("router", shape.local, experts.count, h, linear=False)
+    h, first = experts.latent or model.hidden, 2 if model.gated else 1
+    rows.gemm("router", shape.local, experts.count, model.hidden, linear=False)
+    if experts.latent:
+        rows.gemm("latent_down", shape.local, experts.latent, model.hidden)
+        rows.gemm("latent_up", shape.local, model.hidden, experts.latent)
     scores = traffic.SCORES * shape.local * experts.count
     for phase, launches in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
         rows.memory("routing", phase, scores, kernels=launches)
@@ -169,7 +207,7 @@ def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     rows.both("unpermute", moved, shape.sent * h)
     if experts.shared_ffn:
         _mlp(rows, model, shape, kernels, "shared_", experts.shared_ffn)
-        rows.both("shared_add", traffic.RESIDUAL, shape.local * h)
+        rows.both("shared_add", traffic.RESIDUAL, shape.local * model.hidden)
 
 
 def add_accumulation(rows: Rows, weights: Floats, per_weight: float) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError, nearest, shown
-from sim_core.models.description import LAYER, Model, Unit
+from sim_core.models.description import LAYER, NONE, Model, Unit
 from sim_core.models.rows import Operators
 from sim_core.models.weights import core_flops
 from sim_core.terms import FORWARD
@@ -73,14 +73,15 @@ def module_flops(model: Model, unit: Unit) -> Floats:
         return flops
     each = 2.0 * model.hidden * (3 if model.gated else 2)  # of a hidden neuron of an MLP
     flops[0] = core_flops(model, unit)
-    if model.mla:
+    if model.mla and unit.attends:
         up = model.head_dim * (model.mla.q_rank or model.hidden)
         up += model.mla.kv_rank * (model.mla.nope_head_dim + model.mla.v_head_dim)
         flops[2] = 2.0 * model.heads * up
     experts = model.experts
     if experts and unit.moe:
         flops[6] = each * experts.shared_ffn
-        flops[5] = each * experts.topk * experts.ffn + 2.0 * model.hidden * experts.count + flops[6]
-    else:
+        narrow = (experts.latent or model.hidden) / model.hidden
+        flops[5] = each * narrow * experts.topk * experts.ffn + 2.0 * model.hidden * experts.count + flops[6]
+    elif unit.channel != NONE:
         flops[4] = each * (model.ffn or 0)
     return flops

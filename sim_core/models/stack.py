@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import ValidationError
 
 from sim_core.documents import located, read_document
+from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.activations import Kept
 from sim_core.models.description import Checked
@@ -135,6 +136,10 @@ class Stack(Checked):
         Placement,
         Fact("even | cost", "layers by number, or by what they and the head cost: a plan's even and balanced", "split", CODE),
     ] = "even"
+    schedules: Annotated[
+        tuple[str, ...],
+        Fact(" | ".join(SCHEDULES), "pipeline schedules that it has; others are simulated, too", "init", CODE, several=True),
+    ] = ("1f1b",)
     fills_pipeline: Annotated[
         bool, Fact(SWITCH, "refuses fewer than pp - 1 micro-batches, and stages without a layer", "legality", CODE)
     ] = False

@@ -46,6 +46,15 @@ ROUTER_KERNELS: Final = (15.0, 12.0)
 PERMUTE: Final = 4.0
 """Per routed copy and hidden element: permute and unpermute, forward and backward. Count."""
 
+CONVOLUTION: Final = (4.0, 8.0)
+"""Short convolution along the sequence, per channel and token: reads and writes; backward reads two, writes two. Count."""
+GATED_NORM: Final = (6.0, 12.0)
+"""Norm of the output times a gate: reads two, writes one; backward reads three, writes two, adds to weights. Count."""
+OUTPUT_GATE: Final = (6.0, 10.0)
+"""Sigmoid of a gate times attention's output: reads two, writes one; backward reads three, writes two. Count."""
+TOPK: Final = 4.0
+"""Choice of the best keys, per score of the indexer: fp32 scores read once. Count."""
+
 FUSED_ACCUMULATION: Final = 3.0
 """Per weight and micro-batch: the weight gradient is added to fp32 in its GEMM (Megatron-LM's gradient accumulation fusion, on
 by default). It moves 6 bytes more than the plain GEMM; half of it taken as hidden behind the product: an estimate."""

@@ -6,8 +6,9 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
-from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Model, Unit
+from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Model, Recurrent, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
+from sim_core.models.recurrent import sizes_of
 
 REPLICATED: Final = 0
 """Every rank of a tensor-parallel group holds all of it."""
@@ -24,6 +25,7 @@ PARTS: Final = (
     "embedding",
     "positions",
     "attention",
+    "recurrent",
     "mlp",
     "routed_experts",
     "shared_experts",
@@ -54,13 +56,32 @@ def weights_of(model: Model, unit: Unit) -> tuple[Weights, ...]:
         head = () if model.tied else (Weights("head", model.vocabulary * h, VOCABULARY),)
         return (Weights("norms", norm, REPLICATED, False), *head)
     layer = (
-        *_attention(model),
-        *(_experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)),
-        Weights("norms", model.norms_per_layer * norm, REPLICATED, False),
+        *(_attention(model) if unit.mixer == ATTENTION else ()),
+        *(_recurrent(model, model.recurrent) if unit.mixer == RECURRENT and model.recurrent else ()),
+        *(_channel(model, unit) if unit.channel == MLP else ()),
+        Weights("norms", model.norms_per_layer // 2 * unit.blocks * norm, REPLICATED, False),
     )
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, a norm
         return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False))
     return layer
+
+
+def _channel(model: Model, unit: Unit) -> tuple[Weights, ...]:
+    return _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
+
+
+def _recurrent(model: Model, mixer: Recurrent) -> tuple[Weights, ...]:
+    """Of a mixer with a state; heads and groups are divided, the narrow first projections of gates are not."""
+    sizes, h = sizes_of(mixer), model.hidden
+    weights = [
+        Weights("recurrent", h * sizes.projected + sizes.inner * h, TENSOR),
+        Weights("recurrent", mixer.conv * sizes.convolved + sizes.vectors, TENSOR, False),
+        Weights("recurrent", sizes.normed, TENSOR if sizes.normed == sizes.inner else REPLICATED, False),
+    ]
+    if sizes.low_rank:
+        weights.append(Weights("recurrent", 2 * h * sizes.low_rank, REPLICATED))
+        weights.append(Weights("recurrent", 2 * sizes.low_rank * sizes.inner, TENSOR))
+    return tuple(weights)
 
 
 def norm_width(model: Model, width: int | None = None) -> int:
@@ -80,21 +101,36 @@ def _attention(model: Model) -> tuple[Weights, ...]:
             vectors += norm_width(model, kv + (q or 0))
         if model.qkv_bias:
             vectors += kv + rope + (q or 0)
-        matrices = (Weights("attention", down, REPLICATED), Weights("attention", up, TENSOR), projection)
+        matrices = (Weights("attention", down, REPLICATED), Weights("attention", up, TENSOR), projection, *_indexer(model))
         return (*matrices, Weights("attention", vectors, REPLICATED, False)) if vectors else matrices
-    weights = [Weights("attention", h * a * d, TENSOR), Weights("attention", 2 * h * k * d, KV_HEADS), projection]
+    queries = h * a * d * (2 if model.output_gate else 1)
+    weights = [Weights("attention", queries, TENSOR), Weights("attention", 2 * h * k * d, KV_HEADS), projection]
     if model.qkv_bias:
         weights += [Weights("attention", a * d, TENSOR, False), Weights("attention", 2 * k * d, KV_HEADS, False)]
     if model.attention_sinks:
         weights.append(Weights("attention", a, TENSOR, False))
-    if model.qk_norm:
+    if model.qk_norm_whole:
+        weights += [Weights("attention", norm_width(model, a * d), TENSOR, False)]
+        weights += [Weights("attention", norm_width(model, k * d), KV_HEADS, False)]
+    elif model.qk_norm:
         vectors += 2 * norm_width(model, d)
     if vectors:
         weights.append(Weights("attention", vectors, REPLICATED, False))
     return tuple(weights)
 
 
+def _indexer(model: Model) -> tuple[Weights, ...]:
+    """Of the lightning indexer: on every tensor-parallel rank (Megatron-LM, experimental_attention_variant/dsa.py)."""
+    indexer, mla = model.indexer, model.mla
+    if indexer is None or mla is None:
+        return ()
+    width = indexer.heads * indexer.head_dim
+    matrices = (mla.q_rank or model.hidden) * width + model.hidden * (indexer.head_dim + indexer.heads)
+    return (Weights("attention", matrices, REPLICATED), Weights("attention", 2 * indexer.head_dim, REPLICATED, False))
+
+
 def _mlp(model: Model, part: str, ffn: int) -> tuple[Weights, ...]:
+    """A dense MLP, or that of all shared experts."""
     first = 2 if model.gated else 1
     matrices = Weights(part, (first + 1) * model.hidden * ffn, TENSOR)
     if not model.mlp_bias:
@@ -107,8 +143,12 @@ def _experts(model: Model) -> tuple[Weights, ...]:
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
     first = 2 if model.gated else 1
-    matrices = experts.count * (first + 1) * model.hidden * experts.ffn
+    matrices = experts.count * (first + 1) * (experts.latent or model.hidden) * experts.ffn
     weights = [Weights("router", model.hidden * experts.count, REPLICATED), Weights("routed_experts", matrices, EXPERT)]
+    if experts.latent:
+        weights.append(Weights("shared_experts", 2 * model.hidden * experts.latent, TENSOR))
+    if experts.shared_gate:
+        weights.append(Weights("shared_experts", model.hidden, REPLICATED))
     if experts.router_bias:
         weights.append(Weights("router", experts.count, REPLICATED, False))
     if model.mlp_bias:
@@ -194,10 +234,17 @@ def forward_flops(model: Model, unit: Unit) -> float:
 
 
 def core_flops(model: Model, unit: Unit) -> float:
-    """Forward FLOPs of the core attention (scores and context) of one layer per token."""
+    """Forward FLOPs of the core of the sequence mixer of one layer per token: scores and context, or the scan."""
+    if unit.mixer == RECURRENT and model.recurrent:
+        return sizes_of(model.recurrent).core_flops
+    if unit.mixer != ATTENTION:
+        return 0.0
     sequence = sequence_of(model)
-    keys = min(sequence, unit.window) if unit.window else sequence
-    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim)
+    keys, scored = min(sequence, unit.window) if unit.window else sequence, 0.0
+    if model.indexer:  # it scores all keys, of which attention reads the best
+        keys = min(keys, model.indexer.topk)
+        scored = 2.0 * sequence * model.indexer.heads * model.indexer.head_dim
+    return 2.0 * keys * model.heads * (model.head_dim + model.v_head_dim) + scored
 
 
 class UnitParameters(NamedTuple):

@@ -10,6 +10,7 @@ import typer
 
 from sim_core import SIMAI, SpecError, model_document, shown
 from sweep.commands.shared import prepared_spec
+from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
@@ -36,6 +37,9 @@ def command(
     form: Annotated[
         ExportForm | None, typer.Option("--format", help="Default: simai for the sweep of a SimAI text, else megatron.")
     ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="A launch file: what it holds besides plan and model is kept (megatron, torchtitan).")
+    ] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Overrides that the sweep of a spec was run with.")] = None,
     spec: Annotated[Path | None, typer.Option(help="Where the spec of a result lies now, if its files are not found.")] = None,
 ) -> None:
@@ -52,10 +56,21 @@ def command(
     else:
         text_of = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: _json}[form]
         text = text_of(launched(prepared.without_sample(), number))
+    if keep is not None:
+        text = _keeping(text, form, keep)
     if output is None:
         sys.stdout.write(text)
     else:
         write_file(output, text)
+
+
+def _keeping(text: str, form: ExportForm, keep: Path) -> str:
+    """An exported text with what a launch file holds besides. Raises SpecError."""
+    if form is ExportForm.megatron:
+        return with_flags(text, keep)
+    if form is ExportForm.torchtitan:
+        return with_keys(text, keep)
+    raise SpecError("--keep: expected --format megatron or torchtitan")
 
 
 def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple[Prepared, SweepSpec, Path, int]:

@@ -1,5 +1,6 @@
 """`sweep init`: a commented spec to start from."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,9 +10,10 @@ from sim_core import LARGEST, SimError, SpecError, model_document, nearest, pars
 from sweep.commands.shared import prepared_spec
 from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
+from sweep.job_starter import job_starter
 from sweep.show.terminal import own_console
 from sweep.spec import ALIASES, FIELDS, check_value, load_spec
-from sweep.starter import job_starter, starter, starter_name
+from sweep.starter import starter, starter_name, suited
 from sweep.validation.devices import presets_of
 from sweep.validation.table import NotSimulated
 
@@ -59,6 +61,9 @@ def command(
         text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, sequence, micro_batch)
     else:
         text = job_starter(job, hardware or _device(job), gpus or job.plan.get("all_gpus") or GPUS, path.parent)
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
@@ -67,10 +72,11 @@ def command(
         path.unlink()
         raise
     console = own_console()
-    if job is not None:
-        for note in job.notes:
-            console.print(f"note: {note}")
-    console.print(f"{path}: {prepared.sweep.space.size:,} plans. Next: sweep run {path} --dry-run, then without --dry-run")
+    for note in () if job is None else job.notes:
+        console.print(f"note: {note}")
+    size = prepared.sweep.space.size
+    best = " --best 20" if suited(size) == "search" else ""
+    console.print(f"{path}: {size:,} plans. Next: sweep {suited(size)} {path}{best}")
 
 
 def _of_model_or_file(source: str, hardware: str, gpus: int, base: Path, sequence: int | None, micro_batch: int | None) -> str:

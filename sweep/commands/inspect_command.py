@@ -37,7 +37,7 @@ def command(
     hardware: Annotated[str, typer.Option(help="With --rows: the device of logs that name none.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print what files hold: the plan, layers and traffic of a workload; framework, plan, model and steady step of a log."""
+    """Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch."""
     console, values = own_console(), []
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     logs: list[Log] = []

@@ -23,6 +23,7 @@ def command(
     """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
     folder = result_at(directory)
     content = content_of(folder)
-    write_file(output, report_page(content))
-    size = short(output.stat().st_size, "B")
-    own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {size}")
+    page = report_page(content)
+    write_file(output, page)
+    if str(output) != "-":
+        own_console().print(f"{output}: {content['rows_total']:,} plans of {folder}, {short(len(page.encode()), 'B')}")

@@ -4,12 +4,14 @@ import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from sim_core import short
+from sweep.commands.outside import say_if_better_outside
 from sweep.commands.shared import (
     Executing,
     Fresh,
@@ -40,7 +42,7 @@ from sweep.show.results import print_reasons
 from sweep.show.tables import plural, rows_text
 from sweep.show.terminal import own_console
 from sweep.slices import LIMIT_S
-from sweep.spec import load_spec
+from sweep.spec import SweepSpec, load_spec
 from sweep.store import Store
 
 SHORT_S: Final = 2.0
@@ -84,7 +86,7 @@ def command(
     if as_json and top != 0:
         sys.stdout.write(rows_text(rank(folder, top=top).rows, "json") + "\n")
     count = 0 if isinstance(running, InlineExecutor) else running.workers
-    _conclude(progress, folder, count, 0 if quiet or as_json else top, console)
+    _conclude(progress, folder, count, 0 if quiet or as_json else top, console, (loaded, prepared, spec))
 
 
 def _dry_run(
@@ -139,7 +141,9 @@ def _free(folder: Folder) -> str:
     return f" ({short(shutil.disk_usage(place).free, 'B')} are free)"
 
 
-def _conclude(progress: Progress, folder: Folder, workers: int, top: int | None, console: Console) -> None:
+def _conclude(
+    progress: Progress, folder: Folder, workers: int, top: int | None, console: Console, of: tuple[SweepSpec, Prepared, Path]
+) -> None:
     resumed = f" ({progress.resumed:,} were already there)" if progress.resumed else ""
     if progress.done:
         took = f"{progress.done:,} plans in {short(progress.seconds, 's')}, {progress.rate:,.0f} plans/s"
@@ -148,6 +152,7 @@ def _conclude(progress: Progress, folder: Folder, workers: int, top: int | None,
         console.print(f"Nothing to do: all {progress.total:,} plans are already there.")
     if top != 0:
         print_ranking(rank(folder, top=top), console)
+        say_if_better_outside(*of, folder, console)
     console.print(f"Results: {folder}  (more: sweep rank --help)")
     ok, failed = outcome(folder)
     if failed:

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from sim_core import BOUNDS, short
+from sweep.commands.outside import say_if_better_outside
 from sweep.commands.shared import (
     Executing,
     Fresh,
@@ -57,7 +58,7 @@ def command(
     prepared = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
     objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
-    prepared = as_search(prepared, objective)
+    whole, prepared = prepared, as_search(prepared, objective)
     introduce(loaded, prepared, console)
     check_persistent(out)
     folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
@@ -75,6 +76,7 @@ def command(
         sys.stdout.write(rows_text(ranked.rows, "json") + "\n")
     if not quiet and not as_json:
         print_ranking(ranked, console)
+        say_if_better_outside(loaded, whole, spec, folder, console)
     console.print(f"Results: {folder}  (more: sweep rank --help)")
     if not answer.rows:
         console.print("No plan can run.")

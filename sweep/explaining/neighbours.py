@@ -1,6 +1,6 @@
 """The plans around one: what each change of one axis gives, simulated, also where the sweep has no such value."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,9 +40,13 @@ class Neighbour:
         return self.axis not in ELSEWHERE
 
 
-def neighbours(opened: Reopened, number: int, row: Mapping[str, Any]) -> list[Neighbour]:
-    """The neighbours of plan `number`, whose result is `row`, by axis. Raises SimError."""
-    changes = list(_changes(opened, number, row))
+def neighbours(
+    opened: Reopened, number: int, row: Mapping[str, Any], wanted: Callable[[Change], bool] = lambda _: True
+) -> list[Neighbour]:
+    """The neighbours of plan `number`, whose result is `row`, by axis; those with a wanted change. Raises SimError."""
+    changes = [(axis, change) for axis, change in _changes(opened, number, row) if wanted(change)]
+    if not changes:
+        return []
     sweep = sweep_around(opened, number, row, [change for _, change in changes]).sweep
     rows = pa.Table.from_batches([evaluate(sweep, np.arange(len(changes)))]).to_pylist()
     return [Neighbour(axis=axis, change=_told(change, own), row=own) for (axis, change), own in zip(changes, rows, strict=True)]
@@ -139,20 +143,10 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
 
     GPUs and global batch stay what they are unless they are changed; `ga` follows. Raises SimError.
     """
-    space = opened.prepared.sweep.space
-    fields = fields_of(space, number)
-    named = {*space.named, NETWORK} - {*FOLLOWING}
+    hardware, fixed = pinned(opened, number, row)
+    fields = fields_of(opened.prepared.sweep.space, number)
     fields |= {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
     changed = list(dict.fromkeys(name for change in changes for name in change))
-    hardware = dict(opened.spec.hardware)
-    fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
-    for name, value in fields.items():
-        if name == HARDWARE and name in named:
-            hardware = {"preset": value, **hardware}
-        elif name.startswith(f"{HARDWARE}."):
-            hardware[name.removeprefix(f"{HARDWARE}.")] = value
-        elif name in named:
-            fixed[name] = value
     for name in changed:
         fixed.pop(name, None)
     if NETWORK in changed:
@@ -170,6 +164,23 @@ def sweep_around(opened: Reopened, number: int, row: Mapping[str, Any], changes:
         "sample": None,
     }
     return prepare(SweepSpec.model_validate(document), opened.base)
+
+
+def pinned(opened: Reopened, number: int, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sections `hardware` and `fixed` of a spec that is plan `number` alone; GPUs and global batch are those of `row`."""
+    space = opened.prepared.sweep.space
+    fields = fields_of(space, number) | {"all_gpus": int(row["all_gpus"]), "global_batch": int(row["global_batch"])}
+    named = {*space.named, NETWORK} - {*FOLLOWING}
+    hardware = dict(opened.spec.hardware)
+    fixed: dict[str, Any] = {name: fields[name] for name in ("all_gpus", "global_batch")}
+    for name, value in fields.items():
+        if name == HARDWARE and name in named:
+            hardware = {"preset": value, **hardware}
+        elif name.startswith(f"{HARDWARE}."):
+            hardware[name.removeprefix(f"{HARDWARE}.")] = value
+        elif name in named:
+            fixed[name] = value
+    return hardware, fixed
 
 
 def network_of(opened: Reopened, row: Mapping[str, Any], times: float = 1.0) -> str:

@@ -30,6 +30,11 @@ FAILED: Final = re.compile(
 _STATE_KEYS: Final = (b"emory", b"ALLOC_FAILED", b"Traceback", b"ChildFailed", b"exit code")
 
 
+MANY_STEPS: Final = 1000
+"""A reader that found so many has found its log: the others need not look at the rest."""
+SOME_LINES: Final = 2**12
+
+
 class Log(NamedTuple):
     """A training run as its log tells it. `plan`: every name of PLAN_FIELDS, None where the log does not tell it."""
 
@@ -58,9 +63,12 @@ class Log(NamedTuple):
 def read_log(path: str | Path) -> Log:
     """Read a log of any known framework, plain or gzip, line by line. Raises SpecError, OSError."""
     place = Path(path)
-    readers = [reader() for reader in READERS]
+    every = [reader() for reader in READERS]
+    readers: Sequence[LogReader] = every
     state, machine = _State(), Machine()
-    for raw in raw_lines(place):
+    for number, raw in enumerate(raw_lines(place)):
+        if number % SOME_LINES == 0:
+            readers = next(([reader] for reader in readers if len(reader.steps) > MANY_STEPS), readers)
         line = None
         for reader in readers:
             if any(key in raw for key in reader.KEYS):
@@ -70,7 +78,7 @@ def read_log(path: str | Path) -> Log:
             state.take(plain(raw))
         if any(key in raw for key in KEYS):
             machine.take(plain(raw))
-    all_found = [found for reader in readers if (found := reader.found()) is not None]
+    all_found = [found for reader in every if (found := reader.found()) is not None]
     with_steps = [found for found in all_found if len(found.steps)]
     if not all_found and not state.out_of_memory:
         raise SpecError(f"{path}: found no line of a training log")

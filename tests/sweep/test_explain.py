@@ -292,3 +292,17 @@ def test_some_stages_of_a_timeline(opened: Reopened, found: Explanation, tmp_pat
     ):
         told = sweep("timeline", *arguments, "-o", path)
         assert (told.returncode, words in told.stderr) == (1, True), told.stderr
+
+
+def test_a_faster_plan_just_outside_is_named_after_a_run(tmp_path: Path) -> None:
+    spec = tmp_path / "s.yaml"
+    spec.write_text(
+        "name: narrow\nmodel: llama3-8b\nworkload: {sequence: 4096}\nhardware: H100-SXM\n"
+        "axes: {tp: [8]}\nfixed: {all_gpus: 32, global_batch: 64}\nobjectives: [{minimize: step_time_s}]\n"
+    )
+    done = sweep("run", spec, "--out", tmp_path / "out", "--workers", 0)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("outside: ")]
+    assert line.startswith("outside: tp 4 would be ")
+    wide = sweep("run", spec, "--out", tmp_path / "wide", "--workers", 0, "--set", "axes.tp=[4,8]", "--json")
+    steps = {row["tp"]: row["step_time_s"] for row in json.loads(wide.stdout)}
+    assert f"{steps[8] / steps[4] - 1:.1%} faster" in line

@@ -103,7 +103,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"where": ["max(tp) > 1"]},
         "where: 'max(tp) > 1': found the function 'max', expected a condition on the columns of one plan",
     ),
-    ({"objectives": [{"minimize": "foo"}]}, "objectives: unknown column 'foo', valid: "),
+    ({"objectives": [{"minimize": "foo"}]}, "objectives: unknown column 'foo', nearest valid: "),
     ({"where": ["tp <= (SELECT avg(tp) FROM plans)"]}, "found 'SELECT', expected a condition on the columns of one plan"),
     ({"where": ["get_current_timestamp() > '2020-01-01'"]}, "found the function 'get_current_timestamp', expected a condition"),
     ({"where": ["localtimestamp is not null"]}, "where: 'localtimestamp is not null': unknown column 'localtimestamp'"),

@@ -122,6 +122,26 @@ class Config:
             raise self.error(key, f"found {shown(value)}, {nearest(str(value), words)}")
         return words[value]
 
+    def take(self, keys: Iterable[str]) -> None:
+        """Fields that cost nothing in this family."""
+        self._used.update(keys)
+
+    def text(self, key: str) -> str:
+        """A text that must be there."""
+        self._used.add(key)
+        value = self._fields.get(key)
+        if not isinstance(value, str) or not value:
+            raise self.error(key, "missing" if value is None else f"found {shown(value)}, expected a text")
+        return value
+
+    def section(self, key: str) -> "Config":
+        """The fields of a mapping in this one."""
+        self._used.add(key)
+        value = self._fields.get(key)
+        if not isinstance(value, Mapping):
+            raise self.error(key, "missing" if value is None else f"found {shown(value)}, expected a mapping")
+        return Config(value, f"{self._where}: {key}")
+
     def numbers(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers, or None."""
         if not self.has(key):

@@ -54,6 +54,11 @@ def is_known(flag: str) -> bool:
     return flag in NUMBERS or flag in OTHERS or flag in NOT_MODELLED or is_free(flag)
 
 
+def says_model(flag: str) -> bool:
+    """Whether a flag says something of the model."""
+    return flag in NUMBERS or flag in OTHERS or flag in NOT_MODELLED
+
+
 def read_megatron(flags: Flags, where: str, values: Mapping[str, object]) -> Document:
     """The numbers of a model as a mapping for `parse_model`. Those in `values` are the user's: their flags are not read.
 

@@ -16,7 +16,7 @@ class Launch(NamedTuple):
     stack: str
     missing: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()  # flags or keys that have no part in the plan or the model, as they stand
+    kept: tuple[str, ...] = ()  # names of flags or keys that have no part in the plan or the model
 
 
 NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_text, model_document, model_of_flags
+from sim_core import Flags, Given, Model, SimError, flags_of_document, flags_of_text, model_document, model_of_flags, says_model
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, whole
 from sweep.inputs.launch.job import Launch, missing_of
@@ -14,7 +14,7 @@ SIGN: Final = re.compile(
     r"model[-_]parallel[-_]size|micro[-_]batch[-_]size)\b"
 )
 DOCUMENT_SIGN: Final = re.compile(
-    r"^\s*MODEL_ARGS:|^\s*-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
+    r"^MODEL_ARGS:|^-{0,2}(?:num[-_]layers|hidden[-_]size|tensor[-_]model[-_]parallel[-_]size):\s*\d", re.MULTILINE
 )
 ARITHMETIC: Final = re.compile(r"\$\(\(\s*(\d{1,9})((?:\s*[*/]\s*\d{1,9})*)\s*\)\)")
 SBATCH: Final = re.compile(
@@ -32,9 +32,13 @@ PLAN_FLAGS: Final = (
     "--ddp-bucket-size", "--grad-reduce-in-bf16", "--cp-comm-type", "--hierarchical-context-parallel-sizes",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--num-distributed-optimizer-instances", "--bf16", "--fp16",
     "--fp8-format", "--fp8-recipe", "--fp4-format", "--no-overlap-p2p-communication", "--expert-tensor-parallel-size",
-    "--ckpt-format", "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
+    "--ckpt-format", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint",
+    "--nproc-per-node", "--nnodes", "--num-gpus", "--num-nodes",
 )  # fmt: skip
-"""Flags that the plan is read from."""
+"""Flags that the plan is read from, and those of the launcher."""
+TOKENIZER: Final = "--tokenizer-type"
+LAUNCHER: Final = re.compile(r"^#\s*torchrun\s.*?--nproc-per-node (\d{1,6}) --nnodes (\d{1,6})\b", re.MULTILINE)
+"""What `sweep export` writes above its flags."""
 VOCABULARY: Final = "vocabulary"
 NODES: Final = ("nnodes", "num_nodes")
 EACH: Final = ("nproc_per_node", "num_gpus")
@@ -43,6 +47,9 @@ EACH: Final = ("nproc_per_node", "num_gpus")
 def read_script(path: str, text: str) -> Launch:
     """A shell script, or a list of flags; variables are put in where the file sets them to one value, nothing is run."""
     flags = flags_of_text(text)
+    launcher = LAUNCHER.search(text)
+    if launcher is not None and "--nproc-per-node" not in flags:
+        flags |= {"--nproc-per-node": [Given((launcher[1],), 0)], "--nnodes": [Given((launcher[2],), 0)]}
     slurm = {next(name for name in found[:3] if name): int(found[3]) for found in SBATCH.findall(text)}
     return _launch(path, flags, slurm)
 
@@ -51,6 +58,16 @@ def read_yaml(path: str, document: Mapping[str, Any], lines: Mapping[tuple[str, 
     """A YAML with MODEL_ARGS, or with Megatron-LM's names as keys; None if it is neither."""
     flags = flags_of_document(document, lines)
     return None if flags is None else _launch(path, flags, {})
+
+
+def is_kept(flag: str) -> bool:
+    """Whether a flag has no part in the plan or the model."""
+    return flag not in PLAN_FLAGS and flag != TOKENIZER and not says_model(flag)
+
+
+def kept_flags(text: str) -> dict[str, tuple[str, ...]]:
+    """Flags of a script without a part in the plan or the model, with their values as they stand."""
+    return {flag: places[-1].values for flag, places in flags_of_text(text).items() if is_kept(flag)}
 
 
 def values_of(flags: Flags) -> tuple[dict[str, str], list[str]]:
@@ -96,7 +113,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Launch:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
     model, told, unknown = _model(path, flags)
     deepspeed = "--deepspeed" in flags
-    kept = tuple(" ".join((flag, *places[-1].values)) for flag, places in flags.items() if flag in unknown)
+    kept = tuple(flag for flag in flags if is_kept(flag))
     if unknown:
         notes.append(f"unknown flags, taken to leave the model as it is: {', '.join(unknown)}")
     return Launch(

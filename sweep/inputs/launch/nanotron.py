@@ -8,7 +8,7 @@ from sim_core import SimError, parse_model, read_config
 from sweep.inputs.launch.job import Launch, missing_of
 from sweep.inputs.launch.megatron import numbers_of
 
-SIGN: Final = re.compile(r"^\s*(?:pp_engine|tp_linear_async_communication|batch_accumulation_per_replica):", re.MULTILINE)
+SIGN: Final = re.compile(r"\b(?:pp_engine|tp_linear_async_communication|batch_accumulation_per_replica):")
 ZERO: Final = {0: "none", 1: "optimizer"}
 FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 """A switch of `model_config`, and the family of Hugging Face that has the same numbers."""

@@ -65,17 +65,27 @@ def read_toml(path: str, document: Mapping[str, Any]) -> Launch:
     notes: list[str] = []
     model = _model(settings, notes)
     plan = _plan(settings, model, notes)
-    kept = tuple(
-        f"{section}.{key}"
-        for section, keys in document.items()
-        if isinstance(keys, Mapping)
-        for key in keys
-        if key not in USED and not isinstance(keys[key], Mapping)
-    )
+    kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
     return Launch(
         path=path, framework="torchtitan", plan=plan, model=model, stack="torchtitan", missing=missing_of(plan, model),
         notes=tuple(notes), kept=kept,
     )  # fmt: skip
+
+
+def kept_keys(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Keys without a part in the plan or the model, by section (`quantize.linear.float8`), with their values."""
+    kept: dict[str, dict[str, Any]] = {}
+    for section, keys in document.items():
+        if isinstance(keys, Mapping):
+            own = {key: value for key, value in keys.items() if not isinstance(value, Mapping) and not _is_used(section, key)}
+            kept |= {section: own} if own else {}
+            inner = {key: value for key, value in keys.items() if isinstance(value, Mapping)}
+            kept |= {f"{section}.{name}": inside for name, inside in kept_keys(inner).items()}
+    return kept
+
+
+def _is_used(section: str, key: str) -> bool:
+    return key in USED and section in (*SECTIONS, "model", "activation_checkpoint")
 
 
 def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -97,7 +107,11 @@ def _plan(settings: _Settings, model: Mapping[str, Any], notes: list[str]) -> di
         "overlap_tp": settings.value("enable_async_tensor_parallel") is True and tp > 1,
     }  # fmt: skip
     if plan["sharding"] == "parameters":
-        plan["reshard_after_forward"] = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
+        reshard = RESHARD.get(settings.word("fsdp_reshard_after_forward"), pp == 1)
+        if pp > 1 and not reshard:
+            plan["sharding"] = "optimizer"  # parameters stay for all micro-batches, as the stack has it in pipelines
+        else:
+            plan["reshard_after_forward"] = reshard
         if shard and replicate and replicate > 1:
             plan["dp_shard"] = shard * cp
     if pp > 1:

@@ -64,6 +64,10 @@ class DeepSpeedLog(LogReader):
         self._runtime: float | None = None
         self._total_steps: int | None = None
 
+    @property
+    def steps(self) -> Steps:
+        return self._by_time
+
     def take(self, line: str) -> None:
         if (step := PIPELINE.search(line)) is not None:
             self._is_deepspeed = True

@@ -63,7 +63,7 @@ class Steps:
     def steady(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Seconds of the steady steps: without the first interval and disturbed ones; a single interval stays unless it is
         that of the job's start."""
-        seconds = np.array(self._seconds)
+        seconds = np.frombuffer(self._seconds, dtype=np.float64)
         if len(seconds) < 2:
             return seconds[:0] if self.begins or (len(seconds) and self._iterations[0] <= 1) else seconds
         clean = np.frombuffer(self._clean, dtype=np.int8).astype(bool)
@@ -107,6 +107,11 @@ class LogReader(ABC):
     KEYS: ClassVar[Sequence[bytes]]
     SIGNS: ClassVar[Sequence[str]]
     """Patterns of which one in a file means a log of this family."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Steps:
+        """The steps found so far."""
 
     @abstractmethod
     def take(self, line: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from sweep.inputs import arguments
 from sweep.inputs.arguments import Plan, Value, whole
-from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader
+from sweep.inputs.logs.found import PLAN_FIELDS, Found, LogReader, Steps
 
 BEGIN: Final = re.compile(r"-{3,} arguments -{3,}")
 END: Final = re.compile(r"-{3,} end of arguments -{3,}")
@@ -69,6 +69,10 @@ class MegatronLog(LogReader):
         self._vocabulary: int | None = None
         self._batch: int | None = None
         self._samples_first = False
+
+    @property
+    def steps(self) -> Steps:
+        return self._found.steps
 
     def take(self, line: str) -> None:
         if "arguments ---" in line:

@@ -5,7 +5,7 @@ import re
 from typing import Any, Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.logs.found import Found, LogReader
+from sweep.inputs.logs.found import Found, LogReader, Steps
 
 MARK: Final = ":::MLLOG "
 SECONDS: Final = ("train_step_timing in s", "train_step_time")
@@ -29,6 +29,10 @@ class MllogLog(LogReader):
         self._ranks = 0
         self._benchmark = ""
         self._seen = False
+
+    @property
+    def steps(self) -> Steps:
+        return self._found.steps
 
     def take(self, line: str) -> None:
         try:

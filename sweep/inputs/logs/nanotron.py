@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from sweep.inputs.arguments import Plan, Value
-from sweep.inputs.logs.found import Found, LogReader
+from sweep.inputs.logs.found import Found, LogReader, Steps
 
 LINE: Final = re.compile(r"\biteration: (\d{1,12}) / \d{1,12} \|")
 FIELD: Final = re.compile(
@@ -46,6 +46,10 @@ class NanotronLog(LogReader):
         self._settings: dict[str, str] = {}
         self._fields: dict[str, tuple[float, float]] = {}
         self._is_config = False
+
+    @property
+    def steps(self) -> Steps:
+        return self._found.steps
 
     def take(self, line: str) -> None:
         if "elapsed_time_per_iteration_ms" in line:

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from sweep.inputs.arguments import Plan
-from sweep.inputs.logs.found import Found, LogReader
+from sweep.inputs.logs.found import Found, LogReader, Steps
 
 SECONDS: Final = re.compile(r"\btrain_step_timing in s[:=]\s*(\d{1,9}(?:\.\d+)?(?:e[-+]?\d+)?)(?=[\s,\]|])")
 STEP: Final = re.compile(r"\bglobal_step[:=]\s*(\d{1,12})(?:\.0)?\b")
@@ -47,6 +47,10 @@ class NemoLog(LogReader):
         self._settings: dict[str, str] = {}
         self._is_config = False
         self._batch: int | None = None
+
+    @property
+    def steps(self) -> Steps:
+        return self._found.steps
 
     def take(self, line: str) -> None:
         if "train_step_timing" in line:

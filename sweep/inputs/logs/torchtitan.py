@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from sweep.inputs.arguments import Plan
+from sweep.inputs.flavors import PRESETS
 from sweep.inputs.logs.found import Found, LogReader, Steps, number
 
 LOST_COLOURS: Final = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3})*)?m(?=[A-Za-z])")
@@ -21,7 +22,7 @@ BATCH: Final = {
     "global_batch": re.compile(r"\bglobal batch size:? (\d{1,9})\b"),
     "sequence": re.compile(r"\bsequence length:? (\d{1,9})\b"),
 }
-SIZE: Final = re.compile(r"\bModel (\S+) .{0,60}size: ([\d,]{1,18}) total parameters")
+SIZE: Final = re.compile(r"\bModel (\S{1,40}) (\S{1,40}) .{0,20}size: ([\d,]{1,18}) total parameters")
 ARGUMENTS: Final = re.compile(r"Building (\S+) .{0,40}with \S*Args\((.*)$")
 ARGUMENT: Final = re.compile(r"\b(dim|n_layers|n_heads|n_kv_heads|vocab_size|hidden_dim)=(\d{1,9})\b")
 SCHEDULE: Final = re.compile(r"\bUsing pipeline schedule (\S+) with (\d{1,6}) microbatches and (\d{1,6}) stages")
@@ -40,7 +41,7 @@ class TorchtitanLog(LogReader):
         b"[GC]", b"profiler traces", b"checkpoint", b"snapshot", b"pipeline schedule", b"validate step",
     )  # fmt: skip
     SIGNS = (
-        r"step:\s*[\d,]+\s+\D*loss:.*(?:wps|tps):\s*[\d,]+",
+        r"step:\s*[\d,]+\s.{0,40}?loss:.*(?:wps|tps):\s*[\d,]+",
         r"Building \d+-D device mesh with",
         r"Building device mesh with parallelism:",
         r"\[titan\] \d{4}-\d\d-\d\d ",
@@ -55,6 +56,10 @@ class TorchtitanLog(LogReader):
         self._batch: dict[str, int] = {}
         self._stages = 0
         self._seen = False
+
+    @property
+    def steps(self) -> Steps:
+        return self._by_rate
 
     def take(self, line: str) -> None:
         line = LOST_COLOURS.sub("", line) if "[" in line else line
@@ -95,7 +100,8 @@ class TorchtitanLog(LogReader):
                 if match := pattern.search(line):
                     self._batch.setdefault(name, int(match[1]))
         elif match := SIZE.search(line):
-            self._found.parameters = int(match[2].replace(",", "") or 0) or None
+            self._found.parameters = int(match[3].replace(",", "") or 0) or None
+            self._found.preset = PRESETS.get((match[1], match[2]), "")
         elif match := ARGUMENTS.search(line):
             self._found.model |= {NAMES[name]: int(value) for name, value in ARGUMENT.findall(match[2])}
         elif match := CAPACITY.search(line):

@@ -1,0 +1,146 @@
+"""Does `sweep init` lose the best plan? Its winner beside that of a far wider space, for 40 models, devices and sizes.
+
+    python benchmarks/first_spaces.py [--only TEXT] [--limit PERCENT] [--out FILE.csv]
+
+Both are found by `sweep search`. The wider space has every divisor of the GPUs as pp, every divisor of the layers as vpp, all
+splits, tp, cp and ep up to a node, micro-batches to 8, all modes of recompute, and for experts all dispatchers, and the
+precisions and schedules that device and stack have. Exit code 1 where a winner of `init` is slower by more than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DENSE = [
+    (model, device, gpus)
+    for model, device, sizes in (
+        ("llama3-8b", "H100-SXM", (8, 64, 256)),
+        ("llama3-70b", "H100-SXM", (64, 512, 1024)),
+        ("llama3.1-405b", "H100-SXM", (1024, 4096, 16384)),
+        ("llama3.1-405b", "GB200-NVL72", (512, 2048)),
+        ("nemotron4-340b", "H100-SXM", (1536, 6144)),
+        ("nemotron4-340b", "B200-SXM", (1024,)),
+        ("gpt3-175b", "A100-80G-SXM", (512, 1536)),
+        ("gpt3-175b", "H100-SXM", (1024,)),
+        ("megatron-530b", "A100-80G-SXM", (2240,)),
+        ("qwen2.5-72b", "H200-SXM", (256, 1152)),
+        ("gemma2-27b", "H100-SXM", (96, 512)),
+    )
+    for gpus in sizes
+]
+ODD = [("llama3-70b", "H100-SXM", 1024, layers) for layers in (68, 72, 76, 88, 92)]
+LONG = [("llama3-70b", "H100-SXM", 512, 32768), ("llama3-8b", "H100-SXM", 128, 131072)]
+EXPERTS = [
+    ("deepseek-v3", "H800-SXM", 2048),
+    ("deepseek-v3", "H100-SXM", 1024),
+    ("deepseek-v3", "GB200-NVL72", 256),
+    ("deepseek-v3", "B200-SXM", 512),
+    ("mixtral-8x7b", "H100-SXM", 64),
+    ("mixtral-8x22b", "H100-SXM", 256),
+    ("qwen3-30b-a3b", "H100-SXM", 16),
+    ("qwen3-30b-a3b", "B200-SXM", 48),
+    ("qwen3-235b-a22b", "H100-SXM", 256),
+    ("qwen3-235b-a22b", "GB200-NVL72", 256),
+    ("kimi-k2", "H100-SXM", 2048),
+    ("gpt-oss-120b", "H100-SXM", 64),
+]
+Case = tuple[str, str, int, int | None, int | None]
+"""Model, device, GPUs, other number of layers, other sequence."""
+SPLITS = ["even", "balanced", "embedding_as_layer", "loss_as_layer", "embedding_and_loss_as_layer"]
+MODULES = ["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts"]
+
+
+def sweep(*arguments: object) -> str:
+    """What `sweep` prints."""
+    done = subprocess.run([sys.executable, "-m", "sweep", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"sweep {' '.join(map(str, arguments))}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def divisors(number: int) -> list[int]:
+    """All of them."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def wider(spec: dict[str, Any], layers: int, gpus: int, has_experts: bool) -> dict[str, Any]:
+    """A space that holds that of `init`, and all that it leaves out."""
+    axes = dict(spec["axes"])
+    pp = [n for n in divisors(gpus) if n <= min(layers, 64)]
+    axes["pp"] = pp
+    axes["vpp"] = sorted({v for own in (layers, layers + 1, layers + 2) for v in divisors(own) if v <= layers // 2})
+    axes["layer_split"] = SPLITS
+    axes["tp"] = sorted({*axes.get("tp", [1]), *(n for n in (1, 2, 4, 8) if gpus % n == 0)})
+    axes["cp"] = [n for n in (1, 2, 4, 8) if gpus % n == 0]
+    axes["micro_batch"] = list(range(1, 9))
+    axes["overlap_tp"] = [False, True]
+    spans = [f"{kind}:{k}" for kind in ("block", "every") for k in (1, 2, 4)]
+    modules = ["layernorm", "mlp"] if not has_experts else ["moe_act", "layernorm", "layernorm+moe_act", "moe"]
+    axes["checkpointing"] = sorted({*axes["checkpointing"], "none", "selective", "full", *modules, *spans})
+    if has_experts:
+        axes["dispatcher"] = ["alltoall", "flex", "hierarchical"]
+        axes["overlap_shared_experts"] = [False, True]
+        axes["precision"] = sorted({"bf16", "fp8_tensorwise", "fp8_blockwise", "mxfp8", *axes.get("precision", [])})
+    return {**spec, "axes": axes, "fixed": {k: v for k, v in spec["fixed"].items() if k not in axes}}
+
+
+def best(spec: Path, out: Path) -> dict[str, Any]:
+    """The best plan of a space."""
+    return dict(json.loads(sweep("search", spec, "--out", out, "--json"))[0])
+
+
+def main() -> int:
+    """Run the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--limit", type=float, default=1.0, help="percent")
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    cases: list[Case] = [(*case, None, None) for case in DENSE + EXPERTS]
+    cases += [(model, device, gpus, layers, None) for model, device, gpus, layers in ODD]
+    cases += [(model, device, gpus, None, sequence) for model, device, gpus, sequence in LONG]
+    for model, device, gpus, layers, sequence in cases:
+        name = (
+            f"{model} x{gpus} {device}" + (f" {layers} layers" if layers else "") + (f" {sequence} tokens" if sequence else "")
+        )
+        if given.only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            at = Path(folder)
+            source: object = model
+            if layers:
+                numbers = yaml.safe_load(sweep("model", model, "--yaml"))["model"]
+                source = at / "model.yaml"
+                source.write_text(yaml.safe_dump({"model": numbers | {"layers": layers}}))
+            more: list[object] = ["--sequence", sequence] if sequence else []
+            sweep("init", source, "--hardware", device, "--gpus", gpus, "-o", at / "init.yaml", *more)
+            spec = yaml.safe_load((at / "init.yaml").read_text())
+            count = int(layers or json.loads(sweep("model", model, "--json"))["layers"])
+            (at / "wide.yaml").write_text(yaml.safe_dump(wider(spec, count, gpus, "ep" in spec["axes"]), sort_keys=False))
+            own, wide = best(at / "init.yaml", at / "own"), best(at / "wide.yaml", at / "wide")
+        behind = own["step_time_s"] / wide["step_time_s"] - 1
+        told = {key: wide.get(key) for key in wide if key in spec["axes"] and wide.get(key) != own.get(key)}
+        rows.append({"case": name, "own_s": own["step_time_s"], "wide_s": wide["step_time_s"], "behind": behind, "wide": told})
+        print(f"{name:45} {own['step_time_s']:9.3f} s  {behind:+7.2%}  {told if behind > 1e-9 else ''}", flush=True)
+    if given.out:
+        with given.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    worst = max((row["behind"] for row in rows), default=0.0)
+    print(f"{len(rows)} cases; worst {worst:+.2%}, limit {given.limit:g} %")
+    return int(worst * 100 > given.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""`sweep whatif`: a plan on other GPUs, another network, longer sequences, at another price."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim_core import LARGEST
+from sweep.commands.shared import AsJson, write_json
+from sweep.folder import folder_at
+from sweep.reopening import BEST, plan_number, reopened
+from sweep.show.terminal import own_console
+from sweep.show.whatif import print_what_if
+from sweep.whatif import Question, what_if
+
+
+def command(
+    directory: Annotated[str, typer.Argument(metavar="RESULT", help="Folder of results, a path or URI.")],
+    plan: Annotated[str, typer.Argument(help="Its number, as in `rank`; or best.")] = BEST,
+    gpus: Annotated[int | None, typer.Option(min=1, max=LARGEST["all_gpus"], help="GPUs of the job.")] = None,
+    nic: Annotated[str | None, typer.Option(help="Bandwidth of a NIC, per GPU and direction: '200 Gb/s'.")] = None,
+    device: Annotated[str | None, typer.Option(help="Hardware preset: B200-SXM.")] = None,
+    sequence: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST["sequence"], help="Tokens of a sequence; a step keeps its tokens.")
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens to train on: 15T.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="USD a GPU-hour.")] = None,
+    as_json: AsJson = False,
+    spec: Annotated[Path | None, typer.Option(help="Where the spec lies now, if its files are not found from here.")] = None,
+) -> None:
+    """Print what a change of the job or its machine does to a plan, and which plan is best then."""
+    opened = reopened(folder_at(directory), spec)
+    question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
+    answer = what_if(opened, plan_number(opened, plan), question)
+    if as_json:
+        write_json({"before": answer.before, "same_plan": answer.same, "after": answer.after, "notes": list(answer.notes)})
+        return
+    console = own_console()
+    print_what_if(answer, question, console)
+    for note in opened.notes:
+        console.print(f"note: {note}")

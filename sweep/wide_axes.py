@@ -1,0 +1,135 @@
+"""Axes of a first space for a model: every value that may hold its best plan, each with why."""
+
+import math
+from typing import Any, Final
+
+from sim_core import Hardware, Model, Stack, load_kernels
+from sim_core import precisions as precisions_on
+
+TOKENS: Final = 4_000_000
+"""Tokens of a step, about what models of this generation train with (Llama 3: 4 to 16 M, arXiv 2407.21783)."""
+_MOST_PP: Final = 64
+_MOST_EP: Final = 64
+_MOST_MICRO_BATCH: Final = 8
+_LONG: Final = 4096
+"""Sequences from which context parallelism is worth a look."""
+_SPLITS: Final = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
+"""Splits in equal runs, with the ends that count as layers."""
+_ROOM: Final = 64
+"""GPUs that jobs use of a larger domain of NVLink: a power of two."""
+_RECIPES: Final = {"mxfp8": "mxfp8", "fp8_block": "fp8_blockwise", "fp8": "fp8_tensorwise"}
+"""Of tensor cores, the recipe that keeps scales finest: Blackwell's, Hopper's (arXiv 2412.19437, section 3.3), others'."""
+_OF_NEMO: Final = ("B200-SXM", "B300-SXM", "GB200-NVL72", "GB300-NVL72")
+
+Lines = dict[str, tuple[Any, str]]
+"""Keys of a section, each with its value and why it is so."""
+
+
+def wide_axes(model: Model, device: Hardware, stack: Stack, gpus: int, sequence: int) -> Lines:
+    """Axes and fixed values for a model on `gpus` devices; a list is an axis."""
+    node = domain(device)
+    lines: Lines = {"tp": (_tp(model, node, gpus), f"divides {model.heads} heads; more than {node} would leave the node")}
+    cp = [n for n in doubled(min(node, 8)) if gpus % n == 0 and sequence % (2 * n) == 0]
+    if sequence >= _LONG and len(cp) > 1:
+        lines["cp"] = cp, "context parallelism: ranks that share a sequence"
+    if model.experts:
+        lines |= _of_experts(model, node, gpus)
+    lines |= _stages(model.layers, gpus)
+    lines["micro_batch"] = doubled(_MOST_MICRO_BATCH), "sequences"
+    lines["checkpointing"] = _recompute(model), "what the backward computes again"
+    if len(lines["tp"][0]) > 1:
+        lines["overlap_tp"] = [False, True], "--tp-comm-overlap of Megatron-LM"
+    recipe = _narrow(device) if stack.fp8 and model.experts else None
+    if recipe:
+        lines["precision"] = ["bf16", recipe], "of linear layers, experts among them"
+    if len(stack.schedules) > 1:
+        lines["schedule"] = list(stack.schedules), f"those that {stack.name} has"
+    elif stack.schedules != ("1f1b",):
+        lines["schedule"] = stack.schedules[0], f"that of {stack.name}"
+    tokens = model.batch_tokens or TOKENS
+    batch = step_batch(tokens, gpus, sequence, max(lines["tp"][0]) * max(lines["pp"][0]))
+    trained = "" if model.batch_tokens is None else ", as the model was trained with"
+    lines["all_gpus"] = gpus, ""
+    lines["global_batch"] = batch, f"sequences of a step: {batch * sequence / 1e6:.1f} M tokens{trained}"
+    return lines
+
+
+def domain(device: Hardware) -> int:
+    """GPUs of an NVLink domain that groups of a power of two fill."""
+    return min(int(device.value("gpus_per_node")), _ROOM)
+
+
+def best_stack(model: Model, device: Hardware) -> tuple[str, str]:
+    """The stack with the best published runs of such a model on a device, and why it."""
+    if model.experts and device.name == "H800-SXM":
+        return "hai-llm", "DeepSeek's own, the best published on this device; megatron-core is what anybody can run"
+    if device.name in _OF_NEMO:
+        return "nemo", "Megatron-Bridge, with NVIDIA's published runs on this device"
+    return "megatron-core", "the framework whose behaviour is simulated"
+
+
+def _of_experts(model: Model, node: int, gpus: int) -> Lines:
+    """Axes of how experts lie on GPUs and how tokens reach them."""
+    if model.experts is None:
+        return {}
+    count = model.experts.count
+    ep = [n for n in doubled(max(_MOST_EP, node)) if count % n == 0 and gpus % n == 0]
+    lines: Lines = {"ep": (ep, f"divides {count} experts")}
+    lines["dispatcher"] = ["alltoall", "flex"], "flex: DeepEP, HybridEP"
+    lines["overlap_ep"] = [False, True], "all-to-alls beside the experts' GEMMs"
+    return lines
+
+
+def _tp(model: Model, node: int, gpus: int) -> list[int]:
+    """Sizes within an NVLink domain that divide heads, MLP and GPUs."""
+    fits = [n for n in doubled(node) if not (model.heads % n or (model.kv_heads % n and n % model.kv_heads))]
+    return [n for n in fits if gpus % n == 0 and (model.ffn is None or model.ffn % n == 0)] or [1]
+
+
+def _stages(layers: int, gpus: int) -> Lines:
+    """Axes of the pipeline: all stages and chunks that divide the layers, with and without the ends that count as layers."""
+    most = min(_MOST_PP, layers, gpus)
+    counted = sorted({layers + ends for ends in _SPLITS.values()})
+    fitting = [n for n in range(1, most + 1) if gpus % n == 0 and (n & (n - 1) == 0 or any(own % n == 0 for own in counted))]
+    chunks = {own // n // rest for own in counted for n in fitting[1:] if own % n == 0 for rest in _divisors(own // n)}
+    lines: Lines = {"pp": (fitting, f"divides {gpus} GPUs")}
+    if len(fitting) > 1:
+        lines["vpp"] = sorted({1, *chunks}), f"interleaving: pp x vpp divides {layers} layers, or those with embedding and loss"
+        lines["layer_split"] = [*_SPLITS, "balanced"], "Megatron's default, its account options, and at most one layer apart"
+    return lines
+
+
+def _recompute(model: Model) -> list[str]:
+    """Modes of recompute that drop something of this model, from the least to all."""
+    if model.experts is None:
+        return ["none", "selective", "layernorm", "mlp", "full"]
+    mla = ["layernorm+mla_up_proj+moe_act"] if model.mla else []
+    return ["none", "selective", "moe_act", "layernorm+moe_act", *mla, "full"]
+
+
+def _narrow(device: Hardware) -> str | None:
+    """The recipe of 8 bits that frameworks use on a device; None where it has no such tensor cores."""
+    has = precisions_on(load_kernels(device))
+    return next((recipe for kind, recipe in _RECIPES.items() if kind in has), None)
+
+
+def step_batch(tokens: int, gpus: int, sequence: int, most_split: int) -> int:
+    """Sequences of a step of about `tokens`: as many as that, if replicas can share them, else a near number that they can.
+
+    `most_split`: GPUs of the largest replica. The odd part of the GPUs divides the result; each replica gets one at least.
+    """
+    odd, wanted = gpus // (gpus & -gpus), tokens // sequence
+    least = math.ceil(gpus / most_split)
+    if wanted >= least and wanted % odd == 0 and (wanted & -wanted) >= (gpus & -gpus) // 2:
+        return wanted
+    twos = max(round(math.log2(max(wanted / odd, 1))), 0)
+    return int(odd * 2 ** max(twos, math.ceil(math.log2(max(least / odd, 1)))))
+
+
+def doubled(most: int) -> list[int]:
+    """Powers of two up to `most`."""
+    return [2**k for k in range(int(math.log2(max(most, 1))) + 1)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

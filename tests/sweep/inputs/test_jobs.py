@@ -1,0 +1,240 @@
+"""From files to answers: recognised by content, shown, made rows of measured runs, made a spec around the job that runs."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sim_core import SimError
+from sweep.beside_running import Beside
+from sweep.inputs.job import job_of
+from sweep.inputs.launches import read_launch
+from sweep.inputs.log import read_log
+from sweep.inputs.registry import LAUNCH, LOG, ROWS, recognised
+from sweep.inputs.rows import COLUMNS as ROW_COLUMNS
+from sweep.preparation import prepare
+from sweep.show.logs import launch_values, log_values
+from sweep.show.ranked import running_words
+from sweep.spec import load_spec
+from sweep.validation.simulation import run_rows
+from sweep.validation.table import COLUMNS, read_table
+from tests.conftest import EXAMPLES
+from tests.sweep.commands import sweep
+from tests.sweep.inputs import specimens
+from tests.sweep.inputs.specimens import PRIVATE, megatron_log
+
+SPECIMENS = {
+    "Megatron-LM log": megatron_log(),
+    "torchtitan log": specimens.TORCHTITAN,
+    "nanotron log": specimens.NANOTRON,
+    "NeMo log": specimens.NEMO,
+    "MLPerf log": specimens.MLLOG,
+    "DeepSpeed log": specimens.DEEPSPEED_RATE,
+    "log of a run that was out of memory": specimens.OUT_OF_MEMORY,
+    "Megatron-LM script": specimens.SCRIPT,
+    "torchtitan TOML": specimens.TOML,
+    "nanotron YAML": specimens.NANOTRON_YAML,
+    "DeepSpeed JSON": specimens.DEEPSPEED_JSON,
+    "arguments of the Hugging Face Trainer": specimens.TRAINER_YAML,
+    "NeMo or Megatron-Bridge YAML": specimens.NEMO_YAML,
+    "Megatron-LM YAML": specimens.MEGATRON_YAML,
+    "config.json of Hugging Face": '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
+    "model in numbers": "name: own\nlayers: 12\nhidden: 512\n",
+    "spec of a sweep": "name: own\nworkload: {path: a.txt}\naxes: {tp: [1]}\n",
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "run.log"
+    path.write_text(megatron_log(), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", SPECIMENS)
+def test_a_file_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.write_text(SPECIMENS[name], encoding="utf-8")
+    row = recognised(path)
+    assert row is not None
+    assert row.name == name
+
+
+def test_the_examples_are_what_they_were(tmp_path: Path) -> None:
+    kinds = {path.name: recognised(path) for path in EXAMPLES.rglob("*") if path.suffix in (".txt", ".csv")}
+    assert kinds
+    assert all(row is not None and row.kind == "workload" for row in kinds.values()), kinds
+
+
+def test_a_sign_that_comes_late_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "run.out"
+    path.write_text("export PATH=/opt --num-layers 3\n" * 20_000 + megatron_log(), encoding="utf-8")
+    row = recognised(path)
+    assert row is not None
+    assert row.kind == LOG
+
+
+def test_other_files_are_told_what_they_are(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "shopping.txt"
+    other.write_text("root:x:0:0\nmilk, eggs\n")
+    for command in ("inspect", "simulate", "init"):
+        done = sweep(command, other)
+        assert (done.returncode, done.stdout) == (1, ""), done
+        assert f"{other}: not recognised; known: " in done.stderr
+        assert "milk" not in done.stderr
+        assert "x:0:0" not in done.stderr
+    done = sweep("simulate", log)
+    assert f"{log}: is a Megatron-LM log, not a workload; commands that take it: inspect, inspect --rows, init" in done.stderr
+
+
+def test_inspect_shows_logs_and_launch_files(log: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(specimens.SCRIPT)
+    done = sweep("inspect", log, script)
+    assert done.returncode == 0, done.stderr
+    assert "tp 2, pp 4, vpp 1, dp 2" in done.stdout
+    assert "2 s (median of 4 intervals, spread 1.0%" in done.stdout
+    assert "--our-own-flag" in done.stdout
+    values = json.loads(sweep("inspect", log, script, "--json").stdout)
+    assert [(value["kind"], value["framework"], value["plan"]["tp"]) for value in values] == [
+        (LOG, "Megatron-LM", 2),
+        (LAUNCH, "Megatron-LM", 4),
+    ]
+    assert values[0]["step_time_s"] == pytest.approx(2.0)
+    assert not any(word in done.stdout for word in PRIVATE)
+
+
+def test_logs_become_rows_of_measured_runs(log: Path, tmp_path: Path) -> None:
+    """The table is that of `validate`; what cannot be a row is told why."""
+    assert set(ROW_COLUMNS) <= set(COLUMNS)
+    forked, failed, table = tmp_path / "fork.log", tmp_path / "oom.log", tmp_path / "runs.csv"
+    forked.write_text(megatron_log({"data_parallel_size": 3}))
+    failed.write_text(megatron_log(steps=()) + specimens.OUT_OF_MEMORY)
+    done = sweep("inspect", log, forked, failed, "--rows", table)
+    assert done.returncode == 0, done.stderr
+    assert f"{forked}: no row: the plan is not known" in done.stdout
+    ran, out = run_rows(read_table(table))
+    assert (ran.row.count("gpus"), ran.row.text("tp"), ran.row.number("iter_ms")) == (16, "2", 2000.0)
+    assert (ran.reason, out.reason) == ("", "")
+    assert out.row.out_of_memory
+    assert sweep("inspect", forked, "--rows", tmp_path / "none.csv").returncode == 1
+
+
+def test_a_spec_around_the_job_that_runs(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "job.yaml"
+    done = sweep("init", log, "-o", out)
+    assert done.returncode == 0, done.stderr
+    spec = yaml.safe_load(out.read_text())
+    assert spec["hardware"] == "H100-SXM"
+    assert spec["running"]["step_time_s"] == pytest.approx(2.0)
+    assert {"tp": 2, "pp": 4, "micro_batch": 2, "checkpointing": "selective"}.items() <= spec["running"]["plan"].items()
+    for name, value in spec["running"]["plan"].items():
+        assert value in spec["axes"][name] if name in spec["axes"] else spec["fixed"][name] == value
+    assert (spec["fixed"]["all_gpus"], spec["fixed"]["global_batch"]) == (16, 32)
+    prepared = prepare(load_spec(out), tmp_path)
+    without = {key: value for key, value in spec.items() if key != "running"}
+    (tmp_path / "without.yaml").write_text(yaml.safe_dump(without, sort_keys=False))
+    assert prepared.sweep.identity == prepare(load_spec(tmp_path / "without.yaml"), tmp_path).sweep.identity
+
+
+def test_the_answer_says_what_the_best_plan_gains(log: Path, tmp_path: Path) -> None:
+    out, results = tmp_path / "job.yaml", tmp_path / "results"
+    assert sweep("init", log, "-o", out).returncode == 0
+    few = ["axes.tp=[2]", "axes.pp=[2,4]", "axes.vpp=[1]", "axes.micro_batch=[1,2]", "axes.checkpointing=[selective,full]"]
+    changes = [word for each in (*few, "axes.overlap_tp=[false]") for word in ("--set", each)]
+    done = sweep("run", out, "--workers", 0, "--out", results, *changes)
+    assert done.returncode == 0, done.stderr
+    told = sweep("rank", results).stdout
+    assert "running: the job that runs is plan " in told
+    assert "measured 2 s a step" in told
+    assert "(90%: " in told or "no plan here is expected to be faster" in told
+
+
+def test_the_words_of_the_answer() -> None:
+    """By hand: 2 s measured, the best plan simulated at 0.8 of the job's step, 0.7 to 0.9."""
+    job = Beside(plan=7, reason="", best=3, simulated_s=1.9, measured_s=2.0, ratio=(0.7, 0.8, 0.9))
+    assert "plan 3 is expected to take 1.6 s, 20.0% less (90%: 10.0% less to 30.0% less)" in running_words(job)
+    unsure = Beside(plan=7, reason="", best=3, simulated_s=1.9, measured_s=None, ratio=(0.9, 0.97, 1.05))
+    assert "3.0% less (90%: 5.0% more to 10.0% less; it may be no faster)" in running_words(unsure)
+    same = Beside(plan=3, reason="", best=3, simulated_s=1.9, measured_s=2.0, ratio=(1.0, 1.0, 1.0))
+    assert "no plan here is expected to be faster" in running_words(same)
+    failed = Beside(plan=3, reason="memory_exceeds_device", best=1, simulated_s=None, measured_s=2.0, ratio=None)
+    assert "cannot run here: memory_exceeds_device" in running_words(failed)
+
+
+def test_what_a_file_does_not_tell_is_asked_for(tmp_path: Path) -> None:
+    path, out = tmp_path / "run.toml", tmp_path / "job.yaml"
+    path.write_text(specimens.TOML.replace("data_parallel_shard_degree = 4", "data_parallel_shard_degree = -1"))
+    done = sweep("init", path, "-o", out)
+    assert (done.returncode, out.exists()) == (1, False)
+    assert "not told: global_batch; give --set global_batch=..." in done.stderr
+    assert sweep("init", path, "--gpus", 64, "--set", "global_batch=128", "-o", out).returncode == 0
+    spec = yaml.safe_load(out.read_text())
+    assert (spec["fixed"]["all_gpus"], spec["running"]["plan"]["pp"]) == (64, 2)
+    refused = tmp_path / "fork.log"
+    refused.write_text(megatron_log({"data_parallel_size": 3}))
+    assert "its plan is not known: world_size 16 is not" in sweep("init", refused).stderr
+    for given in ("tp=a", "tpp=2", "vocabulary=-1", "tp"):
+        done = sweep("init", path, "--set", given, "-o", tmp_path / "x.yaml")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+
+
+def mutant(text: str, dice: random.Random) -> bytes:
+    """A text with lines cut, changed, swapped, left out or doubled."""
+    lines = text.encode().splitlines(keepends=True)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(lines))
+        kind = dice.randrange(6)
+        if kind == 0 and len(lines) > 1:
+            del lines[at]
+        elif kind == 1:
+            lines.insert(at, lines[at])
+        elif kind == 2:
+            lines[at] = lines[at][: dice.randrange(len(lines[at]) + 1)]
+        elif kind == 3 and lines[at]:
+            flipped = bytearray(lines[at])
+            flipped[dice.randrange(len(flipped))] = dice.randrange(256)
+            lines[at] = bytes(flipped)
+        elif kind == 4:
+            other = dice.randrange(len(lines))
+            lines[at], lines[other] = lines[other], lines[at]
+        else:
+            number = dice.choice([b"0", b"-1", b"9" * 30, b"1e999", b"nan", b""])
+            digit = dice.choice(b"0123456789")
+            lines[at] = lines[at].replace(bytes([digit]), number, dice.randint(1, 3))
+    return b"".join(lines)
+
+
+def look(path: Path) -> None:
+    """Read a file as far as it goes: an error is one line without what is private in the file."""
+    try:
+        row = recognised(path)
+        if row is not None and row.kind in (LOG, LAUNCH):
+            values = log_values(read_log(path)) if row.kind == LOG else launch_values(read_launch(path))
+            json.dumps(values, allow_nan=False)
+            job_of(str(path), given={"all_gpus": 64})
+    except SimError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", [row.name for row in ROWS if row.kind in (LOG, LAUNCH)])
+def test_mutants_are_read_or_told_in_one_line(name: str, tmp_path: Path) -> None:
+    dice = random.Random(name)
+    for _ in range(8):
+        path = tmp_path / "file"
+        path.write_bytes(mutant(SPECIMENS[name], dice))
+        look(path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [row.name for row in ROWS if row.kind in (LOG, LAUNCH)])
+def test_three_thousand_mutants(name: str, tmp_path: Path) -> None:
+    dice = random.Random(f"long {name}")
+    for _ in range(3000):
+        path = tmp_path / "file"
+        path.write_bytes(mutant(SPECIMENS[name], dice))
+        look(path)

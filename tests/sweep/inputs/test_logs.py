@@ -1,0 +1,173 @@
+"""Logs of training runs: plan, model, steady step, memory and state, against figures worked out by hand from their lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from sim_core import SpecError
+from sweep.inputs.log import Log, read_log
+from sweep.show.logs import log_values
+from tests.sweep.inputs import specimens
+from tests.sweep.inputs.specimens import PRIVATE, iteration, megatron_log
+
+
+def read(tmp_path: Path, text: str, name: str = "run.log") -> Log:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read_log(path)
+
+
+def test_a_log_of_megatron(tmp_path: Path) -> None:
+    log = read(tmp_path, megatron_log())
+    sizes = {"tp": 2, "pp": 4, "vpp": 1, "dp": 2, "cp": 1, "ep": 1, "all_gpus": 16, "micro_batch": 2, "global_batch": 32}
+    choices = {"checkpointing": "selective", "sharding": "optimizer", "precision": "bf16", "overlap_grad": True}
+    assert {**sizes, **choices, "sequence": 4096}.items() <= log.plan.items()
+    assert {
+        "layers": 24,
+        "hidden": 2048,
+        "heads": 16,
+        "kv_heads": 4,
+        "ffn": 5504,
+        "vocabulary": 32000,
+    }.items() <= log.model.items()
+    assert log.step_time_s == pytest.approx(2.0)  # the median of 2.01, 2.00, 1.99, 2.00: the first interval is left out
+    assert log.steps == 4
+    assert log.spread == pytest.approx(0.01)
+    assert (
+        log.parameters == 2 * (150 + 100 + 100 + 150) * 1_000_000
+    )  # the line that cannot be read is that of its stage's other
+    assert log.peak_memory_gib == 30.0
+    assert (log.framework, log.stack, log.state, log.device) == ("Megatron-LM", "megatron-core", "ok", "H100-SXM-80GB")
+    assert log.missing == ()
+
+
+@pytest.mark.parametrize("prefix", ["", "[default7]:", "3: ", "[2024-03-22 20:35:52] ", "[rank0]: "])
+def test_prefixes_of_launchers_are_passed_over(prefix: str, tmp_path: Path) -> None:
+    log = read(tmp_path, megatron_log(prefix=prefix))
+    assert log.plan["tp"] == 2
+    assert log.plan["pp"] == 4
+    assert log.step_time_s == pytest.approx(2.0)
+
+
+def test_gzip_is_known_by_its_first_bytes_and_a_cut_one_is_read_to_the_cut(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    packed = gzip.compress(megatron_log().encode())
+    path.write_bytes(packed)
+    assert read_log(path).step_time_s == pytest.approx(2.0)
+    path.write_bytes(packed[:-20])
+    assert read_log(path).plan["tp"] == 2
+    path.write_bytes(packed[:40] + b"\x00" * 40 + packed[80:])
+    with pytest.raises(SpecError, match="not valid gzip"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"flexpipe_config": "plans/a.json"}, "keeps the plan in a file of its own"),
+        ({"data_parallel_size": 1}, "world_size 16 is not tp 2 x pp 4 x dp 1"),
+        ({"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 8}, "a rank of the log is (1, "),
+        ({"tensor_model_parallel_size": "absent", "model_parallel_size": 2, "pipe_parallel_size": 4}, "of an older DeepSpeed"),
+    ],
+)
+def test_a_dump_that_is_not_the_plan_is_refused(changes: dict[str, object], why: str, tmp_path: Path) -> None:
+    """The second printing of the plan is left out, as forks leave it out."""
+    text = "\n".join(line for line in megatron_log(changes).split("\n") if "using world size" not in line)
+    log = read(tmp_path, text)
+    assert why in log.refused
+    assert [log.plan[name] for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")] == [None] * 7
+    assert log.step_time_s == pytest.approx(2.0)
+
+
+def test_steps_after_other_work_are_left_out(tmp_path: Path) -> None:
+    lines = [iteration(n, 1000.0 if n != 4 else 5000.0) for n in range(1, 6)]
+    lines.insert(3, " validation loss at iteration 3 | lm loss value: 7.0 |")
+    log = read(tmp_path, "\n".join(lines) + "\n")
+    assert (log.step_time_s, log.steps, log.spread) == (1.0, 3, 0.0)
+
+
+def test_a_growing_batch_counts_from_its_last_size(tmp_path: Path) -> None:
+    lines = [iteration(n, 500.0, 16) for n in range(1, 5)] + [
+        iteration(n, 900.0 if n == 5 else 1000.0, 32) for n in range(5, 9)
+    ]
+    log = read(tmp_path, "\n".join(lines) + "\n")
+    assert (log.step_time_s, log.plan["global_batch"], log.steps) == (1.0, 32, 3)
+
+
+def test_a_cut_last_line_and_one_interval(tmp_path: Path) -> None:
+    cut = iteration(6, 1234.5)
+    log = read(tmp_path, megatron_log() + cut[: cut.index("1234.5") + 3])
+    assert log.step_time_s == pytest.approx(2.0)
+    assert log.steps == 4
+    single = read(tmp_path, megatron_log(steps=(9000.0,)))
+    assert (single.step_time_s, single.first_step_s) == (None, 9.0)
+    assert "step_time_s" in single.missing
+    assert read(tmp_path, iteration(6, 4777.1) + "\n").step_time_s == pytest.approx(4.7771)  # not the first of its job
+
+
+def test_out_of_memory_and_other_ends(tmp_path: Path) -> None:
+    log = read(tmp_path, megatron_log(steps=()) + specimens.OUT_OF_MEMORY)
+    assert (log.state, log.step_time_s, log.plan["tp"]) == ("oom", None, 2)
+    assert read(tmp_path, specimens.OUT_OF_MEMORY).state == "oom"
+    failed = megatron_log(steps=()) + "Traceback (most recent call last):\nRuntimeError: no\n"
+    assert read(tmp_path, failed).state == "crash"
+
+
+def test_a_value_that_is_printed_twice_is_told(tmp_path: Path) -> None:
+    log = read(tmp_path, megatron_log() + "\n".join(specimens.dump({"micro_batch_size": 4})))
+    assert log.plan["micro_batch"] == 2
+    assert any("micro_batch_size twice" in note for note in log.notes)
+
+
+def test_torchtitan(tmp_path: Path) -> None:
+    log = read(tmp_path, specimens.TORCHTITAN)
+    assert {"tp": 2, "pp": 1, "dp": 4, "all_gpus": 8, "micro_batch": 2, "global_batch": 8}.items() <= log.plan.items()
+    assert log.step_time_s == pytest.approx(8 * 8192 / 8 / 4096)  # and by the clock: 20 s for 10 steps
+    assert (log.steps, log.interval, log.peak_memory_gib) == (3, 10, 51.0)  # without the first and that of the profiler
+    assert (log.model["layers"], log.parameters) == (32, 8_030_261_248)
+    old = read(tmp_path, specimens.TORCHTITAN_2024)
+    assert old.step_time_s == pytest.approx(4.5)
+    coloured = read(tmp_path, specimens.COLOURED)
+    assert coloured.step_time_s == pytest.approx(3.0)
+    assert coloured.peak_memory_gib == 1.5
+
+
+def test_other_frameworks(tmp_path: Path) -> None:
+    nanotron = read(tmp_path, specimens.NANOTRON)
+    assert nanotron.step_time_s == pytest.approx(11.5)
+    assert nanotron.plan["all_gpus"] == 16
+    assert nanotron.rounding == pytest.approx(0.05 / 11.6)
+    nemo = read(tmp_path, specimens.NEMO)
+    assert nemo.step_time_s == pytest.approx(6.062)
+    assert nemo.plan["all_gpus"] == 8
+    assert nemo.peak_memory_gib == 20.0
+    mlperf = read(tmp_path, specimens.MLLOG)
+    assert mlperf.step_time_s == pytest.approx(50.6)
+    assert mlperf.plan["all_gpus"] == 32
+    assert mlperf.plan["tp"] is None
+    pipeline = read(tmp_path, specimens.DEEPSPEED_PIPELINE)
+    assert pipeline.step_time_s == pytest.approx(1.01)
+    assert pipeline.plan["global_batch"] == 256
+    rate = read(tmp_path, specimens.DEEPSPEED_RATE)
+    assert rate.step_time_s == pytest.approx(4.0)
+    assert rate.peak_memory_gib == 63.31
+    assert rate.plan["sharding"] == "parameters"
+    trainer = read(tmp_path, specimens.TRAINER)
+    assert (trainer.step_time_s, trainer.plan["dp"], trainer.plan["global_batch"]) == (None, 32, 128)
+    assert any("112.0 s over 8 steps" in note for note in trainer.notes)
+
+
+def test_nothing_private_is_kept(tmp_path: Path) -> None:
+    texts = [megatron_log(), megatron_log(steps=()) + specimens.OUT_OF_MEMORY, specimens.NANOTRON, specimens.MLLOG]
+    for text in texts:
+        told = json.dumps({name: value for name, value in log_values(read(tmp_path, text)).items() if name != "path"})
+        assert not any(word in told for word in PRIVATE)
+
+
+def test_a_file_without_a_line_of_a_log(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="found no line of a training log"):
+        read(tmp_path, "nothing here\n")

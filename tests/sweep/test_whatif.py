@@ -1,0 +1,81 @@
+"""`sweep whatif`: a question about a plan equals a sweep of its own; what cannot be asked is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweep.folder import folder_at
+from sweep.reopening import Reopened, reopened
+from sweep.whatif import Question, what_if
+from tests.sweep.commands import sweep
+
+SPEC: dict[str, Any] = {
+    "name": "small",
+    "model": "llama3-8b",
+    "workload": {"sequence": 4096, "stack": "megatron-core"},
+    "hardware": "H100-SXM",
+    "axes": {"hardware.nic_bandwidth": ["400 Gb/s", "100 Gb/s"], "tp": [1, 2, 4], "pp": [1, 2], "micro_batch": [1, 2]},
+    "fixed": {"all_gpus": 32, "global_batch": 64},
+    "objectives": [{"minimize": "step_time_s"}],
+}
+
+
+def run(folder: Path, spec: dict[str, Any]) -> Path:
+    """The result of a spec."""
+    (folder / "s.yaml").write_text(yaml.safe_dump(spec))
+    out = folder / "out"
+    done = sweep("run", folder / "s.yaml", "--out", out, "--quiet", "--workers", 0)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Reopened:
+    """A small result."""
+    folder = tmp_path_factory.mktemp("whatif")
+    return reopened(folder_at(run(folder, SPEC)), folder / "s.yaml")
+
+
+def test_the_best_plan_then_is_that_of_a_sweep_of_its_own(result: Reopened, tmp_path: Path) -> None:
+    answer = what_if(result, 0, Question(gpus=16, nic="100 Gb/s"))
+    axes = {name: values for name, values in SPEC["axes"].items() if not name.startswith("hardware")}
+    hardware = {"preset": "H100-SXM", "nic_bandwidth": "100 Gb/s"}
+    own = SPEC | {"axes": axes, "hardware": hardware, "fixed": {"all_gpus": 16, "global_batch": 64}}
+    rows = json.loads(sweep("rank", run(tmp_path, own), "--format", "json", "--top", 100, "--columns", "all").stdout)
+    assert answer.after is not None
+    assert answer.after["step_time_s"] == min(row["step_time_s"] for row in rows)
+    (same,) = [row for row in rows if (row["tp"], row["pp"], row["micro_batch"]) == (1, 1, 1)] or [None]
+    assert answer.same["step_time_s"] == (same and same["step_time_s"])
+
+
+def test_a_step_keeps_its_tokens_with_another_sequence(result: Reopened) -> None:
+    answer = what_if(result, 0, Question(sequence=8192))
+    assert (answer.before["global_batch"], answer.same["global_batch"]) == (64, 32)
+    assert answer.notes == ("32 sequences of 8,192 tokens a step, as many tokens as 64 of 4,096",)
+
+
+def test_what_tokens_cost_is_their_time_on_all_gpus(result: Reopened) -> None:
+    answer = what_if(result, 0, Question(tokens="1T", price=2.0))
+    hours = 1e12 / (64 * 4096) * answer.same["step_time_s"] * 32 / 3600
+    assert answer.same["usd"] == pytest.approx(2 * hours, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to change: expected one of --gpus, --nic, --device, --sequence, --tokens, --price"),
+        (["--device", "H100"], "unknown hardware preset 'H100', nearest valid: H100-SXM"),
+        (["--nic", "50"], "found '50', expected a number with its unit, such as '50 Gb/s'"),
+        (["--price", "2"], "--price: the result has no budget; say --tokens, too"),
+    ],
+)
+def test_a_wrong_question_is_one_line(result: Reopened, options: list[str], message: str) -> None:
+    done = sweep("whatif", result.folder, 0, "--spec", result.base / "s.yaml", *options)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
