@@ -385,9 +385,9 @@ def picture(replays: dict[str, list[Replay]]) -> str:
     for number, (name, of_jobs) in enumerate(replays.items()):
         mean = 100 * np.mean([each.regret for each in of_jobs], 0)
         points = " ".join(at(place, percent) for place, percent in enumerate(mean))
-        colour, y = COLOURS[number % len(COLOURS)], TOP + 14 + 18 * number
+        colour, below = COLOURS[number % len(COLOURS)], TOP + 14 + 18 * number
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{LEFT + wide + 20}" y="{y}" fill="{colour}">{name}</text>')
+        parts.append(f'<text x="{LEFT + wide + 20}" y="{below}" fill="{colour}">{name}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
