@@ -5,6 +5,7 @@ A table stands in its page between `<!-- NAME: made by make reference -->` and `
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -13,6 +14,7 @@ from typing import Final
 
 from pydantic_core import PydanticUndefined
 
+import sim_core.engine.schedules as engine_schedules
 from sim_core import STACK_FACTS, Stack, short
 from sim_core.engine.schedules import ANY_VPP, BACKGROUND, BOTH_WAYS, IN_GROUPS, IN_ROUNDS, ROWS, TWICE_PP, Schedule
 from sweep.columns import ROWS as COLUMNS
@@ -28,12 +30,29 @@ def schedules() -> Iterator[str]:
     """The lines of the table of schedules."""
     yield "| `schedule` | vpp | micro-batches | sends | what it is | bubble | source |"
     yield "|---|---|---|---|---|---|---|"
+    closed = closed_forms()
     for row in ROWS:
         vpp = "any" if row.vpp == ANY_VPP else str(row.vpp)
-        bubble = f"`{row.bubble}`" if row.bubble else "below"
-        condition = f" if `{row.holds_if}`" if row.holds_if else ""
+        bubble = f"`{closed[row.name, 'bubble']}`" if row.bubble else "below"
+        condition = f" if `{closed[row.name, 'holds_if']}`" if row.holds_if else ""
         number = ("even, " if row.placement == BOTH_WAYS else "") + _NUMBER.get(row.micro_batches, "any")
         yield f"| `{row.name}` | {vpp} | {number} | {_sends(row)} | {row.what} | {bubble}{condition} | {row.source} |"
+
+
+def closed_forms() -> dict[tuple[str, str], str]:
+    """What the functions of a schedule's row return, as text, by the schedule's name and that of the field."""
+    tree = ast.parse(Path(engine_schedules.__file__).read_text(encoding="utf-8"))
+    named = {each.name: each.body[-1] for each in tree.body if isinstance(each, ast.FunctionDef)}
+    found = {}
+    for row in (each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func) == Schedule.__name__):
+        fields = {each.arg: each.value for each in row.keywords}
+        for field, value in fields.items():
+            given = named[value.id] if isinstance(value, ast.Name) and value.id in named else value
+            if isinstance(given, ast.Lambda):
+                found[ast.literal_eval(fields["name"]), str(field)] = ast.unparse(given.body)
+            elif isinstance(given, ast.Return) and given.value is not None:
+                found[ast.literal_eval(fields["name"]), str(field)] = ast.unparse(given.value)
+    return found
 
 
 def _sends(row: Schedule) -> str:

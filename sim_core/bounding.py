@@ -66,7 +66,7 @@ def bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> Bounds:
     """
     reason, memory = legality(workload, hardware, plans)
     arrays = arrays_of(workload, hardware)
-    step_s = _bounds(replace(workload, arrays=arrays), hardware, as_run(workload, plans), reason)
+    step_s = _bounds(replace(workload, arrays=arrays), hardware, as_run(workload, hardware, plans), reason)
     by_simai = np.flatnonzero((reason == 0) & (plans.fidelity == SIMAI))
     if len(by_simai):
         simulated = simulate(workload, hardware, slice_plans(plans, by_simai))
@@ -82,7 +82,7 @@ def coarse_bounds(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     """
     reason, memory = legality(workload, hardware, plans)
     workload, hardware = _without_replicas(workload, hardware)
-    plans = as_run(workload, plans)
+    plans = as_run(workload, hardware, plans)
     step_s = np.full(len(reason), np.nan)
     rows = np.flatnonzero(reason == 0)
     if len(rows):
@@ -113,7 +113,7 @@ def coarse_bounds_over(
         workload, hardware = _without_replicas(workload, hardware)
         number = _first_middle_last(legal[rows])[-1 if rough else 0 :]
         cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
-        some = as_run(workload, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
+        some = as_run(workload, hardware, slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)]))
         some_s = _bounds(workload, hardware, some, np.zeros_like(cells))
         known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
         found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept

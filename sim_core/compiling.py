@@ -20,7 +20,7 @@ def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) ->
     """Compile all that `simulate` runs before the steps of `plans`, by running it: what steps need too comes last."""
     with in_plain_python():
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
-        loaded = as_run(workload, plans)
+        loaded = as_run(workload, hardware, plans)
     for rows in batches(workload.arrays, loaded, can_run):
         tables_of(workload, hardware, loaded, rows)
         break
@@ -36,9 +36,9 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
         can_run = np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
         if not len(can_run):
             return False
-        virtual = (plans.pp * plans.vpp)[can_run]
-        rows = can_run[[int(np.argmin(virtual))]]  # few rows of tables
-        plans = as_run(workload, plans)
+        virtual = plans.pp * plans.vpp  # rows of tables
+        rows = can_run[[int(np.argmin((virtual * plans.ga)[can_run]))]]  # few of them, and few blocks
+        plans = as_run(workload, hardware, plans)
         tables = tables_of(workload, hardware, plans, rows)
         arrays, again = workload.arrays, again_flops(workload)
     scratch = allocate_together(arrays, plans, tables.split, rows)

@@ -52,7 +52,7 @@ def _shape_of(workload: Workload, hardware: HardwareTable, plans: Plans) -> Shap
     reason = REASONS[int(legality(workload, hardware, plans)[0][0])]
     if reason not in ("", "memory_exceeds_device"):
         raise SpecError(f"{reason}: {EXPLANATIONS[reason]}")
-    plans, row = as_run(workload, plans), np.zeros(1, np.int64)
+    plans, row = as_run(workload, hardware, plans), np.zeros(1, np.int64)
     placed = group_plans(hardware.columns, plans, row, workload.arrays.shares.whole_experts)
     groups = [
         Group(

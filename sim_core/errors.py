@@ -39,9 +39,10 @@ def one_line(text: str) -> str:
 
 
 def named(name: object, limit: int = 60) -> str:
-    """A name for a message: as it is, in quotes if it is empty, long, or has characters that cannot be told in print."""
+    """A name for a message: as it is; in quotes if it is empty, long, has blanks at its ends or what no print shows."""
     text = masked(name)
-    return text if text.isascii() and text.isprintable() and 0 < len(text) <= limit else shown(text, limit)
+    plain = text.isascii() and text.isprintable() and text == text.strip() and 0 < len(text) <= limit
+    return text if plain else shown(text, limit)
 
 
 def shown(text: object, limit: int = 60) -> str:
@@ -58,11 +59,13 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     words = sorted(set(valid))
     name = name[:100]
     around = [word for word in words if len(name) > 1 and (word.startswith(f"{name}_") or word.endswith(f"_{name}"))]
-    like = difflib.get_close_matches(name, words, n=3, cutoff=0.8)
-    close = like or around[:3] or difflib.get_close_matches(name, words, n=3, cutoff=0.5)
+    if around and not difflib.get_close_matches(name, words, n=1, cutoff=0.8):
+        close = around[:3]
+    else:
+        close = difflib.get_close_matches(name, words, n=3, cutoff=0.5)
     if close:
         return f"nearest valid: {', '.join(close)}"
-    if len(words) > _FEW:
+    if name and len(words) > _FEW:
         first = difflib.get_close_matches(name, words, n=5, cutoff=0.0)
         return f"nearest valid: {', '.join(first)} ({len(words)} in all)"
     return f"valid: {', '.join(words)}" if words else ""

@@ -21,7 +21,7 @@ from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.jit import quickest
 from sim_core.metrics import MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
-from sim_core.models.precision import PRECISIONS
+from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans
 from sim_core.planning.building import plans as plans_of
 from sim_core.planning.columns import EVENT, SIMAI, Plans, plan_at, slice_plans
@@ -93,7 +93,7 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
 
 def _simulate(workload: Workload, hardware: HardwareTable, plans: Plans) -> Results:
     reason, memory = legality(workload, hardware, plans)
-    plans = as_run(workload, plans)
+    plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     metrics = np.full((len(METRICS), len(reason)), np.nan)
     measured, recomputed, again = np.full(len(reason), np.nan), np.full(len(reason), np.nan), again_flops(workload)
@@ -138,13 +138,13 @@ def legality(workload: Workload, hardware: HardwareTable, plans: Plans) -> tuple
     """
     _check_arguments(workload, hardware, plans)
     reason = check(workload, plans)
-    plans = as_run(workload, plans)
+    plans = as_run(workload, hardware, plans)
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     memory_of = workload.memory_of or workload
     memory[STATE_BYTES] = model_state_bytes(memory_of, plans)
     if (plans.precision > 0).any():
         lacking = np.array(
-            [[not has_precision(device, precision.linear) for precision in PRECISIONS] for device in hardware.variants]
+            [[not has_precision(device, precision.linear) for precision in ON_DEVICES] for device in hardware.variants]
         )
         reason[(reason == 0) & lacking[plans.hardware, plans.precision]] = REASON["precision_not_on_device"]
     device_bytes = hardware.columns.memory_bytes[plans.hardware]
@@ -202,7 +202,7 @@ def _run_alone(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ran
     reason = REASONS[int(legality(workload, hardware, plans)[0][0])]
     if reason:
         raise SpecError(f"trace: {reason}: {EXPLANATIONS[reason]}")
-    plans = as_run(workload, plans)
+    plans = as_run(workload, hardware, plans)
     workload = replace(workload, arrays=arrays_of(workload, hardware))
     rows = np.zeros(1, np.int64)
     tables = tables_of(workload, hardware, plans, rows)

@@ -44,8 +44,13 @@ def source_hashes() -> dict[str, str]:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    for path in sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".yaml", ".npz")):
+    for path in files_in(ROOT, ".py", ".yaml", ".npz"):
         yield path.relative_to(ROOT).as_posix(), path.read_bytes()
+
+
+def files_in(root: Path, *suffixes: str) -> list[Path]:
+    """The files below `root` with these suffixes, sorted, without what editors put beside them (links such as `.#lanes.py`)."""
+    return sorted(path for path in root.rglob("[!.]*") if path.suffix in suffixes)
 
 
 def function_hashes(root: Path = ROOT) -> dict[str, str]:
@@ -63,7 +68,7 @@ def function_hashes(root: Path = ROOT) -> dict[str, str]:
 def read_modules(root: Path = ROOT) -> dict[str, Module]:
     """All modules of the package in `root` by their full names."""
     modules = {}
-    for path in sorted(root.rglob("*.py")):
+    for path in files_in(root, ".py"):
         parts = path.relative_to(root.parent).with_suffix("").parts
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = _module(path.read_text(encoding="utf-8"))
     return modules

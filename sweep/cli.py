@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -12,9 +11,10 @@ from runpy import run_path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, in_words
+from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OPTION, in_words
 
 COMMANDS: Final = {
     "init": "Write a commented spec for a model, a workload file or a job that runs, ready to run and to change.",
@@ -44,8 +44,6 @@ COMMANDS: Final = {
 }
 """What each command is for: its docstring (a test compares them)."""
 
-_UsageError: Final[Any] = typer.BadParameter.__base__
-"""That of click, which some versions of typer bring along."""
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -56,39 +54,17 @@ class _OnDemand(TyperCommand):
         loaded = import_module(f"sweep.commands.{self.name}_command").command
         if not isinstance(loaded, typer.Typer):  # a Typer: a command of several
             function, loaded = loaded, typer.Typer(add_completion=False, context_settings=HELP)
-            loaded.command(self.name)(function)
+            loaded.command(self.name, cls=CheckedCommand)(function)
         return typer.main.get_command(loaded).make_context(info_name, args, parent=parent, **extra)
 
 
-class _Commands(TyperGroup):
+class _Commands(CheckedGroup):
     """All commands by name."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for name, purpose in COMMANDS.items():
             self.add_command(_OnDemand(name=name, help=purpose))
-
-    def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """The context of all commands."""
-        with _told_without_secrets():
-            return super().make_context(*arguments, **extra)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        with _told_without_secrets():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _told_without_secrets() -> Iterator[None]:
-    """Mask what the message about a wrong argument repeats of it."""
-    try:
-        yield
-    except _UsageError as error:
-        from sim_core import masked
-
-        error.message = masked(error.message)
-        raise
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
@@ -119,7 +95,7 @@ def _options(
 
 
 def main() -> None:
-    """Entry point. An input error is one line on standard error and exit code 1."""
+    """Entry point. An input error is one line on standard error and exit code 1, a wrong option the same with 2."""
     try:
         run()
     except SystemExit as end:
@@ -152,8 +128,9 @@ def run() -> None:
         raise SystemExit(EXIT_INPUT) from None
     except Exception as error:
         from sim_core import SimError  # after a command has run, which loaded it
+        from sweep.options import OptionError
 
         if not isinstance(error, SimError):
             raise
         sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(EXIT_INPUT) from None
+        raise SystemExit(EXIT_OPTION if isinstance(error, OptionError) else EXIT_INPUT) from None

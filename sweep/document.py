@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 
 from sim_core import PLAN_FIELDS, FormatError, SpecError, key_path, masked, parse_yaml, read_document, shown
+from sweep.options import OptionError, wrong
 from sweep.other_names import meant
 
 Document = dict[str, Any]
@@ -93,11 +94,11 @@ def apply_sets(document: Document, assignments: Sequence[str], within: str = "")
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise SpecError(f"--set {assignment}: expected key=value, such as {'tp=8' if within else 'axes.tp=[1,2,4]'}")
+            raise wrong("--set", assignment, f"key=value, such as {'tp=8' if within else 'axes.tp=[1,2,4]'}")
         try:
             value, _ = parse_yaml(text, "--set")
         except SpecError:
-            raise SpecError(f"--set {assignment}: the value is not valid YAML") from None
+            raise OptionError(f"--set {assignment}: the value is not valid YAML") from None
         parts = key.strip().split(".")
         if within and not key.strip().startswith(ITS_OWN):
             parts = [within, key.strip()]

@@ -6,6 +6,7 @@ import sys
 from typing import Final
 
 EXIT_INPUT: Final = 1
+EXIT_OPTION: Final = 2
 EXIT_FAILED_PLANS: Final = 3
 EXIT_NO_PLAN: Final = 4
 EXIT_INTERRUPTED: Final = 130

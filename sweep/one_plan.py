@@ -1,7 +1,9 @@
 """One plan on its own: prepared and evaluated like a sweep of one row, or exported as a SimAI text."""
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from sim_core import (
 )
 from sweep.document import apply_sets, bare_size, first_error
 from sweep.evaluation import evaluate
+from sweep.options import OptionError
 from sweep.preparation import Prepared, prepare
 from sweep.space import Space, is_labelled, to_plans
 from sweep.spec import FIELDS, SweepSpec, Value
@@ -44,11 +47,27 @@ def prepare_plan(workload: Mapping[str, Any], hardware: str, fidelity: str, sets
         spec = SweepSpec.model_validate(applied := apply_sets(document, sets, within="fixed"))
     except ValidationError as error:
         text = str(first_error(error, "--set", {}, SweepSpec))
-        raise SpecError(text.replace(": fixed.", ": ", 1)) from None
+        raise OptionError(text.replace(": fixed.", ": ", 1)) from None
     problem = bare_size(applied)
     if problem:
-        raise SpecError(f"--set: {problem.removeprefix('fixed.')}")
-    return prepare(spec, Path.cwd())
+        raise OptionError(f"--set: {problem.removeprefix('fixed.')}")
+    with of_sets(sets):
+        return prepare(spec, Path.cwd())
+
+
+@contextmanager
+def of_sets(sets: Sequence[str]) -> Iterator[None]:
+    """Let an error inside the block name the `--record` or `--set` that it is about, by the name of its key."""
+    try:
+        yield
+    except SpecError as error:
+        text = str(error)
+        if text.startswith("workload.records: "):
+            raise OptionError(text.replace("workload.records: ", "--record ", 1)) from None
+        for assignment in reversed(sets):
+            if re.search(rf"\b{re.escape(assignment.partition('=')[0].strip().rpartition('.')[2])}: ", text):
+                raise OptionError(f"--set {assignment}: {text}") from None
+        raise
 
 
 def facts_of(path: str, sets: Sequence[str]) -> Facts:
@@ -56,7 +75,7 @@ def facts_of(path: str, sets: Sequence[str]) -> Facts:
     try:
         return WorkloadSpec.model_validate(apply_sets({"path": path}, sets)).facts()
     except ValidationError as error:
-        raise first_error(error, "--set", {}, WorkloadSpec) from None
+        raise OptionError(str(first_error(error, "--set", {}, WorkloadSpec))) from None
 
 
 def row_of(prepared: Prepared, number: int = 0) -> dict[str, Any]:
@@ -74,7 +93,7 @@ def plans_of(prepared: Prepared, number: int = 0) -> Plans:
     """Plan `number` as columns of length 1. Raises SpecError."""
     space = prepared.sweep.space
     if not 0 <= number < space.size:
-        raise SpecError(f"--plan {number}: the space holds plans 0 to {space.size - 1}")
+        raise OptionError(f"--plan {number}: the space holds plans 0 to {space.size - 1}")
     return to_plans(space.decode(np.array([number], np.int64)), space)
 
 

@@ -12,6 +12,7 @@ from sim_core import SpecError
 from sweep.columns import names_of_hardware, other_names
 from sweep.conditions import check_condition, in_short, locked_down, names_in
 from sweep.folder import Location
+from sweep.options import OptionError
 from sweep.reading import File, Reading, reading
 from sweep.slice_file import Index
 from sweep.store import Store
@@ -111,7 +112,7 @@ def _check(where: str | None, columns: Collection[str]) -> None:
         try:
             check_condition(where, list(columns), (), [*other_names(list(columns)), *names_of_hardware(list(columns))])
         except SpecError as error:
-            raise SpecError(f"--where {where!r}: {error}") from None
+            raise OptionError(f"--where {where!r}: {error}") from None
 
 
 def columns_in(where: str, columns: Collection[str]) -> set[str]:
@@ -131,7 +132,7 @@ def _in_one_line(directory: Location, where: str | None) -> Iterator[None]:
         store = Store(directory=directory)
         if where and not isinstance(error, duckdb.IOException):
             with store.verified():  # else it says what is damaged
-                raise SpecError(f"--where {where!r}: {in_short(error)}") from None
+                raise OptionError(f"--where {where!r}: {in_short(error)}") from None
         raise SpecError(f"{store.folder}: cannot be read ({in_short(error)})") from None
 
 

@@ -12,13 +12,14 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS, SpecError
+from sim_core import PARTS
 from sweep.beside_running import Beside, beside_running
 from sweep.columns import MEASURES, SECTIONS, higher_is_better, measures_of, result_column
 from sweep.error_bars import COLUMNS as BARS
 from sweep.error_bars import ErrorBars, error_bars
 from sweep.facts import NEEDED_MEMORY, asked, told
 from sweep.folder import Location
+from sweep.options import OptionError, of_option
 from sweep.query import NAMED, Rows, columns_in, columns_of, parts
 from sweep.reach import Gathered
 from sweep.selection import (
@@ -111,17 +112,21 @@ def rank(
         connection, schema = source.connection, source.columns
         provenance = Store(directory=directory).provenance() or {}
         beside = Store(directory=directory).counted().get("plans", {})
-        front = [(name, higher_is_better(name)) for name in (result_column(each, list(schema)) for each in pareto)]
+        front = [(name, higher_is_better(name)) for name in _known("--pareto", pareto, schema)]
         if front and by is not None:
-            raise SpecError("--pareto and --by: expected one of them; the front is in the order of its first column")
+            raise OptionError("--pareto and --by: expected one of them; the front is in the order of its first column")
         ordered_by = front or ordering(by, descending, provenance, schema)
         check_ordered([name for name, _ in ordered_by], _option(front, by), schema)
         by, descending = ordered_by[0]
         if per is None:
             per = provenance.get("spec", {}).get("per", [])
-        per = [result_column(name, list(schema)) for name in per]
+        per = _known("--per", per, schema)
         top = top or (None if front else GROUP_TOP if per else TOP)
-        wanted = [] if list(columns) in ([], [ALL]) else [_named(name, schema) for name in columns]
+        wanted = (
+            []
+            if list(columns) in ([], [ALL])
+            else _known("--columns", columns, schema, ("rank", ALIKE, DIFFERING, RUNS, *BARS))
+        )
         condition = f"status = 'ok' AND {quoted(by)} IS NOT NULL"
         plan_columns = _plan_columns(schema)
         facts = told(source.indexes(), by, plan_columns) if not (where or front or measured) else None
@@ -245,9 +250,10 @@ def _tells_ties(rows: pa.Table) -> bool:
     return rows["tie"].null_count == 0 and any(place > 1 for place in rows["rank"].to_pylist())
 
 
-def _named(name: str, schema: dict[str, str]) -> str:
-    """A column of a ranking by any of its names."""
-    return name.strip() if name.strip() in ("rank", ALIKE, DIFFERING, RUNS, *BARS) else result_column(name, list(schema))
+def _known(option: str, names: Sequence[str], schema: Mapping[str, str], further: Sequence[str] = ()) -> list[str]:
+    """The columns that an option means by any of their names, `further` ones besides those stored. Raises OptionError."""
+    with of_option(option):
+        return [name.strip() if name.strip() in further else result_column(name, list(schema)) for name in names]
 
 
 def _runs_probability(rows: pa.Table, provenance: dict[str, Any]) -> pa.Array:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sim_core import SimError, SpecError
 from sweep.document import first_error
 from sweep.folder import Folder, Location
+from sweep.options import wrong
 from sweep.preparation import Prepared, contents_at, prepare
 from sweep.ranking import rank
 from sweep.sources import differences
@@ -60,8 +61,8 @@ def reopened(directory: Location, spec_file: Path | None = None) -> Reopened:
     return Reopened(folder=store.folder, spec=spec, base=base, prepared=prepared, provenance=provenance, notes=tuple(notes))
 
 
-def plan_number(opened: Reopened, text: str) -> int:
-    """The number of a plan: as `rank` prints it, or of `best`, the first of the ranking. Raises SpecError."""
+def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:
+    """The number of a plan: as `rank` prints it, or of `best`, the first of the ranking. Raises SpecError, for `option`."""
     size = opened.prepared.sweep.space.size
     if text == BEST:
         rows = rank(opened.folder, top=1, per=[]).rows
@@ -69,9 +70,7 @@ def plan_number(opened: Reopened, text: str) -> int:
             raise SpecError(f"{opened.folder}: no plan of it can run; give the number of one")
         return int(rows["plan"][0].as_py())
     if not text.isascii() or not text.isdecimal() or int(text) >= size:
-        raise SpecError(
-            f"plan: found {text!r}, expected a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best"
-        )
+        raise wrong(option, text, f"a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best")
     return int(text)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from sim_core import PARTS, Floats, Ints, SpecError
 from sweep.columns import higher_is_better, result_column
+from sweep.options import OptionError, of_option
 from sweep.uncertainty.evidence import Basis
 
 CHOSEN: Final = "chosen"
@@ -26,6 +27,7 @@ SIZES: Final = ("all_gpus", "global_batch")
 SLACK: Final = 1e-7  # of a 32-bit float, to which numbers are compared
 FRONT: Final = "front"
 """Table of the plans of the Pareto fronts."""
+_SAMPLE: Final = 10_000  # points whose front the others are held against
 _BATCH: Final = 1_000_000
 _FIRST: Final = 200  # more rows than asked for are looked at first, twice as many at least
 _MOST: Final = 1_000_000  # DuckDB's limit of min(value, n)
@@ -68,7 +70,8 @@ def check_ordered(names: Sequence[str], option: str, schema: Mapping[str, str]) 
     """Raise SpecError if one of these columns holds words, which have no order from best to worst."""
     for name in names:
         if schema[name] == "VARCHAR" or schema[name].startswith("ENUM"):
-            raise SpecError(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
+            kind = OptionError if option.startswith("--") else SpecError
+            raise kind(f"{option}: found {name}, which holds words, expected a column of numbers, such as step_time_s")
 
 
 def ordering(
@@ -80,7 +83,8 @@ def ordering(
         order = [(result_column(str(o["column"]), list(schema)), o["direction"] == "maximize") for o in objectives]
         if order:
             return [(order[0][0], order[0][1] if descending is None else descending), *order[1:]]
-    name = result_column(by or "gpu_s_per_sample", list(schema))
+    with of_option("--by"):
+        name = result_column("gpu_s_per_sample" if by is None else by, list(schema))
     return [(name, higher_is_better(name) if descending is None else descending)]
 
 
@@ -187,7 +191,7 @@ def check_type(connection: duckdb.DuckDBPyConnection, where: str, source: str) -
     """Raise SpecError if `where` has another type than true or false."""
     kind = connection.sql(f"SELECT ({where}\n) FROM {source} LIMIT 0").types[0]
     if str(kind) != "BOOLEAN":
-        raise SpecError(f"--where {where!r}: found a value of type {kind}, expected a condition")
+        raise OptionError(f"--where {where!r}: found a value of type {kind}, expected a condition")
 
 
 def chosen_rows(connection: duckdb.DuckDBPyConnection, names: Sequence[str], per: Sequence[str]) -> pa.Table:
@@ -248,6 +252,8 @@ def _groups(batch: pa.RecordBatch, keys: int) -> dict[tuple[object, ...], pa.Tab
 
 def best_of(points: Floats) -> Ints:
     """Indices of the points, [n, columns], that no other beats: none is at most as high everywhere and lower somewhere."""
+    if points.shape[1] == 2:
+        return _best_of_two(points)
     left = np.lexsort(points.T[::-1])
     front: list[Ints] = []
     while len(left):
@@ -256,3 +262,24 @@ def best_of(points: Floats) -> Ints:
         front.append(left[equal])
         left = left[~(points[left] >= pivot).all(axis=1)]
     return np.sort(np.concatenate(front)) if front else np.zeros(0, np.int64)
+
+
+def _best_of_two(points: Floats) -> Ints:
+    """`best_of` in two columns: those that the front of a sample does not beat are few, and only they are sorted."""
+    left = np.arange(len(points))
+    if len(points) > 2 * _SAMPLE:
+        x, y = points[:: len(points) // _SAMPLE][_steps_down(points[:: len(points) // _SAMPLE])].T
+        at = np.searchsorted(x, points[:, 0], side="right") - 1  # of the front, the last that is not to the right
+        beaten = (y[at] < points[:, 1]) | ((y[at] == points[:, 1]) & (x[at] < points[:, 0]))
+        left = np.flatnonzero((at < 0) | ~beaten)
+    return np.sort(left[_steps_down(points[left])])
+
+
+def _steps_down(points: Floats) -> Ints:
+    """Indices of the points that no other beats, from left to right: each the first to be lower, or equal to such a one."""
+    order = np.lexsort(points.T[::-1])
+    x, y = points[order].T
+    lower = np.append(True, y[1:] < np.minimum.accumulate(y)[:-1])[: len(y)]
+    last = np.maximum.accumulate(np.where(lower, np.arange(len(y)), 0))
+    kept: Ints = order[(x == x[last]) & (y == y[last])]
+    return kept

@@ -23,6 +23,7 @@ from sim_core import (
 from sweep.budget import Budget
 from sweep.document import apply_sets, bare_size, first_error, read_spec
 from sweep.failures import Failures
+from sweep.options import OptionError
 from sweep.other_names import meant
 from sweep.running import Running
 from sweep.stragglers import Stragglers
@@ -285,10 +286,10 @@ def load_spec(path: Path, sets: Sequence[str] = ()) -> SweepSpec:
     try:
         spec = SweepSpec.model_validate(applied := apply_sets(document, sets))
     except ValidationError as error:
-        raise _with_line(first_error(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
+        raise with_line(first_error(error, str(path), lines, SweepSpec), str(path), lines, sets) from None
     problem = bare_size(applied)
     if problem:
-        raise _with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
+        raise with_line(SpecError(f"{path}: {problem}"), str(path), lines, sets)
     return spec
 
 
@@ -297,14 +298,14 @@ def stored_spec(stored: object) -> SweepSpec:
     return SweepSpec.model_validate(stored, context=STORED)
 
 
-def _with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
+def with_line(error: SpecError, where: str, lines: Mapping[tuple[str, ...], int], sets: Sequence[str]) -> SpecError:
     """Add to a message the line of the key that it begins with, or the --set that it is about, if the check had no line."""
     text = re.sub(rf"^{re.escape(where)}(:[0-9]+)?: ", "", str(error))
     at = text.partition(":")[0]
     for assignment in reversed(sets):  # the last one of a key counts
         key = assignment.partition("=")[0].strip()
         if at == key or at.startswith(f"{key}."):
-            return SpecError(f"--set {assignment}: {text}")
+            return OptionError(f"--set {assignment}: {text}")
     if text != str(error).removeprefix(f"{where}: "):
         return error  # it names its line already
     section, _, rest = at.partition(".")

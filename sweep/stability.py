@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Floats, Hardware, HardwareTable, Ints, Plans, SpecError, Workload, hardware_table, nearest, simulate
+from sim_core import Floats, Hardware, HardwareTable, Ints, Plans, SpecError, Workload, hardware_table, named, nearest, simulate
 from sweep.columns import LONGER, SHORTER, describe_rows
+from sweep.options import OptionError
 from sweep.ranking import rank
 from sweep.reopening import Reopened
 from sweep.uncertainty.evidence import basis_of
@@ -54,13 +55,13 @@ def sigmas_of(options: Sequence[str]) -> dict[str, float]:
         name, equals, value = (part.strip() for part in text.partition("="))
         names = ["nvlink", "nic"] if name == "network" else [name]
         if names[0] not in SIGMAS:
-            raise SpecError(f"--sigma {text}: {nearest(name, [*SIGMAS, 'network'])}")
+            raise OptionError(f"--sigma {text}: found {named(name)}, {nearest(name, [*SIGMAS, 'network'])}")
         try:
             sigma = float(value)
         except ValueError:
             sigma = -1.0
         if not equals or not 0 <= sigma <= MOST:
-            raise SpecError(f"--sigma {text}: found {value!r}, expected a standard deviation of ln(time) from 0 to {MOST:g}")
+            raise OptionError(f"--sigma {text}: found {value!r}, expected a standard deviation of ln(time) from 0 to {MOST:g}")
         sigmas |= dict.fromkeys(names, sigma)
     return sigmas
 
@@ -78,7 +79,7 @@ def stability(
     """The stability of each group of a ranking: its first `candidates`, simulated anew. Raises SpecError."""
     ranking = rank(opened.folder, by=by, where=where, per=per, top=candidates + 1)
     if ranking.by not in (*LONGER, *SHORTER):
-        raise SpecError(
+        raise OptionError(
             f"--stable: found --by {ranking.by}, expected a column in proportion to time: {', '.join(LONGER + SHORTER)}"
         )
     groups = []

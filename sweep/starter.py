@@ -8,6 +8,7 @@ from typing import Final
 import yaml
 
 from sim_core import Facts, Hardware, Model, Workload, model_names, read_hardware, read_model, read_stack, read_workload
+from sweep.options import wrong
 from sweep.wide_axes import TOKENS, Lines, best_stack, domain, doubled, step_batch, wide_axes
 
 _MOST_PP: Final = 32
@@ -43,6 +44,8 @@ def starter(
     """
     device = read_hardware(hardware)
     is_model = source in model_names() or Path(source).suffix in _MODEL_SUFFIXES or (Path(source) / "config.json").is_file()
+    if is_model and micro_batch is not None:
+        raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
     if is_model:
         model = read_model(source, {} if sequence is None else {"sequence": sequence})
         top, lines = _of_model(source, model, device, gpus, base)

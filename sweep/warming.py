@@ -8,12 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryFile
+from typing import Final
+
+import numpy as np
 
 from sim_core import (
     BOUNDS,
+    FIDELITIES,
+    FIRST_FAILURE,
     PLAIN_PYTHON,
+    REASONS,
     STEP,
     HardwareTable,
+    Ints,
     Plans,
     Workload,
     compile_orders,
@@ -27,6 +34,9 @@ from sweep.columns import describe_rows
 from sweep.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, evaluate, spread
 from sweep.exits import end_with
 from sweep.preparation import Sweep
+
+BLOCKS: Final = 2**16
+"""Of the steps that are simulated to load the kernels: less than a tenth of a second of work."""
 
 
 def warm_up(sweep: Sweep, what: str = STEP) -> float:
@@ -44,11 +54,28 @@ def warm_up(sweep: Sweep, what: str = STEP) -> float:
                 compile_tables(*given)
         compile_orders(sweep.space.codes("schedule"))  # the few plans below may not have all of them
         for plans in (WARM_UP_PLANS, PROBE_PLANS):
+            tried = spread(sweep.space.count, plans)
             if what == BOUNDS:
-                bounded(sweep, spread(sweep.space.count, plans))
-            if "" in evaluate(sweep, spread(sweep.space.count, plans)).column("reason").to_pylist():
+                bounded(sweep, tried)
+            short = _shortest(sweep, tried)
+            evaluate(sweep, short if len(short) else tried)
+            if len(short):
                 break
     return time.perf_counter() - begun
+
+
+def _shortest(sweep: Sweep, positions: Ints) -> Ints:
+    """Those of the plans that can run whose steps have the fewest blocks: BLOCKS in all, or one plan; none if none can run.
+
+    Millions of micro-batches would take minutes, and their kernels are the same.
+    """
+    can_run = np.array(evaluate(sweep, positions, lost=FIRST_FAILURE).column("reason").to_pylist()) == REASONS[FIRST_FAILURE]
+    legal = positions[can_run]
+    plans = describe_rows(sweep.space, legal)[1]
+    blocks = np.where(plans.fidelity == FIDELITIES.index("event"), 2 * plans.pp * plans.vpp * plans.ga, 0)
+    order = np.argsort(blocks, kind="stable")
+    before = np.cumsum(blocks[order]) - blocks[order]
+    return np.sort(legal[order[(before == 0) | (before + blocks[order] <= BLOCKS)]])
 
 
 @contextmanager

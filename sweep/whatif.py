@@ -14,6 +14,7 @@ from sweep.executors import InlineExecutor
 from sweep.explaining.neighbours import HARDWARE, pinned
 from sweep.folder import folder_at
 from sweep.one_plan import row_of
+from sweep.options import OptionError
 from sweep.preparation import Prepared, prepare
 from sweep.ranking import objectives_of, rank
 from sweep.reopening import Reopened
@@ -62,7 +63,7 @@ class WhatIf:
 def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     """Answer a question about plan `number` of a result. Raises SimError, OSError."""
     if not question.words:
-        raise SpecError("nothing to change: expected one of --gpus, --nic, --device, --sequence, --tokens, --price")
+        raise OptionError("OPTIONS: found none, expected one of --gpus, --nic, --device, --sequence, --tokens, --price")
     before = row_of(opened.prepared, number)
     if before["status"] != "ok":
         raise SpecError(f"plan {number} is {before['status']}: {before['reason']}")
@@ -96,7 +97,7 @@ def _batch(workload: Workload, row: Mapping[str, Any], question: Question) -> tu
     if question.sequence is None:
         return batch, []
     if not tokens or workload.from_file:
-        raise SpecError("--sequence: a workload file tells the times of its own sequence only")
+        raise OptionError("--sequence: a workload file tells the times of its own sequence only")
     then = max(round(batch * tokens / question.sequence), 1)
     return then, [f"{then:,} sequences of {question.sequence:,} tokens a step, as many tokens as {batch:,} of {tokens:,}"]
 
@@ -108,7 +109,7 @@ def _budget(spec: SweepSpec, question: Question) -> dict[str, Any]:
     if not stated:
         return {}
     if spec.budget is None and question.tokens is None:
-        raise SpecError("--price: the result has no budget; say --tokens, too")
+        raise OptionError("--price: the result has no budget; say --tokens, too")
     return {"budget": {**(spec.budget.model_dump(mode="json") if spec.budget else {}), **stated}}
 
 

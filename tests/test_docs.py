@@ -6,8 +6,6 @@ import json
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,8 +57,9 @@ def test_the_first_run_page_shows_what_its_jobs_print(example: str, tmp_path: Pa
 
 
 def _printed(*words: str) -> list[str]:
-    command = [sys.executable, "-m", "sweep", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    done = sweep(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("path", sorted({*EXAMPLES.glob("*.yaml")} - {NIGHTLY}), ids=lambda path: path.name)

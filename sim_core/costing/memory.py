@@ -142,8 +142,9 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
 def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats]:
     """Bytes of state on a rank per dense parameter that it holds, and per parameter of experts, [n] each."""
     of_all, optimizer = workload.state_width
-    replicated = of_all + COPIES[plans.precision]
     gradient = workload.arrays.gradient_width
+    copies = COPIES[plans.precision]
+    replicated = of_all + (copies if of_all > gradient else np.maximum(copies, 0.0))  # FSDP keeps no weights of 16 bits
     as_stack, gathered = workload.arrays.framework.sharding, (workload.arrays.step.role == GATHER_PARAMETERS).any()
     if as_stack == AS_STACK:  # a file: its parameters are gathered if its optimizer is sharded
         as_stack = OPTIMIZER_SHARDED if gathered else UNSHARDED

@@ -28,12 +28,14 @@ from sim_core.jit import kernel
 from sim_core.metrics import BACKWARD_S, CP_TOTAL, EP_TOTAL, FORWARD_S, LAUNCH_S, RECOMPUTE_S, TP_TOTAL
 from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.messages import ETP, Messages, messages
+from sim_core.models.precision import WIDE
 from sim_core.models.recompute import ALL, CORE_ATTN, operators_of, share_again
+from sim_core.models.rows import GATHERED_GRADIENTS
 from sim_core.models.weights import held
 from sim_core.planning.columns import FLEX, MODULES, SELECTIVE, Plans
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.references import reference
-from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, CP_A2A, CP_RING, SEND_RECEIVE
+from sim_core.terms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, CP_A2A, CP_RING, REDUCE_SCATTER, SEND_RECEIVE
 from sim_core.workloads.moving import EXPONENTS, rule_scales
 from sim_core.workloads.workload import EP, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT, Modelled, Workload
 
@@ -57,7 +59,7 @@ class Filled(NamedTuple):
 def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     """Seconds of each message on the groups of each row, [rows, messages]; and those for which it needs the NICs."""
     plans, groups, first, hardware = filled.plans, filled.groups, filled.first, filled.hardware
-    size = np.ascontiguousarray(sent.bytes[filled.shape])
+    size = np.ascontiguousarray(sent.bytes[filled.shape]) * _narrower(filled, sent)
     group = np.where(sent.group == ETP, TP, sent.group)
     routing = routing_of(filled.modelled.model.experts)
     seconds, nic = _message_s(hardware.columns, plans, groups, first, sent.kind, group, size, routing)
@@ -72,9 +74,23 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     stack = filled.modelled.stack
     if stack.ring_step_across:
         own, _ = _message_s(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
-        least = _ring_steps(filled, sent) * np.where(_between_nodes(filled), stack.ring_step_across, 0.0)[:, None]
+        least = _ring_steps(filled, sent) * np.where(_nodes(filled) > 1, stack.ring_step_across, 0.0)[:, None]
         seconds += np.maximum(least - own, 0.0)
     return seconds, np.minimum(nic, seconds)
+
+
+def _narrower(filled: Filled, sent: Messages) -> Floats:
+    """Bytes of each message over those of its activations, [rows, messages]: of sums of products that run in fewer bits."""
+    stack, plans, first = filled.modelled.stack, filled.plans, filled.first
+    narrower = np.ones((len(first), len(sent.names)))
+    if not stack.sums_in_8_bits:
+        return narrower
+    names = np.array([device.kernels.tables in stack.sums_in_8_bits for device in filled.hardware.variants])
+    rows = names[plans.hardware[first]] & (plans.overlap_tp[first] == 1) & (plans.precision[first] >= WIDE)
+    sums = (sent.kind == REDUCE_SCATTER) & (sent.group == TP) & (sent.phase == FORWARD)
+    sums &= np.array([operator in GATHERED_GRADIENTS for operator in sent.operators], np.bool_)
+    narrower[np.ix_(rows, sums)] = 0.5
+    return narrower
 
 
 def _ring_steps(filled: Filled, sent: Messages) -> Floats:
@@ -85,10 +101,11 @@ def _ring_steps(filled: Filled, sent: Messages) -> Floats:
     return np.where((sent.group == TP)[None, :] & (sent.bytes[filled.shape] > SMALL), steps, 0.0)
 
 
-def _between_nodes(filled: Filled) -> Bools:
+def _nodes(filled: Filled) -> Ints:
+    """Nodes of the tensor-parallel group that lies on the most, [rows]."""
     groups = filled.groups
-    between: Bools = groups.placed[groups.end[groups.key[filled.first], TP] - 1, 0] > 1
-    return between
+    nodes: Ints = groups.placed[groups.end[groups.key[filled.first], TP] - 1, 0]
+    return nodes
 
 
 SMALL: Final = 1e5
@@ -130,21 +147,8 @@ def _message_s(
 def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Floats) -> Floats:
     """Seconds of message k that nothing hides, and those by which it slows what hides it."""
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
-    beside = int(sent.beside[k])
-    hidden = np.zeros(len(total))
-    if sent.kind[k] == SEND_RECEIVE:  # each hop beside a step of attention, of which there is one more
-        steps = filled.groups.ranks[filled.groups.key[first], CP_RING]
-        hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside) * (steps - 1) / steps)
-        exposed: Floats = total - hidden * (1 - stack.contention)
-        return exposed
-    if beside >= 0 and stack.hides_backward_tp:
-        hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside))
-        if beside == WEIGHT_GRADIENT:
-            hidden = np.where(APART[plans.schedule[first]], 0.0, hidden)
-    if stack.own_part_first and sent.kind[k] == ALL_GATHER and sent.group[k] == TP and beside < 0:
-        product = _compute_s(filled, cost, (sent.operators[k],), int(sent.phase[k]))
-        hidden = np.minimum(total, product / np.maximum(plans.tp[first], 1))
-    out = total - hidden * (1 - stack.contention)
+    hidden = _hidden_s(filled, cost, sent, k, total)
+    out: Floats = total - hidden * (1 - stack.contention)
     if sent.group[k] == EP:  # dispatch and combine share the compute of the experts, shared ones included
         compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2
         over = total - np.minimum(total, compute) * (1 - stack.contention)
@@ -155,7 +159,44 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
         return np.where(plans.overlap_ep[first] == 1, over, out)
     if sent.group[k] != TP and sent.group[k] != ETP:
         return out
-    return np.where(plans.overlap_tp[first] == 1, np.minimum(out, stack.overlapped_tp_exposed * total), out)
+    hidden = np.maximum(hidden, _hidden_in_parts_s(filled, cost, sent, k, total))
+    return np.where(plans.overlap_tp[first] == 1, total - hidden * (1 - stack.overlap_contention), out)
+
+
+def _hidden_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Floats) -> Floats:
+    """Seconds of message k that run beside compute without `overlap_tp` and `overlap_ep`."""
+    stack, plans, first = filled.modelled.stack, filled.plans, filled.first
+    beside = int(sent.beside[k])
+    if sent.kind[k] == SEND_RECEIVE:  # each hop beside a step of attention, of which there is one more
+        steps = filled.groups.ranks[filled.groups.key[first], CP_RING]
+        beside_s: Floats = _compute_s(filled, cost, (sent.operators[k],), beside) * (steps - 1) / steps
+        return np.minimum(total, beside_s)
+    hidden = np.zeros(len(total))
+    if beside >= 0 and stack.hides_backward_tp:
+        hidden = np.minimum(total, _compute_s(filled, cost, (sent.operators[k],), beside))
+        if beside == WEIGHT_GRADIENT:
+            hidden = np.where(APART[plans.schedule[first]], 0.0, hidden)
+    if stack.own_part_first and sent.kind[k] == ALL_GATHER and sent.group[k] == TP and beside < 0:
+        product = _compute_s(filled, cost, (sent.operators[k],), int(sent.phase[k]))
+        hidden = np.minimum(total, product / np.maximum(plans.tp[first], 1))
+    return hidden
+
+
+def _hidden_in_parts_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Floats) -> Floats:
+    """Seconds of a message that goes part by part beside the product that it belongs to: what `overlap_tp` hides.
+
+    A gather is a ring exchange: while a part of the product runs, the next part of the input comes, and the last part of the
+    product has nothing beside it. The sum of a product is pipelined: its last part is sent when all is computed.
+    """
+    stack, ranks = filled.modelled.stack, np.maximum(filled.plans.tp[filled.first], 1)
+    product = _compute_s(filled, cost, (sent.operators[k],), int(sent.phase[k]))
+    hidden: Floats
+    if sent.kind[k] == ALL_GATHER:
+        hidden = np.minimum(total, product * (ranks - 1) / ranks)
+    else:
+        parts = stack.tp_parts or ranks
+        hidden = np.minimum(total, product) * (parts - 1) / parts
+    return hidden
 
 
 def _shared_s(filled: Filled, cost: UnitCost, operator: str, phase: int) -> Floats:
@@ -278,7 +319,7 @@ def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
     host = [share * stack.host_forward, share * stack.host_backward]
     if stack.ring_step_in_pipelines:
         slow = pipelines_over_nodes(filled.hardware, plans, first)
-        each = stack.ring_step_in_pipelines + np.where(_between_nodes(filled), stack.ring_step_across, 0.0)
+        each = stack.ring_step_in_pipelines + (_nodes(filled) - 1) * stack.ring_step_across
         steps = _ring_steps(filled, sent)
         for backward in range(2):
             host[backward] = host[backward] + np.where(slow, each, 0.0) * steps[:, (sent.phase != FORWARD) == backward].sum(

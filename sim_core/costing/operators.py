@@ -19,7 +19,7 @@ from sim_core.metrics import BACKWARD_S, FORWARD_S
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
-from sim_core.models.precision import PRECISIONS
+from sim_core.models.precision import ON_DEVICES
 from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, Modelled
 
@@ -60,7 +60,7 @@ def unit_cost(modelled: Modelled, unit: Unit, keys: Keys, devices: list[Kernels]
         for precision in np.unique(keys.precision):
             rows = np.flatnonzero((of_shape == number) & (keys.precision == precision))
             if len(rows):
-                linear = PRECISIONS[precision].linear
+                linear = ON_DEVICES[precision].linear
                 seconds[rows], measured[rows] = _on_device(modelled, ops, rows, kernels, linear)
     return UnitCost(ops, seconds, measured)
 

@@ -19,7 +19,8 @@ from sim_core.costing.case import sharding_of
 from sim_core.costing.memory import stage_factor, state_widths
 from sim_core.costing.stage_activations import LOGITS, SAVED, InFlight, activations_in_flight, of_chunks
 from sim_core.distinct import distinct_rows
-from sim_core.engine.schedules import PLACEMENT
+from sim_core.engine.codes import virtual_of
+from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT
 from sim_core.jit import inner_kernel, kernel
 from sim_core.metrics import (
     ACTIVATION_BYTES,
@@ -37,7 +38,7 @@ from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.precision import GATHERED
 from sim_core.models.recompute import RECOMPUTE_MODULES
 from sim_core.models.stack import read_stack
-from sim_core.models.weights import held
+from sim_core.models.weights import frozen, held
 from sim_core.planning.columns import FILE, Plan, Plans, by_order, plan_at
 from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.split import Split, ends_of_stage, split_plans
@@ -134,7 +135,8 @@ class _Held(NamedTuple):
     """What a rank holds of each unit, [shapes, units, ...]."""
 
     activations: Floats  # of one micro-batch in one pass, by WHOLE, WITHOUT_CORE, INPUT_ONLY
-    parameters: Floats
+    parameters: Floats  # trained
+    frozen: Floats  # bytes of weights that are not; no units where all are trained
 
 
 def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats = NO_STAGES) -> Floats:
@@ -160,7 +162,7 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     state = _state(workload, plans)
     in_flight = activations_in_flight(workload.arrays, plans, split, rows, shape, kept.activations)
     filled = tensors, whole, activations, logits, of_stages
-    _fill(workload.arrays, plans, split, state, rows, shape, kept.parameters, in_flight, *filled)
+    _fill(workload.arrays, plans, split, state, rows, shape, kept.parameters, kept.frozen, in_flight, *filled)
     memory[STATE_BYTES] = tensors - activations - whole
     activations -= logits
     memory[COMMUNICATION_BYTES, rows] = buffers[shape, 0] + np.where(plans.pp[rows] > 1, buffers[shape, 1], 0.0)
@@ -208,14 +210,15 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
     if not isinstance(estimate, Estimate):
         raise ValueError("activations of a file without an estimate")
     activations, buffers = estimated_bytes(workload, estimate, shapes[:, 0], shapes[:, 2])
-    return _Held(activations, np.zeros(activations.shape[:2])), buffers
+    return _Held(activations, np.zeros(activations.shape[:2]), np.zeros((len(shapes), 0))), buffers
 
 
 def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, Floats]:
     """Activations and parameters of each unit, and buffers, [shapes, 2]."""
     model, stack, units = modelled.model, modelled.stack, workload.arrays.unit_layers.shape[0]
     keys = keys_of(modelled, shapes)
-    kept, parameters = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES))), np.zeros((len(shapes), units))
+    kept = np.zeros((len(shapes), units, SAVED + len(RECOMPUTE_MODULES)))
+    parameters, still = np.zeros((len(shapes), units)), np.zeros((len(shapes), units if model.lora else 0))
     number = 0
     for unit in model.units:
         at = units - 2 if unit.kind == EMBEDDING else units - 1
@@ -227,7 +230,9 @@ def _held(workload: Workload, modelled: Modelled, shapes: Ints) -> tuple[_Held, 
         kept[:, at, LOGITS] += logits_bytes(model, unit, keys, stack.logit_bytes) * times
         mine = held(model, unit, keys)
         parameters[:, at] += (mine.dense + mine.experts) * times
-    return _Held(kept, parameters), buffer_bytes(model, keys)
+        if model.lora:
+            still[:, at] += PARAMETER_BYTES * frozen(model, unit, keys) * times
+    return _Held(kept, parameters, still), buffer_bytes(model, keys)
 
 
 def _state(workload: Workload, plans: Plans) -> _State:
@@ -249,6 +254,7 @@ def _fill(
     rows: Ints,
     shape: Ints,
     parameters: Floats,
+    frozen_bytes: Floats,
     in_flight: InFlight,
     total: Floats,
     whole: Floats,
@@ -258,7 +264,7 @@ def _fill(
 ) -> None:
     """Fill bytes of tensors: `total`, of these `whole` (layers not sharded) and `activations`, of those `logits`.
 
-    `parameters` of a unit on a rank, [shapes, units].
+    `parameters` of a unit on a rank, and bytes of its frozen weights, [shapes, units] each.
     """
     arrays, plans, split = reference(arrays), reference(plans), reference(split)
     scale = np.empty(N_RULES)
@@ -276,6 +282,11 @@ def _fill(
             dense = state.dense * stage_factor(arrays, scale, plan.tp, PARAMETERS, layers, ends, without)
             experts = state.experts * stage_factor(arrays, scale, plan.tp, EXPERT_PARAMETERS, layers, ends, without)
             bytes_ = dense * state.dense_width[rows[k]] + experts * state.expert_width[rows[k]]
+            chunks = 2 if placement == BOTH_WAYS else plan.vpp
+            for chunk in range(chunks if frozen_bytes.shape[1] else 0):
+                virtual = row + virtual_of(placement, stage, chunk, plan.pp)
+                for unit in range(frozen_bytes.shape[1]):
+                    bytes_ += split.passes[virtual, unit] * frozen_bytes[shape[k], unit]
             of_stage, of_logits, unsharded = in_flight.bytes[first + stage], in_flight.logits[first + stage], 0.0
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
                 unsharded = _unsharded(arrays, split, plan, sharding, parameters[shape[k]], row + stage)

@@ -3,6 +3,7 @@
 To add a schedule: a row here, its order in `orders.py`, its second opinion in `tests/oracle/` (docs/recipes.md).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +28,8 @@ MORE: Final = 3
 class Schedule:
     """A schedule. Nothing that changes a step has a default: a row that does not say how it sends is an error.
 
-    `bubble` and `holds_if` are Python expressions of p stages, m micro-batches, v virtual stages a stage, and F, I, W, the
-    seconds of forward, input gradient and weight gradient of a micro-batch on one stage; T is their sum.
+    `bubble` and `holds_if` are functions of p stages, m micro-batches, v virtual stages a stage, and F, I, W, the seconds of
+    forward, input gradient and weight gradient of a micro-batch on one stage; T is their sum. The docs print what they return.
     """
 
     name: str
@@ -39,85 +40,101 @@ class Schedule:
     sends_otherwise: bool  # whether a plan may ask for the other way
     vpp: int  # that it needs; ANY_VPP
     micro_batches: int
-    bubble: str  # of the makespan, where messages cost nothing; "": no closed form
-    holds_if: str = ""
+    bubble: Callable[..., float] | None  # of the makespan, where messages cost nothing, in seconds; None: no closed form
+    holds_if: Callable[..., bool] | None = None  # always
     in_simai: bool = False  # whether fidelity simai has it
     tried_with_vpp: tuple[int, ...] = ()  # 1, 2, MORE: where `sweep explain` tries it instead of another
     what: str
     source: str
 
+    def bubble_s(self, p: int, m: int, v: int, *, forward_s: float, input_s: float, weight_s: float) -> float | None:
+        """The bubble of even stages in seconds, by the closed form; None where none holds."""
+        names = {"F": forward_s, "I": input_s, "W": weight_s, "T": forward_s + input_s + weight_s, "p": p, "m": m, "v": v}
+        if self.bubble is None or (self.holds_if is not None and not self.holds_if(**names)):
+            return None
+        return float(self.bubble(**names))
 
-_FILL: Final = "(p - 1) * T / v"
-_LATE: Final = "(p - 1) * max(F + I - W, I, F) / v"
+
+def _fill(p: int, v: int, T: float, **_: float) -> float:
+    return (p - 1) * T / v
+
+
+def _late(p: int, v: int, F: float, I: float, W: float, **_: float) -> float:  # noqa: E741 (the letter of the docs)
+    return (p - 1) * max(F + I - W, I, F) / v
+
 
 ROWS: Final = (
     Schedule(
         name="gpipe", order=FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
-        vpp=1, micro_batches=ANY_NUMBER, bubble=_FILL, in_simai=True,
+        vpp=1, micro_batches=ANY_NUMBER, bubble=_fill, in_simai=True,
         what="all forwards, then all backwards", source="Huang et al. 2019, figure 2",
     ),
     Schedule(
         name="1f1b", order=ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING, sends_otherwise=True,
-        vpp=ANY_VPP, micro_batches=IN_GROUPS, bubble=_FILL, in_simai=True, tried_with_vpp=(1, 2, MORE),
+        vpp=ANY_VPP, micro_batches=IN_GROUPS, bubble=_fill, in_simai=True, tried_with_vpp=(1, 2, MORE),
         what="one forward, one backward; with vpp > 1 interleaved, micro-batches in groups of `microbatch_group_size` "
         "(Megatron's `--microbatch-group-size-per-virtual-pipeline-stage`; 0: pp)",
         source="arXiv 2104.04473, section 2.2; Megatron-Core",
     ),
     Schedule(
         name="1f1b-deepspeed", order=ALTERNATING, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
-        sends_otherwise=False, vpp=1, micro_batches=ANY_NUMBER, bubble=_FILL,
+        sends_otherwise=False, vpp=1, micro_batches=ANY_NUMBER, bubble=_fill,
         what="the order of 1f1b; neighbours meet before each block, gradients are reduced at the end",
         source="DeepSpeed, `TrainSchedule`",
     ),
     Schedule(
         name="looped-bfs", order=FORWARDS_FIRST, placement=LOOP, backwards=WHOLE_BACKWARDS, sends=BLOCKING,
-        sends_otherwise=True, vpp=ANY_VPP, micro_batches=ANY_NUMBER, bubble="(p - 1 + (v - 1) * max(p - m, 0)) * T / v",
-        tried_with_vpp=(MORE,),
+        sends_otherwise=True, vpp=ANY_VPP, micro_batches=ANY_NUMBER,
+        bubble=lambda p, m, v, T, **_: (p - 1 + (v - 1) * max(p - m, 0)) * T / v, tried_with_vpp=(MORE,),
         what="each run of layers takes all micro-batches in turn", source="arXiv 2211.05953",
     ),
     Schedule(
         name="zb-h1", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
-        vpp=1, micro_batches=ANY_NUMBER, bubble=_LATE, holds_if="m >= p", tried_with_vpp=(1,),
+        vpp=1, micro_batches=ANY_NUMBER, bubble=_late, holds_if=lambda m, p, **_: m >= p, tried_with_vpp=(1,),
         what="weight gradients apart and late", source="arXiv 2401.10241, section 2.1",
     ),
     Schedule(
         name="zb-h2", order=WEIGHTS_LATER, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
-        vpp=1, micro_batches=ANY_NUMBER, bubble="(p - 1) * max(F + I - 2 * W, I - F, F)", holds_if="m >= 2 * p - 1",
+        vpp=1, micro_batches=ANY_NUMBER,
+        bubble=lambda p, F, I, W, **_: (p - 1) * max(F + I - 2 * W, I - F, F),  # noqa: E741
+        holds_if=lambda m, p, **_: m >= 2 * p - 1,
         tried_with_vpp=(1,),
         what="zb-h1 with twice as many micro-batches kept", source="arXiv 2401.10241, section 2.2",
     ),
     Schedule(
         name="interleaved-zb", order=WEIGHTS_LATE, placement=LOOP, backwards=WEIGHTS_APART, sends=BACKGROUND,
-        sends_otherwise=False, vpp=ANY_VPP, micro_batches=IN_ROUNDS, bubble=_LATE, holds_if="m % p == 0",
+        sends_otherwise=False, vpp=ANY_VPP, micro_batches=IN_ROUNDS, bubble=_late, holds_if=lambda m, p, **_: m % p == 0,
         tried_with_vpp=(2, MORE),
         what="interleaved, weight gradients apart", source="PyTorch, `ScheduleInterleavedZeroBubble`",
     ),
     Schedule(
         name="zb-v", order=ZERO_BUBBLE_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
-        vpp=2, micro_batches=ANY_NUMBER, bubble="(p - 1) / 2 * F", holds_if="F == I == W and m >= 2 * p - 1",
+        vpp=2, micro_batches=ANY_NUMBER,
+        bubble=lambda p, F, **_: (p - 1) / 2 * F,
+        holds_if=lambda m, p, F, I, W, **_: F == I == W and m >= 2 * p - 1,  # noqa: E741
         tried_with_vpp=(2,),
         what="layers in a V: down the stages and up again; weight gradients apart",
         source="arXiv 2401.10241, section 6; PyTorch, `ScheduleZBVZeroBubble`",
     ),
     Schedule(
         name="v-half", order=HALF_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
-        vpp=2, micro_batches=ANY_NUMBER, bubble="", tried_with_vpp=(2,),
+        vpp=2, micro_batches=ANY_NUMBER, bubble=None, tried_with_vpp=(2,),
         what="a V with about half of the activations of 1f1b", source="arXiv 2405.15362",
     ),
     Schedule(
         name="v-min", order=THIRD_V, placement=V, backwards=WEIGHTS_APART, sends=BACKGROUND, sends_otherwise=False,
-        vpp=2, micro_batches=ANY_NUMBER, bubble="",
+        vpp=2, micro_batches=ANY_NUMBER, bubble=None,
         what="a V with about a third of the activations of 1f1b", source="arXiv 2405.15362",
     ),
     Schedule(
         name="dualpipe", order=HALFWAY, placement=BOTH_WAYS, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
-        vpp=1, micro_batches=TWICE_PP, bubble="",
+        vpp=1, micro_batches=TWICE_PP, bubble=None,
         what="micro-batches from both ends; each stage holds two runs of layers, the job two copies of the model",
         source="arXiv 2412.19437, section 3.2.1",
     ),
     Schedule(
         name="dualpipev", order=HALFWAY, placement=V, backwards=IN_PAIRS, sends=BACKGROUND, sends_otherwise=False,
-        vpp=2, micro_batches=TWICE_PP, bubble="", tried_with_vpp=(2,),
+        vpp=2, micro_batches=TWICE_PP, bubble=None, tried_with_vpp=(2,),
         what="dualpipe folded into a V, with one copy of the model", source="DeepSeek's DualPipe repository",
     ),
 )  # fmt: skip

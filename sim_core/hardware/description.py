@@ -80,6 +80,7 @@ class Device(_Model):
     memory: Bytes
     memory_bandwidth: Bandwidth
     power: Power = _default(0, "0, unknown")
+    fp8_any_layout: Switch = _default(0, "off: tensor cores take FP8 operands in one layout, so a transposed copy is kept")
 
 
 class Node(_Model):
@@ -151,6 +152,7 @@ class KernelNumbers(_Model):
     """Why `tables` are those of another device: their kernels then do not count as measured."""
     gemm_scale: Plain = _default(1, "the tables as they are; set it to measured / shown seconds of one large GEMM")
     sustained_scale: Plain = _default(1, "clocks under hours of training as in the short measurements of the tables")
+    narrow_scale: Plain = _default(1, "GEMMs in 8 and 4 bits are slowed under load as those in 16 are")
     gemm_efficiency: Plain = _default(0.7, "a large bf16 GEMM of the measured devices reaches 0.65-0.78 of the peak")
     attention_efficiency: Plain = _default(0.5, "FlashAttention-2 reaches 0.50-0.73 of the peak of an A100 (arXiv 2307.08691)")
     hbm_efficiency: Plain = _default(
@@ -210,8 +212,8 @@ KEYS: Final = {
 _POSITIVE: Final = (
     "gpus_per_node", "nics_per_node", "nvlink_bandwidth", "nvlink_efficiency", "nic_bandwidth", "nic_efficiency",
     "fabric_efficiency", "peak_flops_bf16", "peak_flops_fp32", "memory", "nvls_efficiency", "ll_bandwidth_one_node",
-    "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "gemm_efficiency",
-    "attention_efficiency", "hbm_efficiency", "leaf_oversubscription", "pod_oversubscription",
+    "ll_bandwidth_two_nodes", "ll_bandwidth_more_nodes", "gemm_scale", "sustained_scale", "narrow_scale",
+    "gemm_efficiency", "attention_efficiency", "hbm_efficiency", "leaf_oversubscription", "pod_oversubscription",
 )  # fmt: skip
 _PARTS: Final = (
     "nvlink_efficiency", "nic_efficiency", "fabric_efficiency", "nvls_efficiency", "gemm_efficiency",

@@ -144,8 +144,9 @@ def _normed_width(model: Model, unit: Unit, shape: Shape) -> Floats:
     """
     narrow = shape.stored < 2.0
     attention = np.where(narrow & (model.mla is not None), 2 * shape.stored, shape.stored) * (unit.mixer != NONE)
+    attention = attention * _needed(model, "qkv")
     if not unit.moe:
-        return attention + shape.stored * (unit.channel != NONE)
+        return attention + shape.stored * (unit.channel != NONE) * _needed(model, "fc1")
     shared = bool(model.experts and model.experts.shared_ffn)
     return attention + 2.0 + np.where(narrow & shared, shape.stored, 0.0)
 
@@ -177,8 +178,14 @@ def _core(model: Model, shape: Shape) -> Floats:
 
 
 def _mlp(model: Model, shape: Shape, kept: Kept, ffn: int, parts: Floats) -> Floats:
-    """Output of fc1 (both halves with a gate) and input of fc2."""
-    return shape.tokens * (kept.activation_input * (2 if model.gated else 1) + shape.stored) * ffn / parts
+    """Output of fc1 (both halves with a gate) and input of fc2, which frozen weights do not need."""
+    entering = shape.stored * _needed(model, "fc2")
+    return shape.tokens * (kept.activation_input * (2 if model.gated else 1) + entering) * ffn / parts
+
+
+def _needed(model: Model, *names: str) -> float:
+    """1 if the inputs of some linear layers are kept for gradients of weights; 0 if all of them are frozen without adapters."""
+    return 1.0 if model.lora is None or {*names} & {*model.lora.targets} else 0.0
 
 
 def _experts(model: Model, shape: Shape, kept: Kept) -> Floats:

@@ -72,6 +72,13 @@ class Experts(Checked):
     imbalance: Annotated[float, Field(strict=True, ge=1)] = 1.0  # tokens of the busiest rank / mean
 
 
+class Lora(Checked):
+    """Low-rank adapters (arXiv 2106.09685): the model is frozen, narrow pairs beside some of its matrices are trained."""
+
+    rank: Count
+    targets: tuple[Literal["qkv", "projection", "fc1", "fc2"], ...] = ("qkv", "projection")
+
+
 class Window(Checked):
     """Attention to near tokens only: a token sees the last `tokens` tokens, or with `chunked` those of its chunk of so many."""
 
@@ -188,6 +195,7 @@ class Model(Checked):
     attention_dropout: Share = 0.0
     experts: Experts | None = None
     mtp_layers: Size = 0
+    lora: Lora | None = None  # None: all weights are trained
 
     @model_validator(mode="before")
     @classmethod
@@ -285,6 +293,14 @@ class Model(Checked):
             (needs, "recurrent: found without layers that use it, expected a pattern with M or G, or full_attention"),
             ("E" in letters and self.experts is None, "experts: missing, expected those of the layers E of the pattern"),
             (self.indexer is not None and self.mla is None, "indexer: found without mla, which it needs"),
+            (
+                self.lora is not None and "qkv" in self.lora.targets and self.mla is not None,
+                "lora.targets: found qkv, but with mla there is no such matrix",
+            ),
+            (
+                self.lora is not None and bool({"fc1", "fc2"} & {*self.lora.targets}) and self.ffn is None,
+                "lora.targets: found fc1 or fc2, but experts have no adapters here",
+            ),
         ]
         if recurrent is not None:
             heads, groups = recurrent.heads, recurrent.groups
@@ -390,7 +406,7 @@ def _name(kind: Kind, kinds: Iterable[Kind]) -> str:
 
 
 SECTIONS: Final[dict[str, type[Checked]]] = {
-    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent,
+    "mla": Mla, "experts": Experts, "window": Window, "indexer": Indexer, "recurrent": Recurrent, "lora": Lora,
 }  # fmt: skip
 
 
@@ -465,8 +481,10 @@ def model_yaml(model: Model, comments: Mapping[str, str] | None = None) -> str:
     comments = comments or {}
     lines = []
     for key, value in model_document(model).items():
-        flow = None if isinstance(value, dict) else False
-        line = yaml.safe_dump({key: value}, sort_keys=False, width=10**6, default_flow_style=flow).rstrip("\n")
+        if isinstance(value, dict | list):
+            line = f"{key}: {yaml.safe_dump(value, sort_keys=False, width=10**6, default_flow_style=True).rstrip()}"
+        else:
+            line = yaml.safe_dump({key: value}, width=10**6).rstrip("\n")
         lines.append(f"  {line}  # {comments[key]}\n" if comments.get(key) else f"  {line}\n")
     return "model:\n" + "".join(lines)
 

@@ -7,12 +7,14 @@ from sim_core.errors import SpecError, shown
 from sim_core.units import quantity, short
 
 SWITCH: Final = "true or false"
+DEVICES: Final = "devices"
 
 
 class Fact(NamedTuple):
     """One row of the page of facts: the annotation of a field of `Stack`.
 
-    `unit`: `s`, `B`, `` for plain numbers, SWITCH for true or false, else the words it may be, joined by " | ".
+    `unit`: `s`, `B`, `` for plain numbers, SWITCH for true or false, DEVICES for a list of them, else the words it may be,
+    joined by " | ".
     """
 
     unit: str
@@ -31,6 +33,10 @@ class Fact(NamedTuple):
         """The value in SI. Raises SpecError: what was found, what was expected."""
         if value is None and self.optional:
             return None
+        if self.unit == DEVICES:
+            if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+                raise SpecError(f"found {shown(value)}, expected a list of devices")
+            return tuple(value)
         if self.pair:
             if not isinstance(value, list | tuple) or len(value) != 2:
                 raise SpecError(f"found {shown(value)}, expected two: of the forward and of the backward")
@@ -52,7 +58,7 @@ class Fact(NamedTuple):
         if isinstance(value, Mapping):
             return ", ".join(f"{device} {self.text(part)}" for device, part in value.items())
         if isinstance(value, tuple):
-            return ", ".join(map(self.text, value))
+            return ", ".join(map(self.text, value)) or "-"
         if isinstance(value, bool):
             return str(value).lower()
         return value if isinstance(value, str) else short(value, self.unit)

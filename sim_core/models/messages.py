@@ -6,7 +6,7 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT
-from sim_core.models.description import HEAD, LAYER, NONE, RECURRENT, Model, Recurrent, Unit
+from sim_core.models.description import HEAD, LAYER, NONE, RECURRENT, Lora, Model, Recurrent, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
 from sim_core.models.recurrent import sizes_of
 from sim_core.models.stack import Kernels
@@ -82,6 +82,7 @@ class _Region(NamedTuple):
     plain: Floats  # 1 where tp > 1 without sequence parallelism
     scattered: Floats  # 1 where tp > 1 with it
     narrow: Floats  # bytes of what a linear layer gathers over those of 16 bits: it is cast before
+    lora: Lora | None  # all weights but those of adapters are frozen
 
 
 def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages:
@@ -93,7 +94,10 @@ def messages(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Messages
     shape = shape_of(model, keys, sequence_of(model))
     parallel, sequence = keys.tp > 1, keys.sequence_parallel == 1
     region = _Region(
-        (parallel & ~sequence).astype(np.float64), (parallel & sequence).astype(np.float64), shape.stored / ELEMENT
+        (parallel & ~sequence).astype(np.float64),
+        (parallel & sequence).astype(np.float64),
+        shape.stored / ELEMENT,
+        model.lora,
     )
     rows = _Rows()
     if unit.kind == EMBEDDING_UNIT:
@@ -125,7 +129,8 @@ def _column(rows: _Rows, name: str, whole: Floats, region: _Region, *, linear: b
     gathered = whole * region.scattered * (region.narrow if linear else 1.0)
     rows.add(ALL_REDUCE, TP, INPUT_GRADIENT, name, whole * region.plain, WEIGHT_GRADIENT)
     rows.add(ALL_GATHER, TP, FORWARD, name, gathered)
-    rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, gathered, INPUT_GRADIENT)  # its input, for the weights
+    if region.lora is None or name in region.lora.targets:
+        rows.add(ALL_GATHER, TP, INPUT_GRADIENT, name, gathered, INPUT_GRADIENT)  # its input, for the weights
     rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, name, whole * region.scattered, WEIGHT_GRADIENT)
 
 

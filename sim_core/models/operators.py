@@ -6,7 +6,6 @@ from sim_core.arrays import Floats
 from sim_core.models import recurrent, traffic
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, NONE, RECURRENT, Indexer, Mla, Model, Unit
 from sim_core.models.keys import Keys, Shape, shape_of
-from sim_core.models.precision import CAST
 from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels
 from sim_core.models.weights import held, sequence_of
@@ -16,7 +15,7 @@ from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
     """All operators of one layer, in forward order; backward rows stand beside their forward."""
     if unit.mixer != NONE:
-        _norm(rows, model, shape, "attention_norm")
+        _norm(rows, model, shape, kernels, "attention_norm")
         if unit.mixer == RECURRENT and model.recurrent:
             recurrent.add_operators(rows, model, model.recurrent, shape)
         else:
@@ -24,7 +23,7 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kerne
         _residual(rows, model, shape, "attention_residual")
     if unit.channel == NONE:
         return
-    _norm(rows, model, shape, "mlp_norm")
+    _norm(rows, model, shape, kernels, "mlp_norm")
     if unit.moe:
         _experts(rows, model, shape, kernels)
     else:
@@ -35,16 +34,16 @@ def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kerne
 def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
     """Projections, core attention, the projection of its output."""
     if model.mla:
-        _latent_projections(rows, model, model.mla, shape)
+        _latent_projections(rows, model, model.mla, shape, kernels)
         if model.indexer:
             _indexer(rows, model, model.mla, model.indexer, shape)
     else:
-        _projections(rows, model, shape)
+        _projections(rows, model, shape, kernels)
     if any(kernels.attention_copies):
         rows.both("attention_copies", kernels.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
     if kernels.flash_attention:
         rows.flash(_attention_shape(model, unit, shape))
-        _ring(rows, model, shape)
+        _ring(rows, model, shape, kernels)
     else:
         _unfused_attention(rows, model, shape)
     if model.output_gate:
@@ -69,10 +68,10 @@ def _indexer(rows: Rows, model: Model, mla: Mla, indexer: Indexer, shape: Shape)
     rows.memory("indexer_topk", FORWARD, traffic.TOPK * scores, kernels=2.0)
 
 
-def _norm(rows: Rows, model: Model, shape: Shape, name: str) -> None:
+def _norm(rows: Rows, model: Model, shape: Shape, kernels: Kernels, name: str) -> None:
     """The norm before a block; with four norms per layer one after it, too."""
     after = model.norms_per_layer // 2
-    rows.both(name, traffic.NORM, after * shape.local * model.hidden, kernels=(after, after))
+    rows.both(name, kernels.norm_bytes, after * shape.local * model.hidden, kernels=(after, after))
 
 
 def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
@@ -84,7 +83,7 @@ def _residual(rows: Rows, model: Model, shape: Shape, name: str) -> None:
     rows.both(name, (forward, backward), elements)
 
 
-def _projections(rows: Rows, model: Model, shape: Shape) -> None:
+def _projections(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     """Queries, keys and values in one GEMM; their norm and rotation."""
     width = (shape.heads * (2 if model.output_gate else 1) + 2 * shape.kv_heads) * model.head_dim
     rows.gemm("qkv", shape.tokens, width, model.hidden)
@@ -92,12 +91,12 @@ def _projections(rows: Rows, model: Model, shape: Shape) -> None:
         rows.memory("qkv_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * shape.tokens * width)
     turned = shape.tokens * (shape.heads + shape.kv_heads) * model.head_dim
     if model.qk_norm or model.qk_norm_whole:
-        rows.both("qk_norm", traffic.NORM, turned, kernels=(2.0, 2.0))
+        rows.both("qk_norm", kernels.norm_bytes, turned, kernels=(2.0, 2.0))
     if model.position == "rotary":
-        rows.both("rotary", traffic.ROTARY, turned)
+        rows.both("rotary", kernels.rotary_bytes, turned)
 
 
-def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape) -> None:
+def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape, kernels: Kernels) -> None:
     """Megatron-LM (core, multi_latent_attention.py): down projections are not divided by tp, but work on local tokens."""
     if mla.q_rank:
         rows.gemm("q_down", shape.local, mla.q_rank, model.hidden)
@@ -107,9 +106,9 @@ def _latent_projections(rows: Rows, model: Model, mla: Mla, shape: Shape) -> Non
     rows.gemm("kv_down", shape.local, mla.kv_rank + mla.rope_head_dim, model.hidden)
     rows.gemm("kv_up", shape.tokens, shape.heads * (mla.nope_head_dim + mla.v_head_dim), mla.kv_rank)
     if model.qk_norm:
-        rows.both("qk_norm", traffic.NORM, shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
+        rows.both("qk_norm", kernels.norm_bytes, shape.local * ((mla.q_rank or 0) + mla.kv_rank), kernels=(2.0, 2.0))
     if model.position == "rotary":  # queries and keys are copied whole: each head's key gets the rotated part
-        rows.both("rotary", traffic.ROTARY, 2 * shape.tokens * shape.heads * model.head_dim, kernels=(2.0, 2.0))
+        rows.both("rotary", kernels.rotary_bytes, 2 * shape.tokens * shape.heads * model.head_dim, kernels=(2.0, 2.0))
 
 
 def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
@@ -130,7 +129,7 @@ def _attention_shape(model: Model, unit: Unit, shape: Shape) -> AttentionShape:
     )
 
 
-def _ring(rows: Rows, model: Model, shape: Shape) -> None:
+def _ring(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     """What a ring adds to attention: the output of each step is scaled and added to that of the steps before; so are gradients.
 
     Transformer Engine (context_parallel.py): of the causal half, a step has three quarters of a rank's queries and of the keys
@@ -141,7 +140,7 @@ def _ring(rows: Rows, model: Model, shape: Shape) -> None:
         return
     values, queries = shape.heads * model.v_head_dim, shape.heads * model.head_dim
     keys = shape.kv_heads * (model.head_dim + model.v_head_dim)
-    forward, backward = traffic.RING_STEP
+    forward, backward = kernels.ring_sum_bytes
     rows.memory("attention_sums", FORWARD, forward * further * shape.tokens * values, kernels=further, core=True)
     rows.memory("attention_sums", INPUT_GRADIENT, backward * further * shape.tokens * (queries + keys), kernels=2 * further)
 
@@ -212,7 +211,7 @@ def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
 
 def add_accumulation(rows: Rows, weights: Floats, per_weight: float) -> None:
     """Gradients of one micro-batch added to those of the step."""
-    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights)
+    rows.memory("gradient_accumulation", WEIGHT_GRADIENT, per_weight * weights, trained=True)
 
 
 def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
@@ -228,7 +227,7 @@ def add_embedding(rows: Rows, model: Model, shape: Shape) -> None:
 
 def add_head(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
     """Final norm, logits over the rank's part of the vocabulary, cross entropy."""
-    rows.both("final_norm", traffic.NORM, shape.local * model.hidden)
+    rows.both("final_norm", kernels.norm_bytes, shape.local * model.hidden)
     columns = shape.vocabulary / shape.tp
     rows.gemm("logits", shape.tokens, columns, model.hidden, linear=False)
     if model.logit_softcap:
@@ -240,7 +239,7 @@ def add_head(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
 def add_mtp(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
     """DeepSeek-V3 (arXiv 2412.19437), section 2.2: embedding again, two norms, a projection of 2h to h, a layer, the head."""
     add_embedding(rows, model, shape)
-    rows.both("mtp_norms", traffic.NORM, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
+    rows.both("mtp_norms", kernels.norm_bytes, 2 * shape.local * model.hidden, kernels=(2.0, 2.0))
     rows.gemm("mtp_projection", shape.tokens, model.hidden / shape.tp, 2 * model.hidden)
     add_layer(rows, model, unit, shape, kernels)
     add_head(rows, model, shape, kernels)
@@ -253,7 +252,7 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
     runs them is that of the names, forward, and the reverse of it.
     """
     shape = shape_of(model, keys, sequence_of(model))
-    rows = Rows(len(keys.tp))
+    rows = Rows(len(keys.tp), model.lora)
     if unit.kind == EMBEDDING:
         add_embedding(rows, model, shape)
     elif unit.kind == HEAD:
@@ -262,7 +261,7 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
         add_layer(rows, model, unit, shape, kernels)
     else:
         add_mtp(rows, model, unit, shape, kernels)
-    rows.casts(*(width[keys.precision] for width in CAST))
+    rows.casts(keys.precision, shape.tokens / shape.local)
     mine = held(model, unit, keys)
     add_accumulation(rows, mine.dense + mine.experts, kernels.accumulation_bytes)
     return rows.stacked()

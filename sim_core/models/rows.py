@@ -5,6 +5,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sim_core.arrays import Bools, Floats, Ints
+from sim_core.models.description import Lora
+from sim_core.models.precision import ON_DEVICES, WIDE
+from sim_core.models.traffic import RESIDUAL
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Number = float | Floats
@@ -15,6 +18,12 @@ GROUPED_GEMM: Final = 1
 ATTENTION: Final = 2
 MEMORY: Final = 3
 KINDS: Final = ("GEMM", "GROUPED_GEMM", "ATTENTION", "MEMORY")
+
+NORMED: Final = ("qkv", "fc1")
+"""GEMMs whose input is cast by the norm before, in the kernel of the norm."""
+GATHERED_INPUTS: Final = ("qkv", "fc1", "shared_fc1", "q_up", "q", "kv_up", "mtp_projection", "mixer_in")
+GATHERED_GRADIENTS: Final = ("projection", "fc2", "shared_fc2", "mixer_out")
+"""GEMMs whose inputs, and whose outputs' gradients, sequence parallelism gathers."""
 
 
 class AttentionShape(NamedTuple):
@@ -63,8 +72,9 @@ class Operators(NamedTuple):
 class Rows:
     """Operators of one unit, in the order in which they are added."""
 
-    def __init__(self, keys: int) -> None:
+    def __init__(self, keys: int, lora: Lora | None = None) -> None:
         self._keys = keys
+        self._lora = lora  # all weights but those of adapters are frozen
         self._names: list[str] = []
         self._columns: list[tuple[int, int, bool, bool]] = []
         self._numbers: list[tuple[Number, ...]] = []
@@ -78,10 +88,21 @@ class Rows:
     def gemm(
         self, name: str, m: Number, n: Number, k: Number, *, batch: Number = 1.0, kind: int = GEMM, linear: bool = True
     ) -> None:
-        """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m)."""
+        """A GEMM with weights: forward (m, n, k), input gradient (m, k, n), weight gradient (n, k, m) if they are trained."""
+        self._with_weights(name, m, n, k, batch, kind, linear, trained=self._lora is None)
+        if self._lora is not None and name in self._lora.targets:
+            rank = float(self._lora.rank)
+            self._with_weights(f"{name}_lora_a", m, rank, k, batch, kind, False, trained=True)
+            self._with_weights(f"{name}_lora_b", m, n, rank, batch, kind, False, trained=True)
+            self.both(f"{name}_lora_add", RESIDUAL, np.multiply(m, n))
+
+    def _with_weights(
+        self, name: str, m: Number, n: Number, k: Number, batch: Number, kind: int, linear: bool, *, trained: bool
+    ) -> None:
         sizes = {FORWARD: (m, n, k), INPUT_GRADIENT: (m, k, n), WEIGHT_GRADIENT: (n, k, m)}
         for phase, size in sizes.items():
-            self.product(name, phase, *size, batch=batch, kind=kind, linear=linear)
+            if trained or phase != WEIGHT_GRADIENT:
+                self.product(name, phase, *size, batch=batch, kind=kind, linear=linear)
 
     def product(
         self,
@@ -100,17 +121,34 @@ class Rows:
         flops = 2.0 * m * n * k * batch
         self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0, linear=linear)
 
-    def casts(self, forward: Floats, backward: Floats) -> None:
-        """Kernels that cast the inputs of linear layers, and the gradients of their outputs; bytes per element, [n]."""
-        if not (forward.any() or backward.any()):
+    def casts(self, precision: Ints, ranks: Floats) -> None:
+        """Kernels that cast the inputs of linear layers, and the gradients of their outputs; `precision` in ON_DEVICES, [n].
+
+        What is gathered over `ranks` with sequence parallelism is cast before, by each rank its part; a transposed copy of it
+        is made after the gather of the backward (Transformer Engine, pytorch/module/layernorm_linear.py and linear.py).
+        """
+        if not (precision >= WIDE).any():
             return
-        for phase, each in ((FORWARD, forward), (INPUT_GRADIENT, backward)):
-            elements, kernels = np.zeros(self._keys), 0
-            for (_, when, linear, _), (m, _, k, batch, *_) in zip(self._columns, self._numbers, strict=True):
-                if linear and when == phase:  # m, k of the forward are m, k of its input gradient's operand, too
-                    elements = elements + np.asarray(m) * k * batch
-                    kernels += 1
-            self.memory("casts", phase, each * elements, kernels=np.where(each > 0, float(kernels), 0.0))
+        cast, normed, transposed, apart = (
+            np.array([getattr(one, name) for one in ON_DEVICES])[precision]
+            for name in ("cast", "normed", "transposed", "apart")
+        )
+        local = np.where(apart == 0, transposed, 0.0)  # a second copy that is gathered like the first
+        moved = [np.zeros(self._keys), np.zeros(self._keys)]
+        kernels = [0, 0]
+        for name, (_, when, linear, _), (m, _, k, batch, *_) in zip(self._names, self._columns, self._numbers, strict=True):
+            if not linear or when == WEIGHT_GRADIENT:
+                continue
+            elements = np.asarray(m) * k * batch  # m, k of the forward are m, k of its input gradient's operand, too
+            fused = name in NORMED and when == FORWARD
+            first = normed if fused else cast
+            again = np.where(normed < cast, apart, transposed) if fused else transposed
+            gathered = (ranks > 1) & (name in (GATHERED_INPUTS if when == FORWARD else GATHERED_GRADIENTS))
+            moved[when] += np.where(gathered, (first + local) / ranks, first + again) * elements
+            moved[INPUT_GRADIENT] += np.where(gathered, apart, 0.0) * elements
+            kernels[when] += 1
+        for when in (FORWARD, INPUT_GRADIENT):
+            self.memory("casts", when, moved[when], kernels=np.where(precision >= WIDE, float(kernels[when]), 0.0))
 
     def flash(self, shape: AttentionShape) -> None:
         """Core attention in one kernel, forward and backward.
@@ -126,8 +164,12 @@ class Rows:
         self._add("attention", ATTENTION, FORWARD, True, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (d + v), 0.0, 1.0)
         self._add("attention", ATTENTION, INPUT_GRADIENT, False, 0.0, 0.0, 0.0, 1.0, 2.0 * pairs * (3 * d + 2 * v), 0.0, 1.0)
 
-    def memory(self, name: str, phase: int, moved: Number, *, kernels: Number = 1.0, core: bool = False) -> None:
-        """A kernel that moves `moved` bytes."""
+    def memory(
+        self, name: str, phase: int, moved: Number, *, kernels: Number = 1.0, core: bool = False, trained: bool = False
+    ) -> None:
+        """A kernel that moves `moved` bytes. Gradients of weights only where they are `trained`, or nothing is frozen."""
+        if phase == WEIGHT_GRADIENT and self._lora is not None and not trained:
+            return
         self._add(name, MEMORY, phase, core, 0.0, 0.0, 0.0, 0.0, 0.0, moved, kernels)
 
     def both(

@@ -12,8 +12,8 @@ from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.models.activations import Kept
 from sim_core.models.description import Checked
-from sim_core.models.facts import SWITCH, Fact, split_sources
-from sim_core.models.traffic import FUSED_ACCUMULATION, GATED
+from sim_core.models.facts import DEVICES, SWITCH, Fact, split_sources
+from sim_core.models.traffic import FUSED_ACCUMULATION, GATED, NORM, RING_STEP, ROTARY
 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
@@ -39,6 +39,9 @@ class Kernels(NamedTuple):
     fused_loss: bool = True
     accumulation_bytes: float = FUSED_ACCUMULATION  # per weight and micro-batch
     attention_copies: Pair = (0.0, 0.0)  # bytes per element of the queries, forward and backward
+    norm_bytes: Pair = NORM  # per element
+    rotary_bytes: Pair = ROTARY  # per element of queries and keys
+    ring_sum_bytes: Pair = RING_STEP  # per step of a ring after the first and element
     gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
     loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
 
@@ -68,6 +71,21 @@ class Stack(Checked):
     attention_copies: Annotated[
         Pair, Fact("B", "copies around core attention, per element of the queries", "operators", CODE, most=1e3, pair=True)
     ] = (0.0, 0.0)
+    norm_bytes: Annotated[Pair, Fact("B", "traffic of a norm, per element", "operators", CODE, most=1e3, pair=True)] = NORM
+    rotary_bytes: Annotated[
+        Pair, Fact("B", "traffic of the rotation, per element of queries and keys", "operators", CODE, most=1e3, pair=True)
+    ] = ROTARY
+    ring_sum_bytes: Annotated[
+        Pair,
+        Fact(
+            "B",
+            "traffic of adding up a ring's attention, per step after the first and element of its output, of its gradients",
+            "operators",
+            CODE,
+            most=1e3,
+            pair=True,
+        ),
+    ] = RING_STEP
     gated_bytes: Annotated[
         Pair, Fact("B", "traffic of a gated activation, per element of ffn", "operators", CODE, most=1e3, pair=True)
     ] = GATED
@@ -106,6 +124,9 @@ class Stack(Checked):
     host_backward: Annotated[float, Fact("s", "the same of its backward", "layers", HOST_BOUND, most=1)]
     host_without_tp: Annotated[float, Fact("", "part of both that is left at tp 1", "layers", WITHOUT_TP, most=1)] = 1.0
     host_message: Annotated[float, Fact("s", "CPU time of a pipeline message", "pipeline", PIPELINE, most=10)] = 0.0
+    message_sleep: Annotated[
+        float, Fact("s", "a pipeline message waits so long besides, because its ends sleep", "pipeline", PIPELINE, most=10)
+    ] = 0.0
     host_gather: Annotated[
         float, Fact("s", "CPU time per layer and rank to gather parameters once a step", "gradients", REDUCTION, most=0.1)
     ] = 0.0
@@ -119,9 +140,26 @@ class Stack(Checked):
         bool, Fact(SWITCH, "a gather runs beside the product of the rank's own part, 1/tp of the GEMM", "layers", CODE)
     ] = False
     contention: Annotated[float, Fact("", "part of a hidden collective that its GEMM is slower by", "layers", LARGE, most=1)]
-    overlapped_tp_exposed: Annotated[
-        float, Fact("", "part of tensor-parallel collectives that `overlap_tp` leaves exposed", "layers", LARGE, most=1)
+    overlap_contention: Annotated[float, Fact("", "the same of a collective that `overlap_tp` hides", "layers", LARGE, most=1)]
+    tp_parts: Annotated[
+        float,
+        Fact(
+            "",
+            "parts in which a product is made and its sum sent, where `overlap_tp`; 0: one for each rank",
+            "layers",
+            CODE,
+            most=64,
+        ),
     ]
+    sums_in_8_bits: Annotated[
+        tuple[str, ...],
+        Fact(
+            DEVICES,
+            "where layers run in 8 bits and `overlap_tp`, sums of products are sent in 8 bits, on devices with these kernels",
+            "layers",
+            CODE,
+        ),
+    ] = ()
     ring_step_across: Annotated[
         float, Fact("s", "least time of a step of a tensor-parallel ring between nodes", "layers", ACROSS, most=0.1)
     ] = 0.0
@@ -268,6 +306,9 @@ class Stack(Checked):
             fused_loss=self.fused_loss,
             accumulation_bytes=self.accumulation_bytes,
             attention_copies=self.attention_copies,
+            norm_bytes=self.norm_bytes,
+            rotary_bytes=self.rotary_bytes,
+            ring_sum_bytes=self.ring_sum_bytes,
             gated_bytes=self.gated_bytes,
             loss_bytes=self.loss_bytes,
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
-from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Model, Recurrent, Unit
+from sim_core.models.description import ATTENTION, EMBEDDING, HEAD, LAYER, MLP, MTP, RECURRENT, Lora, Model, Recurrent, Unit
 from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.recurrent import sizes_of
 
@@ -33,6 +33,7 @@ PARTS: Final = (
     "norms",
     "head",
     "mtp",
+    "adapters",
 )
 
 
@@ -43,6 +44,7 @@ class Weights(NamedTuple):
     elements: int
     sharding: int
     matrix: bool = True  # else a vector: a bias or a norm
+    adapter: bool = False  # trained beside frozen weights
 
 
 def weights_of(model: Model, unit: Unit) -> tuple[Weights, ...]:
@@ -61,6 +63,7 @@ def weights_of(model: Model, unit: Unit) -> tuple[Weights, ...]:
         *(_channel(model, unit) if unit.channel == MLP else ()),
         Weights("norms", model.norms_per_layer // 2 * unit.blocks * norm, REPLICATED, False),
     )
+    layer = (*layer, *(_adapters(model, unit, model.lora) if model.lora else ()))
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, a norm
         return (*layer, Weights("mtp", 2 * h * h, TENSOR), Weights("norms", 3 * norm, REPLICATED, False))
     return layer
@@ -129,6 +132,22 @@ def _indexer(model: Model) -> tuple[Weights, ...]:
     return (Weights("attention", matrices, REPLICATED), Weights("attention", 2 * indexer.head_dim, REPLICATED, False))
 
 
+def _adapters(model: Model, unit: Unit, lora: Lora) -> tuple[Weights, ...]:
+    """Pairs of narrow matrices beside the targets of a layer; the side of a target that is divided is divided here, too."""
+    h, a, d, first = model.hidden, model.heads, model.head_dim, 2 if model.gated else 1
+    sides: dict[str, tuple[int, int]] = {}  # whole, divided
+    if unit.mixer == ATTENTION:
+        sides |= {"qkv": (h, (a + 2 * model.kv_heads) * d), "projection": (h, a * model.v_head_dim)}
+    if unit.channel == MLP and not unit.moe:
+        sides |= {"fc1": (h, first * (model.ffn or 0)), "fc2": (h, model.ffn or 0)}
+    weights = []
+    for name in lora.targets:
+        whole, divided = sides.get(name, (0, 0))
+        weights.append(Weights("adapters", lora.rank * whole, REPLICATED, adapter=True))
+        weights.append(Weights("adapters", lora.rank * divided, TENSOR, adapter=True))
+    return tuple(weights)
+
+
 def _mlp(model: Model, part: str, ffn: int) -> tuple[Weights, ...]:
     """A dense MLP, or that of all shared experts."""
     first = 2 if model.gated else 1
@@ -166,14 +185,28 @@ class Held(NamedTuple):
     replicated: Floats  # of the dense ones: those that every tensor-parallel rank holds
 
 
+def trained(model: Model, unit: Unit) -> tuple[Weights, ...]:
+    """The weights of one unit that are trained: all, or adapters beside frozen ones."""
+    return tuple(weights for weights in weights_of(model, unit) if weights.adapter or model.lora is None)
+
+
+def frozen(model: Model, unit: Unit, keys: Keys) -> Floats:
+    """Parameters of one unit on a rank that are not trained, [n]."""
+    total = np.zeros(len(keys.tp))
+    for weights in weights_of(model, unit) if model.lora else ():
+        if not weights.adapter:
+            total += weights.elements * _share(model, weights, keys)
+    return total
+
+
 def held(model: Model, unit: Unit, keys: Keys) -> Held:
-    """Parameters of one unit on a rank, with the vocabulary padded.
+    """Trained parameters of one unit on a rank, with the vocabulary padded.
 
     With sequence parallelism the gradients of the replicated ones differ between tensor-parallel ranks, which sum them once a
     step (Megatron-LM, finalize_model_grads).
     """
     total = Held(*(np.zeros(len(keys.tp)) for _ in Held._fields))
-    for weights in weights_of(model, unit):
+    for weights in trained(model, unit):
         mine = weights.elements * _share(model, weights, keys)
         if weights.sharding == EXPERT:
             total.experts[:] += mine
@@ -208,7 +241,14 @@ def model_flops_per_token(model: Model) -> float:
     (arXiv 2204.02311, appendix B) and Korthikanti et al. 2022 (arXiv 2205.05198, appendix A) do; kernels that skip the
     masked half do less. A window counts its tokens. Raises SpecError if the sequence is unknown.
     """
-    return (1 + BACKWARD_PER_FORWARD) * sum(unit.number * forward_flops(model, unit) for unit in model.units)
+    forward = sum(unit.number * forward_flops(model, unit) for unit in model.units)
+    if model.lora is None:
+        return (1 + BACKWARD_PER_FORWARD) * forward
+    # frozen weights have no gradient: a forward and an input gradient of all matrices, a weight gradient of adapters;
+    # attention has no weights, so its backward is whole
+    core = sum(unit.number * core_flops(model, unit) for unit in model.units if unit.kind in (LAYER, MTP))
+    narrow = sum(unit.number * 2.0 * w.elements for unit in model.units for w in trained(model, unit))
+    return 2 * forward + core + narrow
 
 
 def sequence_of(model: Model) -> int:
@@ -264,6 +304,7 @@ class Parameters(NamedTuple):
     total: int
     active: int
     mtp: int  # of the layers of multi-token prediction; embedding and head are shared
+    adapters: int  # trained beside them, where the model itself is frozen
     by_part: dict[str, int]  # of the total
 
 
@@ -273,7 +314,8 @@ def parameters(model: Model) -> Parameters:
     for unit in model.units:
         parts: dict[str, int] = {}
         for weights in weights_of(model, unit):
-            parts[weights.part] = parts.get(weights.part, 0) + weights.elements
+            if not weights.adapter:
+                parts[weights.part] = parts.get(weights.part, 0) + weights.elements
         whole = sum(parts.values())
         routed = parts.get("routed_experts", 0)
         experts = model.experts
@@ -286,5 +328,6 @@ def parameters(model: Model) -> Parameters:
         total=sum(unit.number * unit.parameters for unit in inside),
         active=sum(unit.number * unit.active for unit in inside),
         mtp=sum(unit.number * unit.parameters for unit in units if unit.name == MTP),
+        adapters=sum(unit.number * w.elements for unit in model.units for w in weights_of(model, unit) if w.adapter),
         by_part={part: count for part, count in by_part.items() if count},
     )

@@ -24,6 +24,7 @@ from sim_core.engine.schedules import (
 )
 from sim_core.engine.schedules import SPLITS as SPLITS_BACKWARD
 from sim_core.limits import LARGEST
+from sim_core.models.description import MLP as MLP_CHANNEL
 from sim_core.models.keys import refusals
 from sim_core.models.precision import FP8_DELAYED, WIDE
 from sim_core.models.recompute import LAYERNORM, MLA_UP_PROJ, MLP, MOE, MOE_ACT, SHARED_EXPERTS
@@ -108,6 +109,7 @@ EXPLANATIONS: Final[Mapping[str, str]] = {
     "ep_does_not_fit_dp_shard": "ep neither divides dp_shard nor is a multiple of it",
     "sharding_not_in_schedule": "sharded gradients or parameters, or dp_shard, with a schedule that runs weight gradients apart"
     " or does not place its stages in a loop",
+    "frozen_weights_sharded": "sharded parameters with adapters (lora): how a framework gathers frozen weights is not modelled",
     "not_in_simai": "fidelity simai supports only SimAI texts, only "
     + "".join(f"{name} {' and '.join(words)}, " for name, words in _SOME_IN_SIMAI.items())
     + f"and of {', '.join(_NONE_IN_SIMAI)} only the defaults",
@@ -262,7 +264,12 @@ def _refused(workload: Workload, plans: Plans) -> dict[str, Bools]:
     unfused = (plans.cp > 1) & (not modelled.stack.flash_attention)
     narrow = (plans.precision >= WIDE) & (not modelled.stack.fp8)
     refused = refusals(modelled.model, keys, workload.sequence)
-    return {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, **refused}
+    framework = workload.arrays.framework
+    as_stack = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
+    sharding = np.where(plans.sharding == AS_STACK, as_stack, plans.sharding)
+    gathered = (sharding == PARAMETERS_SHARDED) & (modelled.model.lora is not None)
+    reasons = {"cp_needs_flash_attention": unfused, "precision_not_in_stack": narrow, "frozen_weights_sharded": gathered}
+    return {**reasons, **refused}
 
 
 def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
@@ -278,7 +285,7 @@ def _unfit_modules(workload: Workload, plans: Plans) -> dict[str, Bools]:
     lacking = 0 if shared else SHARED_EXPERTS
     lacking |= 0 if experts else MOE | MOE_ACT
     lacking |= 0 if model and model.mla else MLA_UP_PROJ
-    lacking |= 0 if model and not all(unit.moe for unit in model.layer_units) else MLP
+    lacking |= 0 if model and any(unit.channel == MLP_CHANNEL and not unit.moe for unit in model.layer_units) else MLP
     refused = (mask & SHARED_EXPERTS > 0) & (plans.overlap_shared_experts == 1)
     refused |= (mask & MOE > 0) & (plans.overlap_ep == 1)
     refused |= (mask & (LAYERNORM | MOE_ACT) > 0) & (plans.precision == FP8_DELAYED)

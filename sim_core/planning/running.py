@@ -1,19 +1,27 @@
-"""Plans as the framework runs them: layers placed by its rule, nothing hidden that it cannot hide, the load of experts."""
+"""Plans as framework and device run them: layers placed by its rule, what it cannot hide, the load of experts, FP8 copies."""
 
 import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.distinct import distinct_rows
+from sim_core.hardware.table import HardwareTable
+from sim_core.models.precision import IN_ANY_LAYOUT
 from sim_core.planning.columns import BALANCED, EVEN, LISTED, Plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.terms import AS_STACK, OPTIMIZER_SHARDED
 from sim_core.workloads.workload import Workload
 
 
-def as_run(workload: Workload, plans: Plans) -> Plans:
-    """The plans as the workload's framework runs them. The second time changes nothing."""
+def as_run(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
+    """The plans as the workload's framework runs them on their devices. The second time changes nothing.
+
+    Their precisions are then rows of `ON_DEVICES`.
+    """
     framework = workload.arrays.framework
     plans = with_loads(workload, placed(workload, plans))
+    if plans.precision.any():
+        any_layout = np.array([device.value("fp8_any_layout") > 0 for device in hardware.variants])
+        plans = plans._replace(precision=np.where(any_layout[plans.hardware], IN_ANY_LAYOUT[plans.precision], plans.precision))
     if framework.hides_sharded:
         return plans
     own = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)

@@ -7,7 +7,7 @@ from sim_core.models.keys import make_keys
 from sim_core.models.messages import pipeline_bytes
 from sim_core.models.stack import Stack
 from sim_core.models.traffic import GRADIENT_CLEAR
-from sim_core.models.weights import REPLICATED, held, sequence_of, weights_of
+from sim_core.models.weights import REPLICATED, held, sequence_of, trained, weights_of
 from sim_core.terms import SHARDINGS
 from sim_core.workloads import moving
 from sim_core.workloads.workload import (
@@ -86,7 +86,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
             bucket_bytes=stack.bucket_bytes,
             bucket_copies=stack.bucket_copies,
             gather_host_s=stack.host_gather,
-            message_host_s=stack.host_message,
+            message_host_s=stack.host_message + stack.message_sleep,
             sharding_in_pipeline=SHARDINGS.index(stack.sharding_in_pipeline or stack.sharding),
         ),
     )
@@ -131,7 +131,7 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
             dense += unit.number * float(of_unit.dense[0])
             experts += unit.number * float(of_unit.experts[0])
             continue
-        everywhere = sum(w.elements for w in weights_of(model, unit) if w.sharding == REPLICATED)
+        everywhere = sum(w.elements for w in trained(model, unit) if w.sharding == REPLICATED)
         sharded = float(of_unit.dense[0]) - everywhere
         if unit.kind == EMBEDDING:
             first, whole = sharded, whole + everywhere
@@ -155,7 +155,7 @@ def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPiece
             (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES),
         ):
             rows.append(StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=width * count, comm_rule=rule))
-    if model.tied:
+    if model.tied and model.lora is None:
         tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
         rows.append(
             StepRow(AFTER_GRADIENTS, comm_kind=ALL_REDUCE, comm_group=TIED, comm_bytes=tied, comm_rule=moving.VOCABULARY)

@@ -35,9 +35,20 @@ PHASES: Final = {
     "gemm": ("forward", "input_gradient", "weight_gradient"),
     "attention": ("forward", "backward"),
 }
-SIZES: Final = {"gemm": ("m", "n", "k"), "attention": ("heads", "sequence", "head_dim"), "memory": ("bytes",)}
-WORDS: Final = {"gemm": ("dtype", "phase"), "attention": ("dtype", "phase", "backend"), "memory": ("name",)}
-IGNORED: Final = ("skipped", "conditions", "reference", "end")
+SIZES: Final = {
+    "gemm": ("m", "n", "k"),
+    "attention": ("heads", "sequence", "head_dim"),
+    "memory": ("bytes",),
+    "grouped": ("experts", "m", "n", "k"),
+}
+WORDS: Final = {
+    "gemm": ("dtype", "phase"),
+    "attention": ("dtype", "phase", "backend"),
+    "memory": ("name",),
+    "grouped": ("dtype", "how"),
+}
+OF_LAYERS: Final = ("forward_us", "backward_us", "host_forward_us", "host_backward_us")
+IGNORED: Final = ("layer", "launch", "trace", "skipped", "conditions", "reference", "end")
 LONGEST_WORD: Final = 200
 Dtype = Literal["bf16", "fp16", "fp8"]
 OTHER_KERNEL: Final = 1.3
@@ -65,6 +76,8 @@ class Measured(NamedTuple):
     skipped: list[tuple[str, str]]  # kind and reason
     conditions: list[Mapping[str, Any]]
     references: list[float]  # us of the same large GEMM, at the start and at the end
+    layers: list[Mapping[str, Any]]  # whole layers, with what the host needed
+    launches: list[Mapping[str, Any]]
     complete: bool
 
     def text(self, key: str) -> str:
@@ -81,7 +94,7 @@ def read_kernels(path: Path) -> Measured:
     text = path.read_bytes().decode("utf-8", errors="replace")
     whole = text.endswith("\n")
     lines = text.splitlines()
-    measured = Measured(name, {}, {kind: [] for kind in SIZES}, [], [], [], complete=False)
+    measured = Measured(name, {}, {kind: [] for kind in SIZES}, [], [], [], [], [], complete=False)
     for number, line in enumerate(lines, 1):
         if not line.strip() or (number == len(lines) and not whole):
             continue
@@ -89,22 +102,31 @@ def read_kernels(path: Path) -> Measured:
         if not measured.header:
             measured = measured._replace(header=_header(name, number, row))
             continue
-        kind = row.get("kind")
-        if kind in SIZES:
-            measured.kernels[str(kind)].append(_kernel(name, number, str(kind), row))
-        elif kind == "skipped":
-            measured.skipped.append((shown(row.get("of"), 20), shown(row.get("why"), 160)))
-        elif kind == "conditions":
-            measured.conditions.append(row)
-        elif kind == "reference":
-            measured.references.append(_us(name, number, row))
-        elif kind == "end":
-            measured = measured._replace(complete=row.get("complete") is True)
-        else:
-            expected = ", ".join((*SIZES, *IGNORED))
-            raise FormatError(name, number, "kind", found=shown(kind), expected=f"one of {expected}")
+        measured = _with_row(measured, number, row)
     if not measured.header:
         raise FormatError(name, 1, "empty file", expected="the lines of measure_kernels.py")
+    return measured
+
+
+def _with_row(measured: Measured, number: int, row: Mapping[str, Any]) -> Measured:
+    """The same with a line after the header. Raises FormatError."""
+    name, kind = measured.path, row.get("kind")
+    if kind in SIZES:
+        measured.kernels[str(kind)].append(_kernel(name, number, str(kind), row))
+    elif kind == "skipped":
+        measured.skipped.append((shown(row.get("of"), 20), shown(row.get("why"), 160)))
+    elif kind == "conditions":
+        measured.conditions.append(row)
+    elif kind == "reference":
+        measured.references.append(_us(name, number, row))
+    elif kind == "layer":
+        measured.layers.append(_layer(name, number, row))
+    elif kind == "launch":
+        measured.launches.append(row)
+    elif kind == "end":
+        return measured._replace(complete=row.get("complete") is True)
+    elif kind != "trace":
+        raise FormatError(name, number, "kind", found=shown(kind), expected=f"one of {', '.join((*SIZES, *IGNORED))}")
     return measured
 
 
@@ -136,10 +158,20 @@ def _kernel(name: str, number: int, kind: str, row: Mapping[str, Any]) -> Kernel
     return Kernel(words, sizes, _us(name, number, row), row.get("launch_bound") is True)
 
 
-def _us(name: str, number: int, row: Mapping[str, Any]) -> float:
-    us = row.get("us")
+def _layer(name: str, number: int, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in ("tokens", "hidden"):
+        if not isinstance(row.get(key), int) or not 0 < row[key] <= LARGEST_SIZE:
+            raise FormatError(name, number, key, found=shown(row.get(key)), expected=whole_number(1, LARGEST_SIZE))
+    experts = row.get("experts")
+    if not isinstance(experts, int) or not 0 <= experts <= LARGEST_SIZE:
+        raise FormatError(name, number, "experts", found=shown(experts), expected=whole_number(0, LARGEST_SIZE))
+    return {**row, **{key: _us(name, number, row, key) for key in (*OF_LAYERS, *(("graph_us",) if "graph_us" in row else ()))}}
+
+
+def _us(name: str, number: int, row: Mapping[str, Any], key: str = "us") -> float:
+    us = row.get(key)
     if not isinstance(us, int | float) or isinstance(us, bool) or not math.isfinite(us) or not 0 < us < LARGEST_US:
-        raise FormatError(name, number, "us", found=shown(us), expected=f"microseconds above 0 and below {LARGEST_US:g}")
+        raise FormatError(name, number, key, found=shown(us), expected=f"microseconds above 0 and below {LARGEST_US:g}")
     return float(us)
 
 
@@ -175,7 +207,7 @@ class _Part(NamedTuple):
 def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
     """`base` with the kernels of a file. Raises SpecError if none can be used."""
     notes = list(_notes(measured, base))
-    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1})
+    bare = base.model_copy(update={"surface": None}).with_values({"gemm_scale": 1, "sustained_scale": 1, "narrow_scale": 1})
     gemm = list(_gemm_parts(measured, bare, notes))
     attention = list(_attention_parts(measured, bare, notes))
     if not gemm:
@@ -187,7 +219,7 @@ def fit_kernels(measured: Measured, base: Hardware, name: str) -> KernelFit:
         attention=tuple(cast(AttentionSurface, part.surface) for part in attention),
     )
     under_load = {"value": 1, "source": f"the kernels of this file were measured under sustained load: {source}"}
-    values: dict[str, object] = {"gemm_scale": under_load, "sustained_scale": under_load}
+    values: dict[str, object] = dict.fromkeys(("gemm_scale", "sustained_scale", "narrow_scale"), under_load)
     memory = _memory(measured, base, notes)
     if memory is not None:
         stated = f"bytes over seconds of element-wise kernels: {source}"
@@ -220,8 +252,35 @@ def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
         values = [float(text) for row in measured.conditions[1:] if (text := str(row.get(key))).replace(".", "", 1).isdigit()]
         if values:
             yield f"{key.split('_')[0]} under load: {min(values):g} to {max(values):g} {unit}"
+    yield from _host_notes(measured)
     for (kind, why), count in Counter(measured.skipped).most_common(6):
         yield f"not measured: {count} x {kind}: {why}"
+
+
+def _host_notes(measured: Measured) -> Iterator[str]:
+    """What the host needs, from layers of so few tokens that the GPU waits for it; and what graphs and grouped GEMMs give."""
+    for row in measured.launches:
+        alone = f", in a graph {row['graph_us']:.1f} us" if isinstance(row.get("graph_us"), int | float) else ""
+        if isinstance(row.get("host_us"), int | float) and row["host_us"] > 0:
+            yield f"a launch takes the host {row['host_us']:.1f} us{alone}"
+    for name, of_kind in (("dense", [row for row in measured.layers if not row["experts"]]),
+                          ("expert", [row for row in measured.layers if row["experts"]])):  # fmt: skip
+        least = min((row["tokens"] for row in of_kind), default=0)
+        few = [row for row in of_kind if row["tokens"] == least]
+        if not few:
+            continue
+        forward, backward = (
+            float(np.median([row[key] for row in few])) / 1e3 for key in ("host_forward_us", "host_backward_us")
+        )
+        facts = f"workload.stack: {{host_forward: {forward:.3g} ms, host_backward: {backward:.3g} ms}}"
+        yield f"host time of {name} layers in plain PyTorch, {least} tokens: {facts} (those of a framework differ)"
+        for row in of_kind:
+            whole = row["forward_us"] + row["backward_us"]
+            graph = f", as a graph {row['graph_us']:,.0f} us" if "graph_us" in row else ""
+            yield f"{name} layer, hidden {row['hidden']}, {row['tokens']} tokens: {whole:,.0f} us{graph}"
+    for (dtype, how), rows in _grouped(measured.kernels["grouped"]).items():
+        rates = [2e-6 * math.prod(row.sizes) / row.us for row in rows]
+        yield f"GEMMs of experts, {dtype}, {how}: {min(rates):.3g} to {max(rates):.3g} TFLOP/s, not used yet"
 
 
 def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:

@@ -8,6 +8,7 @@ from typing import Final
 from sim_core import Hardware, SpecError, preset_names, read_hardware
 from sweep.calibration.links import Placed
 from sweep.calibration.nccl_text import Table
+from sweep.options import wrong
 from sweep.validation.devices import preset_of
 from sweep.validation.table import NotSimulated
 
@@ -40,14 +41,19 @@ def machine_of(device: str | None, tables: Sequence[Table], nics: str | None, gp
         share = max(1, round(hardware.value("nics_per_node") * gpus / hardware.value("gpus_per_node")))
         hardware = hardware.with_values({"gpus_per_node": gpus, "nics_per_node": share})
     if nics is not None:
-        count, times, speed = nics.lower().partition("x")
-        number = speed.rstrip("g")
-        if not (times and count.isascii() and count.isdigit() and int(count[:6]) > 0 and number.replace(".", "", 1).isdigit()):
-            raise SpecError(f"--nics {nics}: expected a number of NICs and Gb/s, such as 8x400G")
-        hardware = hardware.with_values({"nics_per_node": int(count), "nic_bandwidth": f"{float(number)} Gb/s"})
+        hardware = hardware.with_values(nics_of(nics))
     if gpus is None:
         _check_node(tables, hardware)
     return hardware
+
+
+def nics_of(text: str) -> dict[str, int | str]:
+    """The numbers of a node's NICs, of `--nics 8x400G`. Raises OptionError."""
+    count, times, speed = text.lower().partition("x")
+    number = speed.rstrip("g")
+    if not (times and count.isascii() and count.isdigit() and int(count[:6]) > 0 and number.replace(".", "", 1).isdigit()):
+        raise wrong("--nics", text, "a number of NICs and Gb/s, such as 8x400G")
+    return {"nics_per_node": int(count), "nic_bandwidth": f"{float(number)} Gb/s"}
 
 
 def _check_node(tables: Sequence[Table], hardware: Hardware) -> None:

@@ -8,14 +8,16 @@ from typing import Annotated, Final
 import typer
 
 from sim_core import Hardware, SimError, SpecError, hardware_yaml, read_hardware
+from sweep.arguments import CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit
 from sweep.calibration.nccl_text import Table, read_nccl
-from sweep.calibration.nodes import machine_of, named_preset, place
+from sweep.calibration.nodes import machine_of, named_preset, nics_of, place
 from sweep.calibration.report import kernels_lines, links_lines, runs_lines
 from sweep.calibration.runs import fit_runs
-from sweep.commands.shared import rows_of_set
+from sweep.commands.shared import check_output, rows_of_set, takes
 from sweep.folder import write_file
+from sweep.options import OptionError, of_option
 from sweep.validation.table import read_table
 
 HELP: Final = {"help_option_names": ["-h", "--help"]}
@@ -25,6 +27,7 @@ EXIT_BOUND: Final = 5
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.")]
 
 command = typer.Typer(
+    cls=CheckedGroup,
     help="Make a hardware file of your own from measurements: nccl-tests, kernels of a GPU, steps of a job.",
     no_args_is_help=True,
     add_completion=False,
@@ -33,7 +36,7 @@ command = typer.Typer(
 )
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def nccl(
     logs: Annotated[
         list[Path], typer.Argument(help="The output of nccl-tests (text, or the JSON of -J), one file or several.")
@@ -47,6 +50,12 @@ def nccl(
     nics: Annotated[str | None, typer.Option(help="The NICs of a node, as 8x400G; default: the preset's.")] = None,
 ) -> None:
     """Make a hardware file of your own from nccl-tests output, and print how well it fits."""
+    check_output(output)
+    if device is not None:
+        with of_option("--device"):
+            read_hardware(device)
+    if nics is not None:
+        nics_of(nics)
     read: list[tuple[Path, Table]] = []
     for path in logs:
         try:
@@ -75,7 +84,7 @@ def nccl(
         raise typer.Exit(EXIT_BOUND)
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def kernels(
     file: Annotated[Path | None, typer.Argument(help="What the script wrote.")] = None,
     script: Annotated[bool, typer.Option("--script", help="Print the script to run where the GPU is.")] = False,
@@ -87,24 +96,23 @@ def kernels(
 ) -> None:
     """Make a hardware file of your own from kernels measured on one GPU, and print how far they are from the preset's."""
     if script:
-        if file is not None or device is not None or name is not None or output is not None:
-            raise SpecError("--script takes nothing else: sweep calibrate kernels --script > measure_kernels.py")
+        others = {"FILE": file, "--device": device, "--name": name, "--output": output}
+        takes("--script", others, "nothing else: sweep calibrate kernels --script > measure_kernels.py")
         sys.stdout.write(SCRIPT.read_text(encoding="utf-8"))
         return
     if file is None:
-        raise SpecError(
-            "calibrate kernels: found no FILE, expected what measure_kernels.py has written; --script prints that script"
-        )
-    _check_free(output)
+        raise OptionError("FILE: found none, expected what measure_kernels.py has written; --script prints that script")
+    check_output(output, new=True)
     measured = read_kernels(file)
     if device is None:
         device = named_preset(measured.text("device"), f"calibrate kernels: {measured.path}", "a YAML file or one of ")
-    base = read_hardware(device)
+    with of_option("--device"):
+        base = read_hardware(device)
     fitted = fit_kernels(measured, base, name or f"{base.name} measured")
     _write(fitted.hardware, output, kernels_lines(fitted, base))
 
 
-@command.command()
+@command.command(cls=CheckedCommand)
 def runs(
     table: Annotated[Path, typer.Argument(help="CSV of runs with the columns of `sweep validate FILE.csv`.")],
     device: Annotated[
@@ -115,16 +123,12 @@ def runs(
     output: Output = None,
 ) -> None:
     """Fit up to three numbers (compute, network, fixed seconds) to measured steps; refuse what they cannot tell."""
-    _check_free(output)
-    rows = rows_of_set(read_table(table), only)
-    fitted = fit_runs(rows, None if device is None else read_hardware(device), str(table))
+    check_output(output, new=True)
+    with of_option("--device"):
+        start = None if device is None else read_hardware(device)
+    fitted = fit_runs(rows_of_set(read_table(table), only), start, str(table))
     named = fitted.hardware.model_copy(update={"name": name or f"{fitted.hardware.name} calibrated"})
     _write(named, output, runs_lines(fitted))
-
-
-def _check_free(output: Path | None) -> None:
-    if output is not None and output.exists():
-        raise SpecError(f"{output}: there already; move it away or say another --output")
 
 
 def _write(hardware: Hardware, output: Path | None, report: Iterable[str]) -> None:

@@ -4,19 +4,21 @@ import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from sim_core import SpecError
-from sweep.commands.shared import AsJson, names_in, write_text
+from sweep.commands.shared import AsJson, check_output, form_asked, groups_in, needs, write_text
 from sweep.compare.comparison import compare
 from sweep.compare.report import paged, sections, two_points
 from sweep.compare.result import Point
 from sweep.folder import folder_at
 from sweep.nightly.nights import Nights, history_of
+from sweep.options import OptionError
 from sweep.show.sections import markdown, page, print_sections
-from sweep.show.terminal import form_of, screen
+from sweep.show.terminal import screen
+
+NIGHTS: Final = 30
 
 
 class ComparisonForm(StrEnum):
@@ -45,17 +47,16 @@ def command(
     nights: Annotated[
         str | None, typer.Option(help="Root of nightly sweeps that NEW belongs to: the page shows its last nights.")
     ] = None,
-    last: Annotated[int, typer.Option(min=2, help="Nights to show on the page.")] = 30,
+    last: Annotated[int | None, typer.Option(min=2, help="Nights to show on the page. Default: 30.")] = None,
 ) -> None:
     """Show what changed between two results: inputs, best plans, step times, plans that appeared or vanished."""
-    if as_json:
-        form = ComparisonForm.json
-    if form is None:
-        form = ComparisonForm(form_of(output, list(ComparisonForm), ComparisonForm.table))
+    form = form_asked(ComparisonForm, form, output, as_json)
+    check_output(output)
+    needs("--nights", nights, {"--last": last})
     if form is ComparisonForm.html and output is None:
-        raise SpecError("--format html needs --output FILE")
-    history = _history(nights, new, last) if nights else None
-    both = compare(old, new, top=top, by=by, per=names_in(per))
+        raise OptionError("--format html needs --output FILE")
+    history = _history(nights, new, last or NIGHTS) if nights else None
+    both = compare(old, new, top=top, by=by, per=groups_in(per))
     parts = sections(both)
     if form is ComparisonForm.table:
         with screen(output) as console:
@@ -77,4 +78,4 @@ def _history(root: str, new: str, last: int) -> Sequence[Point]:
         for sweep in known[k - 1].sweeps:
             if sweep.results == folder:
                 return history_of(known[:k], sweep.name)[-last:]
-    raise SpecError(f"--nights {nights}: no night there has the result {folder}")
+    raise OptionError(f"--nights {nights}: no night there has the result {folder}")

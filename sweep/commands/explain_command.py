@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sweep.commands.shared import write_json
+from sweep.commands.shared import there, write_json
 from sweep.explaining.explanation import difference, explain
 from sweep.folder import folder_at
 from sweep.reopening import BEST, plan_number, reopened
@@ -22,9 +22,9 @@ def command(
     spec: Annotated[Path | None, typer.Option(help="Where the spec lies now, if its files are not found from here.")] = None,
 ) -> None:
     """Explain one plan: where its step and memory go, what holds it back, what each change of one axis gives."""
-    opened = reopened(folder_at(directory), spec)
+    opened = reopened(folder_at(directory), there("--spec", spec))
     first = explain(opened, plan_number(opened, plan))
-    second = None if against is None else explain(opened, plan_number(opened, against))
+    second = None if against is None else explain(opened, plan_number(opened, against, "--against"))
     if as_json:
         values = values_of(first)
         if second is not None:

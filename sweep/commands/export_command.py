@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from sim_core import SIMAI, SpecError, model_document, shown
-from sweep.commands.shared import prepared_spec
+from sim_core import SIMAI, SpecError, model_document
+from sweep.commands.shared import check_output, prepared_spec, takes, there
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import Launched, launched
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.folder import folder_at, write_file
 from sweep.one_plan import export_notes, simai_text
+from sweep.options import OptionError, wrong
 from sweep.preparation import Prepared
-from sweep.reopening import BEST, plan_number, reopened
+from sweep.reopening import plan_number, reopened
 from sweep.spec import SweepSpec, load_spec
 
 
@@ -44,6 +45,7 @@ def command(
     spec: Annotated[Path | None, typer.Option(help="Where the spec of a result lies now, if its files are not found.")] = None,
 ) -> None:
     """Write a plan as flags of Megatron-LM, a torchtitan file, a SimAI text or JSON."""
+    check_output(output)
     prepared, loaded, base, number = _opened(source, plan, sets or [], spec)
     if form is None:
         form = ExportForm.simai if prepared.sweep.workload.kind == SIMAI else ExportForm.megatron
@@ -78,15 +80,16 @@ def _opened(source: str, plan: str, sets: list[str], spec: Path | None) -> tuple
     path = Path(source)
     if path.is_file():
         if not plan.isascii() or not plan.isdecimal():
-            raise SpecError(f"--plan: found {shown(plan)}, expected the number of a plan (best needs a folder of results)")
+            raise wrong("--plan", plan, "the number of a plan (best needs a folder of results)")
+        takes("a spec", {"--spec": spec}, "--set")
         loaded = load_spec(path, sets)
         return prepared_spec(loaded, path), loaded, path.parent, int(plan)
     if sets:
-        raise SpecError(f"--set: {source} is a folder of results, whose spec is what it is; give the spec instead")
-    opened = reopened(folder_at(source), spec)
+        raise OptionError(f"--set: {source} is a folder of results, whose spec is what it is; give the spec instead")
+    opened = reopened(folder_at(source), there("--spec", spec))
     for note in opened.notes:
         sys.stderr.write(f"note: {note}\n")
-    return opened.prepared, opened.spec, opened.base, plan_number(opened, plan or BEST)
+    return opened.prepared, opened.spec, opened.base, plan_number(opened, plan, "--plan")
 
 
 def _json(plan: Launched) -> str:

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from sim_core import SpecError, hardware_yaml, preset_names, read_hardware, shown
-from sweep.commands.shared import AsJson, write_json
+from sim_core import hardware_yaml, preset_names, read_hardware, shown
+from sweep.commands.shared import AsJson, needs, takes, write_json
+from sweep.options import OptionError
 from sweep.show.inputs import print_gemm, print_hardware, print_presets
 from sweep.show.terminal import own_console
 
@@ -20,15 +21,15 @@ def command(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print a YAML file to edit and use.")] = False,
 ) -> None:
     """List the hardware presets, or the numbers of one with their sources."""
+    needs("NAME", name, {"--gemm": gemm, "--yaml": as_yaml})
+    if gemm is not None:
+        takes("--gemm", {"--yaml": as_yaml, "--json": as_json}, "NAME")
     if as_json:
-        if gemm is not None or as_yaml:
-            raise SpecError("--json: expected neither --gemm nor --yaml beside it")
+        takes("--json", {"--yaml": as_yaml}, "NAME")
         documents = [read_hardware(each).model_dump(mode="json") for each in ([name] if name else preset_names())]
         write_json(documents[0] if name else documents)
         return
-    if gemm is not None:
-        if name is None:
-            raise SpecError("--gemm: name the hardware, such as `sweep hardware H100-SXM --gemm 8192,8192,8192`")
+    if name is not None and gemm is not None:
         print_gemm(read_hardware(name), _sizes(gemm), own_console())
     elif name is None:
         print_presets([read_hardware(preset) for preset in preset_names()], own_console())
@@ -42,5 +43,7 @@ def _sizes(option: str) -> tuple[int, int, int]:
     """`M,N,K` as numbers."""
     sizes = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in option.split(",")]
     if len(sizes) != 3 or not all(0 < size <= MOST for size in sizes):
-        raise SpecError(f"--gemm: found {shown(option)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192")
+        raise OptionError(
+            f"--gemm: found {shown(option)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192"
+        )
     return sizes[0], sizes[1], sizes[2]

@@ -6,11 +6,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sim_core import LARGEST, SimError, SpecError, model_document, nearest, parse_yaml, read_model, whole_number
-from sweep.commands.shared import prepared_spec
+from sim_core import (
+    LARGEST,
+    SimError,
+    SpecError,
+    model_document,
+    nearest,
+    parse_yaml,
+    read_hardware,
+    read_model,
+    whole_number,
+)
+from sweep.commands.shared import check_output, prepared_spec
 from sweep.inputs.job import OF_MODEL, Job, job_of
 from sweep.inputs.registry import explained
 from sweep.job_starter import job_starter
+from sweep.options import of_option
 from sweep.show.terminal import own_console
 from sweep.spec import ALIASES, FIELDS, check_value, load_spec
 from sweep.starter import starter, starter_name, suited
@@ -55,8 +66,10 @@ def command(
     if job is None and (model or sets):
         raise SpecError(f"{workload}: --model and --set are for logs and launch files")
     path = output or Path(f"{starter_name(workload) if job is None else job.name}.yaml")
-    if path.exists():
-        raise SpecError(f"{path}: is there already; choose another --output, or remove it")
+    check_output(path, new=True)
+    if hardware:
+        with of_option("--hardware"):
+            read_hardware(hardware)
     if job is None:
         text = _of_model_or_file(workload, hardware or HARDWARE, gpus or GPUS, path.parent, sequence, micro_batch)
     else:

@@ -8,12 +8,22 @@ import typer
 from rich.console import Console
 
 from sim_core import TRACE, SpecError, kind_of, model_names, model_yaml, read_traces, read_workload, suggest_model
-from sweep.commands.shared import AsJson, FactSets, MicroBatch, Records, print_warnings, record_sets, write_json, write_text
+from sweep.commands.shared import (
+    AsJson,
+    FactSets,
+    MicroBatch,
+    Records,
+    print_warnings,
+    record_sets,
+    takes,
+    write_json,
+    write_text,
+)
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import Log, read_log
 from sweep.inputs.registry import LAUNCH, LOG, MODEL, SPEC, WORKLOAD, cannot, recognised, unknown
 from sweep.inputs.rows import Row, csv_of, row_of
-from sweep.one_plan import facts_of
+from sweep.one_plan import facts_of, of_sets
 from sweep.show.inputs import print_workload, workload_values
 from sweep.show.logs import launch_values, log_values, print_launch, print_log
 from sweep.show.tables import plural
@@ -39,6 +49,8 @@ def command(
 ) -> None:
     """Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch."""
     console, values = own_console(), []
+    if suggest:
+        takes("--suggest-model", {"--json": as_json}, "--set, --micro-batch and --record")
     facts = [*(sets or []), *record_sets(records), *([f"micro_batch={micro_batch}"] if micro_batch else [])]
     logs: list[Log] = []
     for path in map(str, files):
@@ -62,7 +74,8 @@ def command(
             if shown:
                 print_launch(launch, shown)
         else:
-            values.append(_workload(path, facts, shown))
+            with of_sets(sets or []):
+                values.append(_workload(path, facts, shown))
     if rows is not None:
         _write_rows(logs, rows, hardware, console)
     if as_json and not suggest:

@@ -1,12 +1,14 @@
 """`sweep model`: the models that ship, and the numbers of one."""
 
 import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
-from sim_core import SpecError, model_names, model_yaml, parse_yaml, read_model, shown
-from sweep.commands.shared import AsJson, write_json
+from sim_core import SpecError, model_names, model_yaml, parse_yaml, read_model
+from sweep.commands.shared import AsJson, needs, takes, write_json
+from sweep.options import of_option, wrong
 from sweep.show.inputs import print_model, print_models
 from sweep.show.terminal import own_console
 
@@ -22,6 +24,9 @@ def command(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print the numbers as YAML, to edit and use.")] = False,
 ) -> None:
     """List the models, or show the parameters and FLOPs of one, with its source."""
+    needs("NAME", name, {"--set": sets, "--yaml": as_yaml})
+    if as_json:
+        takes("--json", {"--yaml": as_yaml}, "NAME and --set")
     if name is None:
         models = [read_model(each) for each in model_names()]
         if as_json:
@@ -29,7 +34,10 @@ def command(
         else:
             print_models(models, own_console())
         return
-    model = read_model(name, dict(_assigned(text) for text in sets or []))
+    with of_option("--set") if sets else nullcontext():
+        if sets:
+            read_model(name)  # what is wrong without them is no fault of theirs
+        model = read_model(name, dict(_assigned(text) for text in sets or []))
     if as_json:
         write_json(model.model_dump(mode="json"))
     elif as_yaml:
@@ -41,8 +49,8 @@ def command(
 def _assigned(text: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise SpecError(f"--set {shown(text)}: expected NAME=VALUE, such as sequence=8192")
+        raise wrong("--set", text, "NAME=VALUE, such as sequence=8192")
     try:
         return key.strip(), parse_yaml(value, "--set")[0]
     except SpecError:
-        raise SpecError(f"--set {shown(text)}: found no value, expected such as sequence=8192") from None
+        raise wrong("--set", text, "a value, such as sequence=8192") from None

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from sim_core import SimError, masked
-from sweep.commands.shared import interruptible
+from sweep.commands.shared import ended_at_once, interruptible
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, check_persistent, opened
 from sweep.exits import in_words
@@ -19,6 +19,8 @@ from sweep.nightly.spec import NightlySpec, load_nightly
 from sweep.show.progress import progress_display
 from sweep.show.terminal import own_console, sigterm_raises
 from sweep.slices import LIMIT_S
+
+STOPPED: Final = "Interrupted. Run the same command to resume."
 
 
 def command(
@@ -30,12 +32,13 @@ def command(
     """Run the sweeps of a nightly file, compare with last night, notify. Exit code: 0 fine, 1 regressions, 2 failures."""
     console = own_console()
     try:
-        with interruptible(console, "Interrupted. Run the same command to resume."):
+        with interruptible(console, STOPPED):
             spec = load_nightly(file, sets or [])
             runtime = Runtime(
                 executor=lambda writer, out: _executor(spec, writer, out),
                 log=console.print,
                 progress=lambda: progress_display(console),
+                making_ready=lambda: ended_at_once(console, STOPPED),
             )
             check_persistent(spec.root, "root")
             outcome = run_night(spec, file.parent, runtime)

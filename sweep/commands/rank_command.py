@@ -13,15 +13,28 @@ from rich.console import Console
 
 from sim_core import SpecError
 from sweep.columns import result_schema
-from sweep.commands.shared import AsJson, Directory, names_in, result_at, write_text
+from sweep.commands.shared import (
+    AsJson,
+    Directory,
+    check_output,
+    form_asked,
+    groups_in,
+    names_in,
+    needs,
+    result_at,
+    takes,
+    there,
+    write_text,
+)
 from sweep.fidelity import compare_fidelity
 from sweep.folder import naming
+from sweep.options import OptionError
 from sweep.ranking import TOP, rank
 from sweep.relaxing import relax, relaxed_rows
 from sweep.reopening import reopened
 from sweep.show.ranked import print_disagreement, print_ranking, print_relaxed, print_stability, stable_rows
 from sweep.show.tables import rows_text
-from sweep.show.terminal import form_of, own_console, screen
+from sweep.show.terminal import own_console, screen
 from sweep.show.tuned import print_standing
 from sweep.stability import CANDIDATES, sigmas_of, stability
 from sweep.tuning.tuner import Tuner
@@ -66,40 +79,51 @@ def command(
         list[str] | None,
         typer.Option(help="With --stable: standard deviation, as compute=0.05 (nvlink, nic, network, jitter)."),
     ] = None,
-    candidates: Annotated[int, typer.Option(min=1, max=5000, help="With --stable: plans that are simulated.")] = CANDIDATES,
+    candidates: Annotated[
+        int | None, typer.Option(min=1, max=5000, help=f"With --stable: plans that are simulated. Default: {CANDIDATES}.")
+    ] = None,
     relaxed: Annotated[bool, typer.Option("--relax", help="What each constraint costs: the best plan without it.")] = False,
     as_json: AsJson = False,
     compare: Annotated[bool, typer.Option("--compare-fidelity", help="Where event and simai disagree most.")] = False,
 ) -> None:
     """Rank the plans of a sweep."""
-    folder = result_at(directory)
-    if as_json:
-        form = Form.json
-    if form is None:
-        form = Form(form_of(output, list(Form), Form.table))
-    groups = names_in(per)
+    form = form_asked(Form, form, output, as_json)
+    check_output(output)
+    there("--measured", measured)
+    needs("--stable", stable, {"--sigma": sigma, "--candidates": candidates})
+    for_a_ranking: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every, "--measured": measured}
+    turned: dict[str, object] = {"--descending/--ascending": descending is not None}
     if compare:
-        if by or per or columns or pareto or every or measured or descending is not None:
-            raise SpecError("--compare-fidelity takes only --top, --where, --format and --output")
+        others = for_a_ranking | {"--stable": stable, "--relax": relaxed, "--by": by, "--per": per}
+        takes("--compare-fidelity", others | turned, "--top, --where, --format and --output")
+    elif stable:
+        takes(
+            "--stable",
+            for_a_ranking | turned | {"--relax": relaxed},
+            "--by, --where, --per, --top, --sigma, --candidates, --format and --output",
+        )
+    elif relaxed:
+        takes("--relax", for_a_ranking | {"--top": top}, "--by, --where, --per, --descending, --format and --output")
+    elif pareto:
+        takes("--pareto", turned | {"--by": by}, "no order: the front is in the order of its first column")
+    groups, shown, front = groups_in(per), names_in("--columns", columns), names_in("--pareto", pareto)
+    folder = result_at(directory)
+    if compare:
         both = compare_fidelity(folder, top=top or TOP, where=where)
         _write(both.rows, partial(print_disagreement, both), form, output)
     elif stable:
-        if columns or pareto or every or measured or descending is not None:
-            raise SpecError("--stable takes only --by, --where, --per, --top, --sigma, --candidates, --format and --output")
         sigmas = sigmas_of(sigma or [])
-        wins = stability(reopened(folder), by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates)
+        wins = stability(reopened(folder), by=by, where=where, per=groups, sigmas=sigmas, candidates=candidates or CANDIDATES)
         show = partial(print_stability, wins, sigmas, top or TOP)
         _write(stable_rows(wins, top or TOP), show, form, output)
     elif relaxed:
-        if columns or pareto or every or measured or top:
-            raise SpecError("--relax takes only --by, --where, --per, --descending, --format and --output")
         opened = reopened(folder)
         constraints = relax(opened, by=by, where=where, per=groups, descending=descending)
         rows = relaxed_rows(constraints, result_schema(opened.prepared.sweep.space))
         _write(rows, partial(print_relaxed, constraints, opened.notes), form, output)
     elif measured is not None and names_plans(measured):
-        if columns or pareto or every or groups or descending is not None:
-            raise SpecError("--measured with a table of plans takes only --by, --where, --top, --format and --output")
+        others = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per} | turned
+        takes("--measured", others, "with a table of plans only --by, --where, --top, --format and --output")
         tuner = Tuner(folder, by=by, where=where, file=measured, read_only=True)
         standing = tuner.standing(top or TOP)
         _write(standing, partial(print_standing, tuner, standing), form, output)
@@ -110,9 +134,9 @@ def command(
             top=top,
             where=where,
             per=groups,
-            columns=columns.split(",") if columns else (),
+            columns=shown,
             descending=descending,
-            pareto=pareto.split(",") if pareto else (),
+            pareto=front,
             every=every,
             measured=_measured(measured) if measured else None,
         )
@@ -129,7 +153,7 @@ def _write(rows: pa.Table, show: Callable[[Console], None], form: Form, output: 
     elif form is not Form.parquet:
         write_text(rows_text(rows, form.value), output)
     elif output is None:
-        raise SpecError("--format parquet needs --output FILE")
+        raise OptionError("--format parquet needs --output FILE")
     else:
         with naming(output):
             pq.write_table(rows, output)

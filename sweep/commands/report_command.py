@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sim_core import short
-from sweep.commands.shared import result_at
+from sweep.commands.shared import check_output, result_at
 from sweep.folder import write_file
 from sweep.report.content import content_of
 from sweep.report.page import report_page
@@ -21,6 +21,7 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
 ) -> None:
     """Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run."""
+    check_output(output)
     folder = result_at(directory)
     content = content_of(folder)
     page = report_page(content)

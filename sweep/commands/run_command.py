@@ -21,6 +21,7 @@ from sweep.commands.shared import (
     SpecFile,
     SpecSets,
     Workers,
+    ended_at_once,
     interruptible,
     introduce,
     make_ready,
@@ -31,7 +32,7 @@ from sweep.commands.shared import (
 )
 from sweep.execution import Progress, cpu_seconds, dry_run, run_sweep
 from sweep.executors import InlineExecutor
-from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN
 from sweep.folder import Folder
 from sweep.preparation import Prepared
@@ -64,10 +65,11 @@ def command(
 ) -> None:
     """Run a sweep, or the part of it that is missing, and rank the result."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
+    check_workers(executor, workers)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
-    introduce(loaded, prepared, console)
     folder = results_folder(out, f"{loaded.name}-{prepared.sweep.identity[:8]}")
+    introduce(loaded, prepared, console)
     if only_plan:
         _dry_run(prepared, folder, executor, workers, fresh, console, as_json=as_json)
         return
@@ -78,7 +80,7 @@ def command(
     with interruptible(console, stopped), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
         if executor is Kind.ray:
             console.print(f"Ray ready in {short(time.monotonic() - begun, 's')}, {running.workers} CPUs.")
-        make_ready(prepared, console)
+        make_ready(prepared, console, stopped)
         if _by_default(executor, workers) and cpu_seconds(prepared.sweep, prepared.sweep.space.count) < SHORT_S:
             running = InlineExecutor()
         with progress_display(console) as watch:
@@ -95,8 +97,9 @@ def _dry_run(
     store, count = Store(directory=folder), prepared.sweep.space.count
     store.check_held(prepared.provenance, fresh=fresh)
     left = count if fresh or store.provenance() is None else sum(part.rows for part in store.missing(count))
-    say_if_compiling(console)
-    sample = dry_run(prepared)
+    with ended_at_once(console, "Interrupted. Nothing was stored."):
+        say_if_compiling(console)
+        sample = dry_run(prepared)
     short_run = _by_default(executor, workers) and count * sample.seconds_per_plan < SHORT_S
     at_once = 0 if short_run else _at_once(executor, workers)
     print_reasons(sample.reasons, console, f"Of {sample.probed:,} plans spread over the space")

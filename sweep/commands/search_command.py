@@ -24,7 +24,7 @@ from sweep.commands.shared import (
     prepared_spec,
     results_folder,
 )
-from sweep.executors.choice import Kind, check_persistent, opened
+from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_NO_PLAN
 from sweep.ranking import objectives_of, rank
 from sweep.search.candidates import BEATEN, WORSE
@@ -54,19 +54,20 @@ def command(
 ) -> None:
     """Find the best plans of a sweep, proven, without simulating the others."""
     console = own_console(of_a_run=True, quiet=quiet or as_json)
+    check_workers(executor, workers)
     loaded = load_spec(spec, sets or [])
     prepared = prepared_spec(loaded, spec)
     column, descending = objectives_of(loaded)
     objective = Objective(column=column, descending=descending, per=tuple(loaded.per), best=best, within=within)
     whole, prepared = prepared, as_search(prepared, objective)
+    folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
     introduce(loaded, prepared, console)
     check_persistent(out)
-    folder = results_folder(out, f"{loaded.name}-search-{prepared.sweep.identity[:8]}")
     store = Store(directory=folder)
     store.check(prepared.provenance, fresh=fresh)
     stopped = f"Interrupted. Finished slices are in {folder}; run the same command to resume."
     with interruptible(console, stopped), opened(executor, workers, slice_limit, loaded.store.writer, folder) as running:
-        make_ready(prepared, console, BOUNDS)
+        make_ready(prepared, console, stopped, BOUNDS)
         begun = time.monotonic()
         with progress_display(console) as watch:
             answer = run_search(prepared, objective, store, running, fresh=fresh, watch=watch)

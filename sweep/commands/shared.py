@@ -2,27 +2,31 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 from rich.console import Console
 
-from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, read_traces, short, shown
+from sim_core import LARGEST, STEP, Job, SpecError, cache_dir, is_compiled, read_traces, short
 from sweep.executors.choice import Kind
 from sweep.folder import Folder, folder_at, write_file
 from sweep.one_plan import facts_of
+from sweep.options import OptionError, of_option, wrong
 from sweep.preparation import Prepared, prepare
 from sweep.show.checks import print_checks
 from sweep.show.tables import plural
-from sweep.show.terminal import Terminated, exit_code, signals_end_at_once, sigterm_raises
+from sweep.show.terminal import Terminated, exit_code, form_of, signals_end_at_once, sigterm_raises
 from sweep.spec import SweepSpec
 from sweep.store import newest
 from sweep.validation.table import Row
 from sweep.warming import warm_up
 
+AnyForm = TypeVar("AnyForm", bound=StrEnum)
+"""The formats of a command, the table for people first."""
 RESULTS: Final = Path("results")
 
 Directory = Annotated[str | None, typer.Argument(help="Folder of results, a path or URI. Default: the newest under results/.")]
@@ -68,20 +72,79 @@ def result_at(directory: str | None) -> Folder:
 def results_folder(out: str | None, default: str) -> Folder:
     """The folder of `--out`, or one under results/. Raises SpecError."""
     if out is not None and not out.strip():
-        raise SpecError(f"--out: found {shown(out)}, expected a folder or a URI")
-    return folder_at(out or RESULTS / default)
+        raise wrong("--out", out, "a folder or a URI")
+    with of_option("--out"):
+        folder = folder_at(out or RESULTS / default)
+    if folder.local is not None and folder.local.is_file():
+        raise wrong("--out", str(folder), "a folder; it is a file")
+    return folder
 
 
-def names_in(options: Sequence[str] | None) -> list[str] | None:
-    """Columns of an option that may be given several times, each with names after commas; None if it is not given."""
-    return None if options is None else [name for option in options for name in option.split(",") if name]
+def there(option: str, path: Path | None) -> Path | None:
+    """The file or folder that an option names, which has to be there. Raises OptionError."""
+    if path is not None and not path.exists():
+        raise wrong(option, path, "a file that is there")
+    return path
+
+
+def check_output(output: Path | None, *, new: bool = False) -> None:
+    """Raise OptionError, before anything is computed, if no file can be written there; `new`: or if there is one."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise wrong("--output", output, "a file; it is a folder")
+    if not output.absolute().parent.is_dir():
+        raise wrong("--output", output, f"a file in a folder that is there; {output.parent} is not")
+    if new and output.exists():
+        raise wrong("--output", output, "a file that is not there yet; move it away or say another")
+
+
+def takes(option: str, others: Mapping[str, object], expected: str) -> None:
+    """Raise OptionError if beside `option` one of these others is given, which it has no use for."""
+    for other, value in others.items():
+        if value not in (None, False):
+            raise OptionError(f"{other}: found beside {option}, which takes {expected}")
+
+
+def needs(option: str, given: object, others: Mapping[str, object]) -> None:
+    """Raise OptionError if one of these others is given without `option`, which alone has a use for it."""
+    if not given:
+        for other, value in others.items():
+            if value not in (None, False):
+                raise OptionError(f"{other}: found without {option}, expected both")
+
+
+def form_asked(forms: type[AnyForm], asked: AnyForm | None, output: Path | None, as_json: bool) -> AnyForm:
+    """The format that `--format` and `--json` name, else that of the suffix of `--output`, else the first of `forms`.
+
+    Raises OptionError.
+    """
+    if as_json and asked not in (None, forms("json")):
+        raise wrong("--json", f"--format {asked} beside it", "one of them")
+    if as_json:
+        return forms("json")
+    names = [str(form) for form in forms]
+    return asked if asked is not None else forms(form_of(output, names, names[0]))
+
+
+def names_in(option: str, text: str | None) -> list[str]:
+    """The names of an option that takes several with commas between; none if it is not given. Raises OptionError."""
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise wrong(option, text, "names of columns with commas between, each once, such as tp,pp")
+    return names
+
+
+def groups_in(options: Sequence[str] | None) -> list[str] | None:
+    """Columns of `--per`, which may be given several times; none of '', and None if it is not given. Raises OptionError."""
+    return None if options is None else [name for option in options for name in names_in("--per", option or None)]
 
 
 def record_sets(records: Sequence[str] | None) -> list[str]:
     """`--record NAME=VALUE` as assignments to `workload.records`. Raises SpecError."""
     for record in records or ():
         if "=" not in record:
-            raise SpecError(f"--record {record}: expected NAME=VALUE, such as embedding_layer='0.05 ms'")
+            raise wrong("--record", record, "NAME=VALUE, such as embedding_layer='0.05 ms'")
     return [f"records.{record}" for record in records or ()]
 
 
@@ -89,7 +152,7 @@ def rows_of_set(rows: list[Row], name: str | None) -> list[Row]:
     """The measured runs of the set that `--set` names; all without it. Raises SpecError."""
     chosen = [row for row in rows if name is None or row.text("set") == name]
     if not chosen and name is not None:
-        raise SpecError(f"--set {name}: found none, valid: {', '.join(sorted({row.text('set') for row in rows}))}")
+        raise OptionError(f"--set {name}: found none, valid: {', '.join(sorted({row.text('set') for row in rows}))}")
     return chosen
 
 
@@ -157,9 +220,16 @@ def say_if_compiling(console: Console, what: str = STEP) -> None:
         console.print(f"Compiling the engine: once per version, about half a minute; cached in {cache_dir()}")
 
 
-def make_ready(prepared: Prepared, console: Console, what: str = STEP) -> None:
-    """Compile or load the engine for STEP or BOUNDS."""
-    with nullcontext() if is_compiled(what) else signals_end_at_once():
+@contextmanager
+def ended_at_once(console: Console, text: str) -> Iterator[None]:
+    """What `interruptible` does, for a block that compiles or loads the engine."""
+    with signals_end_at_once(lambda: console.print(text)):
+        yield
+
+
+def make_ready(prepared: Prepared, console: Console, stopped: str, what: str = STEP) -> None:
+    """Compile or load the engine for STEP or BOUNDS; `stopped` is said if a signal ends that."""
+    with ended_at_once(console, stopped):
         say_if_compiling(console, what)
         seconds = warm_up(prepared.sweep, what)
     console.print(f"Engine ready in {short(seconds, 's')}.")

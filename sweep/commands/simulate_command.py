@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sim_core import SpecError
-from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, write_json
+from sim_core import read_hardware, read_model
+from sweep.commands.shared import AsJson, MicroBatch, Records, print_warnings, record_sets, takes, write_json
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.one_plan import prepare_plan, row_of, simai_parts
+from sweep.options import of_option, wrong
 from sweep.show.checks import print_checks, print_plausibility
 from sweep.show.results import print_plan, print_simai_parts
 from sweep.show.terminal import own_console
@@ -41,7 +42,13 @@ def command(
     """Simulate one plan (the file's own, or one GPU, unless changed) and print where its time goes."""
     console = own_console()
     if (file is None) == (model is None):
-        raise SpecError(f"simulate: found {'neither' if file is None else 'both'}, expected a workload FILE or --model NAME")
+        raise wrong("FILE", "neither it nor --model" if file is None else "it and --model", "one of them")
+    with of_option("--hardware"):
+        read_hardware(hardware)
+    if model is not None:
+        takes("--model", {"--record": records, "--micro-batch": micro_batch}, "--sequence, --hardware, --fidelity and --set")
+        with of_option("--model"):
+            read_model(model)
     workload: dict[str, Any] = {"sequence": sequence}
     if file is not None:
         workload["path"] = str(file.absolute())

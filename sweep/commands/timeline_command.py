@@ -7,9 +7,10 @@ import typer
 from rich.console import Console
 
 from sim_core import PARTS, SpecError, blocks_of, recorded_step, replay, short, timeline
-from sweep.commands.shared import FactSets, Step, print_warnings, traces_at
+from sweep.commands.shared import FactSets, Step, check_output, print_warnings, takes, there, traces_at
 from sweep.folder import Folder, folder_at, naming, write_file
 from sweep.one_plan import plans_of
+from sweep.options import OptionError
 from sweep.reopening import plan_number, reopened
 from sweep.show.perfetto import chrome_trace, write_plan
 from sweep.show.terminal import own_console
@@ -31,14 +32,13 @@ def command(
 ) -> None:
     """Write the step of a plan of a result, or a recorded step beside its replay, for ui.perfetto.dev."""
     console = own_console()
+    check_output(output)
     folder = _result_at(source)
     if folder is not None:
-        if step is not None or sets:
-            raise SpecError("--step and --set are for rank traces; found a folder of results")
+        takes("a folder of results", {"--step": step, "--set": sets}, "PLAN, --stages, --spec and --output")
         _plan(folder, plan, stages, spec, output, console)
         return
-    if plan is not None or stages is not None:
-        raise SpecError(f"{source}: found no result of a sweep there; a plan and --stages need one")
+    takes(f"{source} (no result of a sweep)", {"PLAN": plan, "--stages": stages, "--spec": spec}, "--step and --set")
     job = traces_at(source, sets, step)
     print_warnings(job.warnings, console)
     replayed = replay(job, of_ranks=job.whole)
@@ -59,8 +59,10 @@ def _result_at(source: str) -> Folder | None:
 
 def _plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | None, output: Path, console: Console) -> None:
     if plan is None:
-        raise SpecError(f"{folder}: holds results of a sweep; which plan? its number, as in `sweep rank`, or best")
-    opened = reopened(folder, spec)
+        raise OptionError(
+            f"PLAN: found none, and {folder} holds results of a sweep: which plan? its number, as in `sweep rank`, or best"
+        )
+    opened = reopened(folder, there("--spec", spec))
     number = plan_number(opened, plan)
     sweep, plans = opened.prepared.sweep, plans_of(opened.prepared, number)
     drawn = _stages(stages, int(plans.pp[0]))
@@ -92,6 +94,8 @@ def _stages(text: str | None, stages: int) -> list[int]:
         first, dash, last = part.strip().partition("-")
         ends = [first, last if dash else first]
         if not all(each.isascii() and each.isdecimal() and int(each) < stages for each in ends) or int(ends[0]) > int(ends[1]):
-            raise SpecError(f"--stages {text}: found {part!r}, expected stages from 0 to {stages - 1}, such as 0,{stages - 1}")
+            raise OptionError(
+                f"--stages {text}: found {part!r}, expected stages from 0 to {stages - 1}, such as 0,{stages - 1}"
+            )
         chosen += range(int(ends[0]), int(ends[1]) + 1)
     return sorted(set(chosen))

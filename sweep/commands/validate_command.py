@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sim_core import SpecError
-from sweep.commands.shared import AsJson, rows_of_set
+from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes
 from sweep.uncertainty.evidence import record as record_evidence
 from sweep.validation.collectives import as_json as collectives_json
 from sweep.validation.collectives import as_markdown as collectives_markdown
@@ -34,7 +33,7 @@ def command(
     table: Annotated[
         Path | None, typer.Argument(help="CSV of runs with the same columns. Default: the published runs.")
     ] = None,
-    form: Annotated[Form, typer.Option("--format", help="A table for people, or a list of objects.")] = Form.md,
+    form: Annotated[Form | None, typer.Option("--format", help="A table for people (md), or a list of objects.")] = None,
     json_too: AsJson = False,
     only: Annotated[str | None, typer.Option("--set", help="Only the runs of this set.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Print every run, and each network.")] = False,
@@ -47,18 +46,17 @@ def command(
     ] = False,
 ) -> None:
     """Simulate measured runs, and say how far off the predictions are and how well plans are ranked."""
-    if json_too:
-        form = Form.json
+    form = form_asked(Form, form, None, json_too)
+    for_runs: dict[str, object] = {"--rows": rows, "--ablate": ablate}
     if of_network:
-        if table is not None or only is not None or rows or ablate or record_them:
-            raise SpecError("--collectives takes only --format")
+        takes("--collectives", for_runs | {"TABLE": table, "--set": only, "--record": record_them}, "--format")
         compared = compare(published())
         sys.stdout.write((collectives_json(compared) if form is Form.json else collectives_markdown(compared)) + "\n")
         return
-    if record_them and (table is not None or only is not None):
-        raise SpecError("--record is for the whole table of published runs")
-    if form is Form.json and (rows or ablate):
-        raise SpecError("--rows and --ablate print tables: leave --format json out")
+    if record_them:
+        takes("--record", {"TABLE": table, "--set": only}, "no choice: it is for the whole table of published runs")
+    if form is Form.json:
+        takes("--format json", for_runs, "TABLE, --set, --collectives and --record")
     runs = run_rows(rows_of_set(read_table(table or COMMITTED), only))
     by_set = figures(runs)
     if form is Form.json:

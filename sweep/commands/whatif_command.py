@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from sim_core import LARGEST
-from sweep.commands.shared import AsJson, write_json
+from sim_core import LARGEST, quantity, read_hardware
+from sweep.commands.shared import AsJson, there, write_json
 from sweep.folder import folder_at
+from sweep.options import of_keys, of_option
 from sweep.reopening import BEST, plan_number, reopened
 from sweep.show.terminal import own_console
 from sweep.show.whatif import print_what_if
@@ -29,9 +30,16 @@ def command(
     spec: Annotated[Path | None, typer.Option(help="Where the spec lies now, if its files are not found from here.")] = None,
 ) -> None:
     """Print what a change of the job or its machine does to a plan, and which plan is best then."""
-    opened = reopened(folder_at(directory), spec)
     question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
-    answer = what_if(opened, plan_number(opened, plan), question)
+    if device is not None:
+        with of_option("--device"):
+            read_hardware(device)
+    if nic is not None:
+        with of_option("--nic"):
+            quantity(nic, "B/s")
+    opened = reopened(folder_at(directory), there("--spec", spec))
+    with of_keys({"budget.tokens": "--tokens"}):
+        answer = what_if(opened, plan_number(opened, plan), question)
     if as_json:
         write_json({"before": answer.before, "same_plan": answer.same, "after": answer.after, "notes": list(answer.notes)})
         return

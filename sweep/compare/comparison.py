@@ -28,10 +28,10 @@ def compare(
     with paired(old, new) as pairs:
         before, after = pairs.provenances
         schema = columns_of(pairs.connection, "new_rows")
-        order = [(known_column(name, pairs, "by"), more) for name, more in ordering(by, None, after, schema)]
+        order = [(known_column(name, pairs, "--by"), more) for name, more in ordering(by, None, after, schema)]
         check_ordered([name for name, _ in order], "objectives" if by is None else "--by", schema)
         groups_by = after["spec"].get("per", []) if per is None else per
-        groups = tuple(known_column(name, pairs, "per") for name in groups_by)
+        groups = tuple(known_column(name, pairs, "--per") for name in groups_by)
         counts = [_counts(pairs, side) for side in ("old", "new")]
         return Comparison(
             name=str(after.get("name")),

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import duckdb
 
-from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, nearest
+from sim_core import HARDWARE_KEYS, METRIC_ROWS, PARTS, PLAN_DEFAULTS, SpecError, named, nearest
 from sweep.folder import Location
+from sweep.options import OptionError
 from sweep.query import columns_of, opened
 from sweep.selection import quoted
 from sweep.store import Store
@@ -184,9 +185,9 @@ def _match(connection: duckdb.DuckDBPyConnection, by: Sequence[str]) -> int:
     return left_out
 
 
-def known_column(name: str, pairs: Pairs, what: str) -> str:
-    """`name`, if both sides have that column. Raises SpecError naming `what`."""
+def known_column(name: str, pairs: Pairs, option: str) -> str:
+    """`name`, if both sides have that column. Raises OptionError."""
     names = columns_of(pairs.connection, "new_rows")
     if name not in names or name not in columns_of(pairs.connection, "old_rows"):
-        raise SpecError(f"{what}: {name!r} is not a column of both results, {nearest(name, names)}")
+        raise OptionError(f"{option}: found {named(name)}, which is not a column of both results, {nearest(name, names)}")
     return name

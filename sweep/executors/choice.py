@@ -11,6 +11,7 @@ from sim_core import SpecError
 from sweep.executors import Executor, InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.folder import Folder
+from sweep.options import OptionError
 
 _RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _DEFAULTS: Final = {
@@ -27,6 +28,12 @@ class Kind(StrEnum):
     ray = "ray"
 
 
+def check_workers(kind: Kind, workers: int | None) -> None:
+    """Raise OptionError if this executor cannot have so many workers."""
+    if kind is Kind.ray and workers == 0:
+        raise OptionError("--workers: found 0, expected 1 or more with --executor ray")
+
+
 @contextmanager
 def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Folder) -> Iterator[Executor]:
     """A started executor, stopped at the end of the block. `workers` 0: run in this process; None: use all CPUs.
@@ -38,8 +45,7 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Fo
         count = workers if workers is not None else len(os.sched_getaffinity(0))
         yield LocalExecutor(count, limit_s) if count else InlineExecutor()
         return
-    if workers == 0:
-        raise SpecError("--workers 0 needs --executor local")
+    check_workers(kind, workers)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     with_own_token(os.environ)
@@ -48,7 +54,7 @@ def opened(kind: Kind, workers: int | None, limit_s: float, writer: str, out: Fo
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ray":
             raise
-        raise SpecError("--executor ray: Ray is not installed (pip install 'ray[default]')") from None
+        raise OptionError("--executor ray: Ray is not installed (pip install 'ray[default]')") from None
     with joined(workers) as (head, own):
         everywhere = own or out.local is None
         at_driver = writer == "driver" or (writer == "auto" and not everywhere)

@@ -165,11 +165,9 @@ def own_part(row: Mapping[str, Any], work_s: Floats) -> float | None:
     schedule = SCHEDULE_ROWS[SCHEDULES.index(row["schedule"])]
     total_s = float(work_s.sum())
     forward, weights = float(work_s[_FORWARD]) / total_s, float(work_s[_WEIGHT_GRADIENT]) / total_s
-    seconds = {"F": forward, "I": 1 - forward - weights, "W": weights, "T": 1.0, "max": max}
-    names = seconds | {"p": row["pp"], "m": row["ga"], "v": row["vpp"]}
-    if not schedule.bubble or (schedule.holds_if and not eval(schedule.holds_if, {}, names)):
-        return None
-    return float(eval(schedule.bubble, {}, names)) / int(row["ga"])
+    of_one = {"forward_s": forward, "input_s": 1 - forward - weights, "weight_s": weights}  # of all that one micro-batch is
+    bubble = schedule.bubble_s(row["pp"], row["ga"], row["vpp"], **of_one)
+    return None if bubble is None else bubble / int(row["ga"])
 
 
 def apart(bubble_s: Floats, work_s: Floats, *, own: float | None) -> Waiting:

@@ -58,6 +58,7 @@ class Runtime:
     ]  # from `store.writer` and the output folder, a started executor
     log: Log = lambda text: None
     progress: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: nullcontext(lambda progress: None)
+    making_ready: Callable[[], AbstractContextManager[None]] = nullcontext
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
@@ -196,7 +197,8 @@ def _computed(prepared: Prepared, store: Store, runtime: Runtime) -> int:
         started = runtime.executor(prepared.provenance["spec"]["store"]["writer"], store.folder)
     with started as executor, runtime.progress() as watch:
         if not complete:
-            warm_up(prepared.sweep)
+            with runtime.making_ready():
+                warm_up(prepared.sweep)
         return run_sweep(prepared, store, executor, watch=watch, log=runtime.log).done
 
 

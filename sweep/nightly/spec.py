@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from sim_core import SpecError, shown
 from sweep.document import apply_sets, first_error, read_spec
+from sweep.spec import with_line
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PREVIOUS: Final = "previous"
@@ -154,4 +155,4 @@ def load_nightly(path: Path, sets: Sequence[str] = ()) -> NightlySpec:
     try:
         return NightlySpec.model_validate(apply_sets(document, sets))
     except ValidationError as error:
-        raise first_error(error, str(path), lines, NightlySpec) from None
+        raise with_line(first_error(error, str(path), lines, NightlySpec), str(path), lines, sets) from None

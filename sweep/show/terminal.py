@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -11,9 +13,9 @@ from typing import Any, Final, NoReturn
 
 from rich.console import Console
 
-from sim_core import SpecError
 from sweep.exits import EXIT_INTERRUPTED, EXIT_TERMINATED
 from sweep.folder import naming
+from sweep.options import OptionError
 
 WIDE: Final = 250
 _PLAIN: Final[dict[str, Any]] = {"markup": False, "soft_wrap": True}
@@ -57,7 +59,7 @@ def form_of(output: Path | None, forms: Sequence[str], table: str) -> str:
         return table
     if suffix not in forms:
         known = ", ".join(f".{form}" for form in forms if form != table)
-        raise SpecError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
+        raise OptionError(f"--output {output}: found .{suffix}, expected .txt, {known}, or --format")
     return suffix
 
 
@@ -72,20 +74,45 @@ def sigterm_raises() -> Iterator[None]:
 
 
 @contextmanager
-def signals_end_at_once() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process inside the block: LLVM's callbacks lose what a signal raises, and go on."""
+def signals_end_at_once(say: Callable[[], None]) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process inside the block, after `say`, with the exit code of a stop at any other time.
+
+    For compiling: LLVM's callbacks lose what a handler raises, and a handler waits until LLVM is through. The number of the
+    signal therefore goes to a thread, which acts while LLVM works.
+    """
+    told, tells = socket.socketpair()
+    tells.setblocking(False)
+
+    def end() -> None:
+        number = told.recv(1)
+        if number:
+            say()
+            sys.stdout.flush()
+            os._exit(128 + number[0])
+
+    watching = threading.Thread(target=end, daemon=True)
+    watching.start()
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    woken = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+    before = [signal.signal(number, _leave_to_the_thread) for number in numbers]
     try:
         yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+        signal.set_wakeup_fd(woken)
+        tells.close()
+        watching.join()
+        told.close()
 
 
 def exit_code(stop: BaseException) -> int:
     """Exit code of a command that Ctrl-C or SIGTERM ended."""
     return EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
+
+
+def _leave_to_the_thread(number: int, frame: FrameType | None) -> None:
+    """What Python does with a signal that a thread is told of."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -7,6 +7,7 @@ from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
+    ("automodel", "nemo-automodel"),
     ("torchtitan", "torchtitan"),
     ("nanotron", "nanotron"),
     ("llm-foundry", "llm-foundry"),

@@ -24,7 +24,7 @@ import sim_core.jit as jit
 from sim_core import batch, simulator, source_hash, source_hashes
 from sim_core.arrays import Ints
 from sim_core.references import call, reference
-from sim_core.sources import ROOT, Symbol, function_hashes, read_modules, symbols_of
+from sim_core.sources import ROOT, Symbol, files_in, function_hashes, read_modules, symbols_of
 
 
 def test_the_version_of_the_model_is_the_hash_of_its_sources_presets_and_tables() -> None:
@@ -197,6 +197,14 @@ def used_outside_kernels(code: ast.AST, names: set[str]) -> list[tuple[str, int]
         return []
     own = [(code.id, code.lineno)] if isinstance(code, ast.Name) and isinstance(code.ctx, ast.Load) and code.id in names else []
     return own + [use for child in ast.iter_child_nodes(code) for use in used_outside_kernels(child, names)]
+
+
+def test_what_editors_put_beside_sources_is_no_source(tmp_path: Path) -> None:
+    """Emacs marks a file that is being edited with a link that leads nowhere, `.#lanes.py`."""
+    (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
+    (tmp_path / ".#a.py").symlink_to("user@host.123:456")
+    assert files_in(tmp_path, ".py") == [tmp_path / "a.py"]
+    assert list(read_modules(tmp_path)) == [f"{tmp_path.name}.a"]
 
 
 def test_only_kernels_call_inner_kernels() -> None:

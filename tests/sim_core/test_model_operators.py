@@ -112,6 +112,10 @@ def test_rows_of_an_expert_on_the_busiest_rank(more: dict[str, Any], load: float
     assert (m, n, k, count) == (load * 4096 / 2 * 2 * 4 * 2 / 8, 14336, 4096, 2)
 
 
+WITH_ATTENTION_ALONE = [name for name in model_names() if not (read_model(name).recurrent or read_model(name).indexer)]
+"""Kernels of a scan do more than publishers count, and what an indexer chooses is no square."""
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_flops_of_all_operators_are_those_of_the_papers(name: str) -> None:
     """Narayanan et al. 2021, eq. 3, with full recompute: 96 B s l h^2 (1 + s / 6h + V / 16 l h)."""
@@ -125,7 +129,7 @@ def test_flops_of_all_operators_are_those_of_the_papers(name: str) -> None:
     assert total == pytest.approx(96 * b * s * layers * h**2 * (1 + s / (6 * h) + 51200 / (16 * layers * h)), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", WITH_ATTENTION_ALONE)
 def test_flops_of_all_operators_are_the_models_own(name: str) -> None:
     """The flash kernel leaves out the masked half and computes the scores twice in the backward."""
     model = read_model(name)

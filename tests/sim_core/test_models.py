@@ -19,6 +19,7 @@ from sim_core import (
     parse_model,
     read_model,
 )
+from tests.sim_core.test_layer_kinds import PUBLISHED
 
 # name, parameters, active, of attention, of dense MLPs, of routed experts, of norms. The first is what transformers 5.23.0
 # counts on the meta device for the published configuration (numel of AutoModelForCausalLM, tied weights once); Grok-1, which
@@ -106,7 +107,7 @@ def test_the_sizes_of_the_megatron_papers(name: str, billions: float) -> None:
 
 
 def test_every_preset_is_counted_and_has_its_source() -> None:
-    assert set(model_names()) == {row[0] for row in COUNTED} | set(WITHOUT_COUNT)
+    assert set(model_names()) == {row[0] for row in COUNTED} | set(WITHOUT_COUNT) | set(PUBLISHED)
     for name in model_names():
         model = read_model(name)
         assert model.name == name

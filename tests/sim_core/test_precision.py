@@ -28,7 +28,7 @@ from sim_core.models.description import HEAD, LAYER
 from sim_core.models.keys import Keys, make_keys
 from sim_core.models.messages import messages
 from sim_core.models.operators import operators
-from sim_core.models.precision import PRECISION_NAMES
+from sim_core.models.precision import IN_ANY_LAYOUT, PRECISION_NAMES
 from sim_core.models.stack import Kernels
 from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, REDUCE_SCATTER
 from tests.conftest import make_plans
@@ -80,14 +80,61 @@ def test_linear_layers_take_the_kernels_of_their_precision_and_logits_do_not(
     assert attention[0] == attention[1]
 
 
+def casts(precision: int, **columns: Any) -> list[list[float]]:
+    """Bytes of casts over the tokens of a sequence, forward and backward."""
+    keys = make_keys(precision=precision, **columns)
+    found = operators(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), keys, Kernels())
+    return [(found.bytes[:, found.row("casts", phase)] / SEQUENCE).tolist() for phase in (FORWARD, INPUT_GRADIENT)]
+
+
+QKV, FC1, FC2 = 6144, 28672, 14336
+"""Outputs of the first two, inputs of the third; all other sides are 4096."""
+
+
 def test_inputs_and_gradients_of_linear_layers_are_cast() -> None:
-    """3 bytes for each element of an input, 4 for each of the gradient of an output; 4 GEMMs a layer."""
+    """Norms write 1 byte instead of 2, a kernel of its own transposes (2); others read 2 and write 1 twice, as do gradients."""
+    forward = 2 * (-1 + 2) * 4096 + 4 * (4096 + FC2)
+    assert casts(DELAYED) == [[forward], [4 * (QKV + 4096 + FC1 + 4096)]]
     found = operators(read_model(NAME, {"sequence": SEQUENCE}), unit(LAYER), two(), Kernels())
-    inputs, outputs = 4096 + 4096 + 4096 + 14336, 6144 + 4096 + 28672 + 4096
-    for phase, each in ((FORWARD, 3 * inputs), (INPUT_GRADIENT, 4 * outputs)):
-        row = found.row("casts", phase)
-        assert found.bytes[:, row].tolist() == [0, each * SEQUENCE]
-        assert found.kernels[:, row].tolist() == [0, 4]
+    assert [found.kernels[:, found.row("casts", phase)].tolist() for phase in (FORWARD, INPUT_GRADIENT)] == [[0, 4], [0, 4]]
+    assert found.bytes[0, found.row("casts", FORWARD)] == 0
+
+
+def test_what_is_gathered_is_cast_by_each_rank_and_transposed_by_all() -> None:
+    """tp 8 with sequence parallelism: norms write an eighth; inputs of qkv and fc1 are transposed whole in the backward, as
+    are gradients of the outputs of the projection and of fc2, of which each rank casts an eighth."""
+    forward = -(4096 + 4096) / 8 + 4 * (4096 + FC2) / 8
+    backward = 2 * (4096 + 4096) + 4 * (QKV + FC1) / 8 + (3 / 8 + 2) * (4096 + 4096)
+    assert casts(DELAYED, tp=8, sequence_parallel=1) == [[forward], [backward]]
+
+
+def test_in_any_layout_one_copy_is_enough() -> None:
+    assert casts(int(IN_ANY_LAYOUT[DELAYED])) == [[-2 * 4096 + 3 * (4096 + FC2)], [3 * (QKV + 4096 + FC1 + 4096)]]
+    for name in ("bf16", "fp8_blockwise", "mxfp8", "nvfp4"):
+        assert IN_ANY_LAYOUT[PRECISION_NAMES.index(name)] == PRECISION_NAMES.index(name)
+    assert (IN_ANY_LAYOUT[IN_ANY_LAYOUT] == IN_ANY_LAYOUT).all()
+
+
+def test_hopper_keeps_a_transposed_copy_of_weights_and_blackwell_does_not() -> None:
+    """A byte of each of the 8.03e9 weights; nothing of FSDP, which keeps neither copy."""
+    found = {preset: run(on=table(preset), precision=["bf16", "fp8_delayed"]).named() for preset in ("H100-SXM", "B200-SXM")}
+    hopper, blackwell = (found[preset]["state_bytes"] for preset in found)
+    assert hopper[0] == blackwell[0] == hopper[1]
+    assert hopper[1] - blackwell[1] == pytest.approx(8.03e9, rel=0.005)
+    own = workload(stack="torchtitan")
+    sharded = [run(own, table(preset), dp=8, precision="fp8_delayed").named()["state_bytes"][0] for preset in found]
+    assert sharded[0] == sharded[1] > 0
+    both = hardware_table([read_hardware(preset).with_values({"memory": "1e6 GB"}) for preset in found], None)
+    together = run(on=both, precision="fp8_delayed", hardware=[0, 1]).named()["state_bytes"]
+    assert together.tolist() == [hopper[1], blackwell[1]]
+
+
+def test_a_factor_under_load_of_8_bits_alone() -> None:
+    usual, slow = (load_kernels(read_hardware("H100-SXM").with_values({"narrow_scale": scale})) for scale in (1, 1.5))
+    size = np.array([8192.0])
+    for dtype, factor in (("bf16", 1.0), ("fp8", 1.5)):
+        of_usual, of_slow = (gemm_s(kernels, dtype, size, size, size).seconds[0] for kernels in (usual, slow))
+        assert of_slow == pytest.approx(factor * of_usual, rel=1e-12)
 
 
 def test_what_a_linear_layer_gathers_over_tp_is_cast_before() -> None:

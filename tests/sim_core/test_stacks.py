@@ -8,6 +8,7 @@ import pytest
 from sim_core import (
     METRICS,
     STACK_FACTS,
+    HardwareTable,
     Plans,
     SpecError,
     Stack,
@@ -25,7 +26,11 @@ from sim_core import (
     stack_names,
     workload_from_model,
 )
+from sim_core.models.description import LAYER
+from sim_core.models.keys import make_keys
+from sim_core.models.operators import operators
 from sim_core.planning.running import layers_by_cost
+from sim_core.terms import FORWARD, INPUT_GRADIENT
 
 TABLE = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
 SMALL: dict[str, object] = {
@@ -69,6 +74,7 @@ def test_each_page_states_every_fact_within_its_range(name: str) -> None:
         ({"host_forward": "2 s"}, "host_forward: found '2 s', expected 0 ns to 1 s"),
         ({"contention": 2}, "contention: found '2', expected 0 to 1"),
         ({"sharding": "all"}, "sharding: found 'all', expected one of none, optimizer, gradients, parameters"),
+        ({"sums_in_8_bits": "H100-SXM"}, "sums_in_8_bits: found 'H100-SXM', expected a list of devices"),
         ({"own_part_first": 1}, "own_part_first: found '1', expected true or false"),
         ({"loss_bytes": "4 B"}, "loss_bytes: found '4 B', expected two: of the forward and of the backward"),
         ({"host_forward": None}, "host_forward: found 'None', expected a number with a unit of s"),
@@ -212,11 +218,100 @@ def test_a_message_costs_its_host_time_each_way() -> None:
     assert slow - usual >= 2 * 10e-3
 
 
+def test_rings_over_more_nodes_wait_longer_in_pipelines() -> None:
+    """tp 32 on four nodes, 31 steps in each of ten collectives: 44 us for each of three further nodes."""
+    plan: dict[str, Any] = {"tp": 32, "pp": 2, "dp": 1, "ga": 16, "micro_batch": 1}
+    slow, usual = (
+        step(work(ring_step_across=across, ring_step_in_pipelines="250 us"), **plan)["step_time_s"]
+        for across in ("44 us", "0 s")
+    )
+    assert slow - usual == pytest.approx(10 * 31 * 3 * 44e-6 * 11 * 17, rel=0.15)
+
+
+def test_messages_that_sleep_wait_as_those_that_the_host_holds_up() -> None:
+    plan: dict[str, Any] = {"pp": 4, "dp": 1, "ga": 8, "micro_batch": 1}
+    sleeping, held = (step(work(**facts), **plan) for facts in ({"message_sleep": "0.47 s"}, {"host_message": "471 ms"}))
+    assert sleeping["step_time_s"] == pytest.approx(held["step_time_s"], rel=1e-9)
+    assert sleeping["step_time_s"] > 8 * 0.47
+
+
+LINKED = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB", "nvlink_bandwidth": "1e5 GB/s"})], None)
+SLOW = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB", "nvlink_bandwidth": "1 GB/s"})], None)
+
+
+def tp_exposed_s(table: HardwareTable, **facts: object) -> tuple[float, float]:
+    """Seconds of tensor parallelism that are exposed of 40 layers at tp 8 with `overlap_tp`, and all of them."""
+    model = parse_model(SMALL | {"layers": 40, "hidden": 8192, "heads": 64, "ffn": 32768}, "")
+    page = read_stack("megatron-core").with_facts({"contention": 0, "overlap_contention": 0} | facts)
+    own = workload_from_model(model, page, sequence_parallel=True)
+    found = simulate(own, table, plans(own, tp=8, dp=1, ga=1, micro_batch=4, overlap_tp=True)).named()
+    return float(found["tp_exposed_s"][0]), float(found["tp_total_s"][0])
+
+
+def test_of_a_sum_that_its_product_hides_the_last_part_is_exposed() -> None:
+    """Messages far shorter than products: of n parts of a sum one is exposed, of gathers nothing."""
+    quarter, half, eighth = (tp_exposed_s(LINKED, tp_parts=parts)[0] for parts in (4, 2, 8))
+    assert half - quarter == pytest.approx(2 * (quarter - eighth), rel=1e-6)
+    assert tp_exposed_s(LINKED, tp_parts=0)[0] == pytest.approx(eighth, rel=1e-9), "a part for each of 8 ranks"
+    exposed, total = tp_exposed_s(LINKED, tp_parts=64)
+    assert exposed < 0.05 * total
+
+
+def test_what_is_longer_than_its_product_is_exposed_but_for_the_product() -> None:
+    """Messages far longer than products: a gather hides behind (n - 1)/n of the GEMM, a sum behind (p - 1)/p of it."""
+    two, four, eight = (tp_exposed_s(SLOW, tp_parts=parts) for parts in (2, 4, 8))
+    assert two[1] == four[1] == eight[1]
+    assert two[0] - four[0] == pytest.approx(2 * (four[0] - eight[0]), rel=1e-6), "products x (3/4 - 1/2) and x (7/8 - 3/4)"
+    assert 0.5 * two[1] < eight[0] < eight[1]
+
+
+def test_a_hidden_message_slows_its_product_by_a_share() -> None:
+    free, shared = (tp_exposed_s(LINKED, overlap_contention=share) for share in (0, 0.18))
+    assert shared[0] - free[0] == pytest.approx(0.18 * (free[1] - free[0]), rel=1e-9)
+
+
+def test_sums_in_8_bits_halve_what_two_products_of_a_layer_send() -> None:
+    """Forward and backward, a layer of n bytes an element: gathers of 1 (6 of them), sums forward of 2 or 1 (2), backward of 2
+    (2); embedding, head and loss beside 40 layers are a few percent. Nothing changes in 16 bits, or on other devices."""
+
+    def total(stack: Stack, preset: str, precision: str) -> float:
+        slow = hardware_table(
+            [read_hardware(preset).with_values({"memory": "1e6 GB", "nvlink_bandwidth": "1 GB/s", "nvlink_latency": "0 s"})],
+            None,
+        )
+        own = workload_from_model(parse_model(SMALL | {"layers": 40}, ""), stack, sequence_parallel=True)
+        grid = plans(own, tp=8, dp=1, ga=1, micro_batch=8, overlap_tp=True, precision=precision)
+        return float(simulate(own, slow, grid).named()["tp_total_s"][0])
+
+    narrow, wide = read_stack("nemo-24"), read_stack("nemo-24").with_facts({"sums_in_8_bits": []})
+    assert total(narrow, "H100-SXM", "fp8_delayed") / total(wide, "H100-SXM", "fp8_delayed") == pytest.approx(12 / 14, rel=0.04)
+    for preset, precision in (("H100-SXM", "bf16"), ("B200-SXM", "fp8_delayed")):
+        assert total(narrow, preset, precision) == total(wide, preset, precision)
+
+
+def test_kernels_move_the_bytes_that_the_page_says() -> None:
+    """cp 2 by a ring, of each of 2048 tokens: 2048 of a norm, (32 + 32) x 64 turned, 2048 summed once after the first step."""
+    model = parse_model(SMALL, "")
+    facts = {"norm_bytes": ["5 B", "9 B"], "rotary_bytes": ["20 B", "21 B"], "ring_sum_bytes": ["28 B", "13 B"]}
+    kernels = read_stack("megatron-core").with_facts(facts).kernels
+    layer = next(unit for unit in model.units if unit.kind == LAYER)
+    found = operators(model, layer, make_keys(cp=2), kernels)
+    for name, forward, backward in (
+        ("attention_norm", 5 * 2048, 9 * 2048),
+        ("mlp_norm", 5 * 2048, 9 * 2048),
+        ("rotary", 20 * 4096, 21 * 4096),
+        ("attention_sums", 28 * 2048, 13 * 3 * 2048),
+    ):
+        told = [found.bytes[0, found.row(name, phase)] for phase in (FORWARD, INPUT_GRADIENT)]
+        assert told == [forward * 2048, backward * 2048], name
+
+
 def test_other_stacks_have_none_of_it() -> None:
     """What no run of another framework has told is off in its page."""
     for name in set(stack_names()) - {"nanotron"}:
         page = read_stack(name)
         assert (page.ring_step_in_pipelines, page.ring_step_across, page.host_message, page.host_gather) == (0, 0, 0, 0)
+        assert page.message_sleep == 0
         assert page.hides_sharded
         assert page.placement == "even"
     assert "llama3-8b" in model_names()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import md5
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -24,6 +25,7 @@ class Faults:
     only: str = ""  # faults only for paths that contain this
     delay_s: float = 0.0
     framing: bool = False  # objects are stored with the framing of chunked uploads
+    loses: float = 0.0  # share of objects that are taken, answered with success, and not kept
     flips: float = 0.0  # share of objects that are stored with one wrong bit
     seen: Counter[str] = field(default_factory=Counter)
     address: str = ""
@@ -85,6 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
             spoiled = bytearray(body)
             spoiled[faults.rng.randrange(len(body))] ^= 1 << faults.rng.randrange(8)
             body = bytes(spoiled)
+        if self.command == "PUT" and mine and body and faults.rng.random() < faults.loses:
+            self._answer(200, b"", [("ETag", f'"{md5(body, usedforsecurity=False).hexdigest()}"')])
+            return
         upstream = HTTPConnection(*self.behind, timeout=60)
         try:
             upstream.request(self.command, self.path, body=body, headers=headers)

@@ -97,6 +97,35 @@ def test_the_script_measures_a_gpu_and_its_file_becomes_hardware(script: Path) -
     assert "your own kernels: NVIDIA H100 80GB HBM3" in sweep("hardware", script.parent / "mine.yaml").stdout
 
 
+def test_the_script_measures_layers_launches_and_memory(script: Path) -> None:
+    """A product takes 1 ms and 1 GFLOP/s, a norm 4 ms, an attention 2 ms a head; a graph takes half of the time."""
+    done = measure(script, "--quick", "--out", "a.jsonl", "--trace", "step.json", FAKE_CUDA="1")
+    assert done.returncode == 0, done.stderr
+    measured = read_kernels(script.parent / "a.jsonl")
+    dense = next(row for row in measured.layers if (row["experts"], row["tokens"]) == (0, 16))
+    products = sum(1e-3 + 2e-9 * 16 * n * k for n, k in ((48, 16), (16, 16), (64, 16), (16, 32)))
+    forward_s, backward_s = products + 2 * 4e-3 + 2 * 2e-3, 4 * 5e-3  # norms, attention; the gradients of one [1, 16, 16]
+    assert dense["forward_us"] == pytest.approx(forward_s * 1e6)
+    assert dense["backward_us"] == pytest.approx(backward_s * 1e6)
+    assert dense["graph_us"] == pytest.approx((forward_s + backward_s) * 1e6 / 2)
+    assert (dense["allocated_bytes"], dense["reserved_bytes"], dense["driver_bytes"]) == (1_000, 2_000, 3_000)
+    assert {(row["experts"], row["tokens"]) for row in measured.layers} == {(0, 16), (0, 32), (8, 16), (8, 32)}
+    assert [row["graph_us"] for row in measured.launches] == pytest.approx([6e3 / 2])  # an addition takes 6 ms
+    assert {row.words for row in measured.kernels["grouped"]} == {("bf16", "batched")}
+    assert ("'grouped'", "'no grouped products here'") in measured.skipped
+    (traced,) = (json.loads(line) for line in (script.parent / "a.jsonl").read_text().splitlines() if '"trace"' in line)
+    assert (traced["launches"], (script.parent / "step.json").read_text()) == (120, "{}")
+    told = sweep("calibrate", "kernels", script.parent / "a.jsonl", "-o", script.parent / "mine.yaml").stdout
+    for words in (
+        "a launch takes the host",
+        "host time of dense layers in plain PyTorch, 16 tokens: workload.stack: {host_forward: ",
+        "host time of expert layers in plain PyTorch, 16 tokens: workload.stack: {host_forward: ",
+        "dense layer, hidden 16, 32 tokens: ",
+        "GEMMs of experts, bf16, batched: ",
+    ):
+        assert words in told
+
+
 def test_a_run_that_is_stopped_keeps_what_it_has(script: Path) -> None:
     done = measure(script, "--quick", "--out", "a.jsonl", FAKE_CUDA="1", FAKE_STOP="60")
     assert (done.returncode, "stopped: what was measured is kept" in done.stderr) == (130, True)
@@ -213,8 +242,8 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
     assert read_hardware(str(tmp_path / "a.yaml")).value("hbm_efficiency") == pytest.approx(0.8013, abs=1e-3)
     again = sweep("calibrate", "kernels", path, "-o", tmp_path / "a.yaml")
     assert (again.returncode, again.stderr) == (
-        1,
-        f"error: {tmp_path / 'a.yaml'}: there already; move it away or say another --output\n",
+        2,
+        f"error: --output: found {tmp_path / 'a.yaml'}, expected a file that is not there yet; move it away or say another\n",
     )
 
 
@@ -225,12 +254,18 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
         ('{"kind": "end", "kind": "end"}', "3: key 'kind' is given twice"),
         (
             '{"kind": "gem"}',
-            "3: kind: found 'gem', expected one of gemm, attention, memory, skipped, conditions, reference, end",
+            "3: kind: found 'gem', expected one of gemm, attention, memory, grouped, layer, launch, trace, skipped, "
+            "conditions, reference, end",
         ),
         (json.dumps(rows({(1, 2, 3): 1.0}, us=-1)[0]), "3: us: found '-1', expected microseconds above 0 and below 1e+09"),
         (json.dumps(rows({(1, 2, 3): 1.0}, us=None)[0]), "3: us: found 'None', expected microseconds above 0 and below 1e+09"),
         (json.dumps(rows({(1, 2, 3): 1.0}, m=2.5)[0]), "3: m: found '2.5', expected a whole number from 1 to 2,147,483,647"),
         (json.dumps(rows({(1, 2, 3): 1.0}, dtype="int8")[0]), "3: dtype: found 'int8', expected bf16, fp16, fp8"),
+        ('{"kind": "layer", "tokens": 0}', "3: tokens: found '0', expected a whole number from 1 to 2,147,483,647"),
+        (
+            '{"kind": "layer", "tokens": 1, "hidden": 1, "experts": 0, "forward_us": 0}',
+            "3: forward_us: found '0', expected microseconds above 0",
+        ),
         (json.dumps(rows({(1, 2, 3): 1.0}, phase="back")[0]), "3: phase: found 'back', expected forward, input_gradient"),
     ],
 )
@@ -247,10 +282,9 @@ def test_a_broken_line_is_named(line: str, message: str, tmp_path: Path) -> None
     [
         (
             (),
-            "error: calibrate kernels: found no FILE, expected what measure_kernels.py has written; "
-            "--script prints that script\n",
+            "error: FILE: found none, expected what measure_kernels.py has written; --script prints that script\n",
         ),
-        (("--script", "-o", "x.py"), "error: --script takes nothing else"),
+        (("--script", "-o", "x.py"), "error: --output: found beside --script, which takes nothing else"),
         (("a.csv",), "error: a.csv:1: format: found 'None', expected 'sweep kernels 1'"),
         (("one.jsonl",), "error: one.jsonl: nothing to use: found no GEMM of two sizes or more on every axis\n"),
         (("other.jsonl",), "error: calibrate kernels: other.jsonl: no preset of device NVIDIA T9: say --device"),
@@ -264,7 +298,8 @@ def test_a_bad_call_is_one_line(
     written(Path("one.jsonl"), rows({(16, 32, 64): 1.0}))
     written(Path("other.jsonl"), [], HEADER | {"device": "NVIDIA T9"})
     done = sweep("calibrate", "kernels", *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    expected = 1 if any(word.startswith(("a.", "one.", "other.")) for word in arguments) else 2
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (expected, "", 1)
     assert done.stderr.startswith(message)
 
 

@@ -45,7 +45,7 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_worker_is_for_this_process_only() -> None:
-    with pytest.raises(SpecError, match="--workers 0 needs --executor local"):
+    with pytest.raises(SpecError, match="--workers: found 0, expected 1 or more with --executor ray"):
         open_ray(0)
 
 

@@ -10,7 +10,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from subprocess import PIPE
-from typing import IO, cast
 
 import pytest
 import typer
@@ -20,6 +19,7 @@ from sweep.cli import COMMANDS
 from tests.conftest import EXAMPLES, GPT7B, LLAMA405B
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
+from tests.waiting import until
 
 
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -143,14 +143,13 @@ def test_hardware_shows_the_seconds_of_a_gemm() -> None:
 @pytest.mark.parametrize("given", ["8192,8192", "8192,x,8192", "8192,0,8192", "8192,-1,8192", "8192,8192,10000000000"])
 def test_a_gemm_that_is_none_is_refused(given: str) -> None:
     told = sweep("hardware", "H100-SXM", "--gemm", given)
-    assert (told.returncode, told.stdout) == (1, "")
+    assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr.startswith(f"error: --gemm: found '{given}', expected three whole numbers from 1 to 1000000000")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("hardware", "--gemm", "1,1,1"), "error: --gemm: name the hardware"),
         (("inspect", "gone.txt"), "error: gone.txt: No such file or directory\n"),
         (("run", "gone.yaml"), "error: gone.yaml: No such file or directory\n"),
         (("rank", "gone"), "error: gone: holds no results of a sweep\n"),
@@ -183,18 +182,34 @@ def test_a_log_has_no_terminal_codes(write_spec: SpecWriter, tmp_path: Path) -> 
     assert "plans/s with 1 worker" in told.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_compilation_at_once(write_spec: SpecWriter, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "command"), [(signal.SIGTERM, "run"), (signal.SIGTERM, "nightly"), (signal.SIGINT, "dry")])
+def test_a_signal_ends_the_compilation_at_once(
+    write_spec: SpecWriter, tmp_path: Path, number: signal.Signals, command: str
+) -> None:
     """LLVM calls back into Python, where an exception is lost: it printed a traceback and went on."""
-    command = [sys.executable, "-m", "sweep", "run", str(write_spec()), "--out", str(tmp_path / "out")]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "empty"), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as running:
-        told = iter(cast(IO[str], running.stdout))
-        assert any(line.startswith("Compiling the engine") for line in told)
+    spec, out = write_spec(), tmp_path / "out"
+    night = tmp_path / "nightly.yaml"
+    night.write_text(f"name: n\nroot: {out}\nsweeps: [{{spec: {spec.name}}}]\n", encoding="utf-8")
+    arguments = {
+        "run": ["run", str(spec), "--out", str(out)],
+        "dry": ["run", str(spec), "--dry-run"],
+        "nightly": ["nightly", str(night)],
+    }
+    said = {
+        "run": f"Interrupted. Finished slices are in {out}; run the same command to resume.\n",
+        "dry": "Interrupted. Nothing was stored.\n",
+        "nightly": "Interrupted. Run the same command to resume.\n",
+    }
+    cache = tmp_path / "empty"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONUNBUFFERED": "1"}
+    line = [sys.executable, "-m", "sweep", *arguments[command]]
+    with subprocess.Popen(line, stdout=PIPE, stderr=PIPE, text=True, env=environment) as running:
+        until(lambda: list(cache.glob("*/.lock")), running)  # it compiles
         running.send_signal(number)
         assert running.stderr is not None
-        assert running.stderr.read() == ""
-    assert running.returncode == -number
+        assert running.stdout is not None
+        assert (running.stderr.read(), running.stdout.read().splitlines(keepends=True)[-1]) == ("", said[command])
+    assert running.returncode == 128 + number
 
 
 def test_a_short_sweep_runs_in_this_process_unless_workers_are_asked_for(write_spec: SpecWriter, tmp_path: Path) -> None:
@@ -233,7 +248,10 @@ def test_a_sweep_in_which_no_plan_can_run_says_so(write_spec: SpecWriter, tmp_pa
 def test_an_output_that_cannot_be_is_told_before_anything_runs(write_spec: SpecWriter, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told = sweep("run", write_spec(), "--out", tmp_path / "file")
-    assert (told.returncode, told.stderr) == (1, f"error: {tmp_path / 'file'}: found a file, expected a folder\n")
+    assert (told.returncode, told.stderr) == (
+        2,
+        f"error: --out: found {tmp_path / 'file'}, expected a folder; it is a file\n",
+    )
     assert "Engine" not in told.stdout
 
 

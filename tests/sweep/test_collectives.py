@@ -84,7 +84,7 @@ def test_both_forms_are_printed() -> None:
     assert "Messages of 16 MB and more: median error" in told
     rows = json.loads(sweep("validate", "--collectives", "--format", "json").stdout)
     assert {"operation", "nodes", "bytes_from", "median_error", "fabric"} <= set(rows[0])
-    assert "--collectives takes only --format" in sweep("validate", "--collectives", "--rows").stderr
+    assert "--rows: found beside --collectives, which takes --format" in sweep("validate", "--collectives", "--rows").stderr
 
 
 def test_one_collective_by_itself() -> None:

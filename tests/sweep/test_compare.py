@@ -295,7 +295,7 @@ def test_faults_are_one_line(run: Runner, tmp_path: Path) -> None:
         compare(old, tmp_path / "gone")
     with pytest.raises(SpecError, match="unknown column 'tpp', nearest valid: "):
         compare(old, old, by="tpp")
-    with pytest.raises(SpecError, match="per: 'gpus' is not a column of both results, "):
+    with pytest.raises(SpecError, match="--per: found gpus, which is not a column of both results, "):
         compare(old, old, per=["gpus"])
     damaged = run("damaged", hardware="A100-80G-SXM")
     part = next(damaged.glob("part-*"))
@@ -338,4 +338,4 @@ def test_the_command_writes_every_form(run: Runner, tmp_path: Path) -> None:
     assert sweep("compare", old, new, "-o", tmp_path / "c.txt").returncode == 0
     assert "Best plan" in (tmp_path / "c.txt").read_text()
     refused = sweep("compare", old, new, "--format", "html")
-    assert (refused.returncode, refused.stderr) == (1, "error: --format html needs --output FILE\n")
+    assert (refused.returncode, refused.stderr) == (2, "error: --format html needs --output FILE\n")

@@ -242,10 +242,10 @@ def test_the_command_prints_and_writes_json(opened: Reopened) -> None:
 def test_a_wrong_plan_is_one_line(opened: Reopened) -> None:
     for given in ("48", "-1", "x", "bset"):
         told = sweep("explain", opened.folder, "--", given)
-        assert told.returncode == 1
+        assert told.returncode == 2
         assert (
             told.stderr
-            == f"error: plan: found '{given}', expected a number from 0 to 47 (column plan of `sweep rank`), or best\n"
+            == f"error: PLAN: found {given}, expected a number from 0 to 47 (column plan of `sweep rank`), or best\n"
         )
 
 
@@ -288,10 +288,10 @@ def test_some_stages_of_a_timeline(opened: Reopened, found: Explanation, tmp_pat
     for arguments, words in (
         ((opened.folder, found.plan, "--stages", "0-4"), "--stages 0-4: found '0-4', expected stages from 0 to 3, such as 0,3"),
         ((opened.folder,), "which plan? its number, as in `sweep rank`, or best"),
-        ((opened.folder, 0, "--step", 2), "--step and --set are for rank traces; found a folder of results"),
+        ((opened.folder, 0, "--step", 2), "--step: found beside a folder of results, which takes PLAN"),
     ):
         told = sweep("timeline", *arguments, "-o", path)
-        assert (told.returncode, words in told.stderr) == (1, True), told.stderr
+        assert (told.returncode, words in told.stderr) == (2, True), told.stderr
 
 
 def test_a_faster_plan_just_outside_is_named_after_a_run(tmp_path: Path) -> None:

@@ -248,4 +248,4 @@ def test_from_a_result_to_a_file(tmp_path: Path) -> None:
     assert (data["plan"], data["fields"]["pp"], data["model"]["layers"]) == (number, 4, 80)
     assert read_model(str(tmp_path / "flags.sh")).layers == 80
     refused_ = sweep("export", spec, "--plan", "best")
-    assert (refused_.returncode, refused_.stderr.count("\n")) == (1, 1)
+    assert (refused_.returncode, refused_.stderr.count("\n")) == (2, 1)

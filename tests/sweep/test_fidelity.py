@@ -48,13 +48,13 @@ def test_the_command_shows_where_they_disagree(both: Path) -> None:
     assert "simai / event: median" in told.stdout
     listed = json.loads(sweep("rank", both, "--compare-fidelity", "--top", 3, "--format", "json").stdout)
     assert len(listed) == 3
-    assert sweep("rank", both, "--compare-fidelity", "--where", "tpp > 1").returncode == 1
+    assert sweep("rank", both, "--compare-fidelity", "--where", "tpp > 1").returncode == 2
 
 
 def test_the_comparison_goes_to_a_file_and_takes_no_ranking(both: Path, tmp_path: Path) -> None:
     assert sweep("rank", both, "--compare-fidelity", "-o", tmp_path / "c.txt").returncode == 0
     assert "simai / event: median" in (tmp_path / "c.txt").read_text()
-    assert sweep("rank", both, "--compare-fidelity", "--by", "tp").returncode == 1
+    assert sweep("rank", both, "--compare-fidelity", "--by", "tp").returncode == 2
 
 
 def test_plans_that_all_tie_have_no_rank_correlation(both: Path) -> None:
@@ -99,14 +99,14 @@ def test_simulate_changes_the_plan_and_names_what_cannot_run() -> None:
     [
         ("tpp=8", "--set: tpp: unknown name, nearest valid: tp, pp, vpp"),
         ("tp=fixed.x", "--set: tp: found 'fixed.x', expected a whole number from 1 to 65,536"),
-        ("=8", "--set =8: expected key=value, such as tp=8"),
-        ("tp", "--set tp: expected key=value, such as tp=8"),
+        ("=8", "--set: found =8, expected key=value, such as tp=8"),
+        ("tp", "--set: found tp, expected key=value, such as tp=8"),
         ("tp=[1", "--set tp=[1: the value is not valid YAML"),
     ],
 )
 def test_a_fault_of_a_set_names_what_the_user_wrote(given: str, message: str) -> None:
     wrong = sweep("simulate", GPT7B, "--set", given)
-    assert (wrong.returncode, wrong.stderr) == (1, f"error: {message}\n")
+    assert (wrong.returncode, wrong.stderr) == (2, f"error: {message}\n")
 
 
 def test_simulate_names_every_value_that_was_set() -> None:
@@ -174,7 +174,7 @@ def test_a_plan_that_no_text_describes_is_refused_before_it_is_written(write_spe
 def test_export_of_a_plan_that_is_not_there_or_cannot_run(write_spec: SpecWriter) -> None:
     spec = write_spec()
     beyond = sweep("export", spec, "--plan", 10**6)
-    assert (beyond.returncode, beyond.stderr) == (1, "error: --plan 1000000: the space holds plans 0 to 11519\n")
+    assert (beyond.returncode, beyond.stderr) == (2, "error: --plan 1000000: the space holds plans 0 to 11519\n")
     told = sweep("export", spec, "--plan", 11_519)
     assert told.returncode == 1
     assert told.stderr.startswith("error: plan 11519 is infeasible: ")

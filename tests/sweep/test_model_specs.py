@@ -243,11 +243,11 @@ def test_one_plan_of_a_model_from_the_command_line() -> None:
         1,
         "error: llama3-8b: is a model: `sweep model llama3-8b` shows it\n",
     )
-    for arguments, found in (((), "neither"), (("w.txt", "--model", "gpt2"), "both")):
+    for arguments, found in (((), "neither it nor"), (("w.txt", "--model", "gpt2"), "it and")):
         refused = sweep("simulate", *arguments)
         assert (refused.returncode, refused.stderr) == (
-            1,
-            f"error: simulate: found {found}, expected a workload FILE or --model NAME\n",
+            2,
+            f"error: FILE: found {found} --model, expected one of them\n",
         )
 
 

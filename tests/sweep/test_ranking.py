@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import sweep.selection as selection
 from sim_core import PARTS, SpecError
 from sweep.api import run
 from sweep.error_bars import COLUMNS as BARS
@@ -125,7 +127,7 @@ def test_formats_hold_the_same_rows(results: Path, tmp_path: Path) -> None:
     assert [{k: str(v) for k, v in row.items()} for row in expected] == as_csv
     assert list(expected[0]) == ["rank", "plan", "tp", "pp", "step_time_s", "hardware"]
     refused = sweep(*options, "--format", "parquet")
-    assert (refused.returncode, refused.stderr) == (1, "error: --format parquet needs --output FILE\n")
+    assert (refused.returncode, refused.stderr) == (2, "error: --format parquet needs --output FILE\n")
 
 
 def test_the_heads_of_the_table_name_columns_too(results: Path) -> None:
@@ -385,3 +387,17 @@ def test_a_table_fits_its_terminal(results: Path, width: int) -> None:
     left_out = next(line for line in lines if line.startswith("Left out at "))
     assert left_out.startswith(f"Left out at {width} columns: ")
     assert not set(heads.split()) & set(left_out.partition(": ")[2].split(", "))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("values", [2, 5, 1000])
+def test_a_front_is_what_the_definition_says(columns: int, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few values: many points are equal in one column or in all. A small sample, so that all points are held against it."""
+    monkeypatch.setattr(selection, "_SAMPLE", 8)
+    rng = np.random.default_rng(values)
+    for n in (0, 1, 2, 7, 17, 200):
+        points = rng.integers(0, values, (n, columns)).astype(np.float64)
+        beaten = [
+            any((other <= point).all() and (other < point).any() for other in points) for point in points
+        ]  # by the definition, point by point
+        assert selection.best_of(points).tolist() == [k for k in range(n) if not beaten[k]]

@@ -118,7 +118,7 @@ def test_status_tells_the_time_left_of_a_run_that_writes(write_spec: SpecWriter,
 
 @pytest.mark.parametrize("command", ["ls", "status", "rank", "report", "compact", "explain"])
 def test_an_empty_folder_name_is_no_folder(command: str) -> None:
-    assert call(command, "", expect=1) == "error: found '', expected a folder or a URI\n"
+    assert ": found '', expected a value (Folder of results, a path or URI)\n" in call(command, "", expect=2)
 
 
 def test_no_color_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         ":4: workload.micro_batch: found '0', expected a whole number from 1 to 1,048,576",
     ),
     ({"workload": "nowhere.txt"}, "workload.path: No such file or directory: "),
-    (axes(tpp=[1]), ": axes.tpp: unknown name, nearest valid: tp, pp, vpp"),
+    (axes(tpp=[1]), ": axes.tpp: unknown name, nearest valid: tp, pp"),
     (axes(tp=[]), ": axes.tp: an empty list, expected at least one value"),
     (axes(tp=[0]), ": axes.tp: found '0', expected a whole number from 1 to 65,536"),
     (axes(tp=[1.5]), ": axes.tp: found '1.5', expected a whole number"),

@@ -96,7 +96,7 @@ def test_the_command(opened: Reopened) -> None:
     assert len(found) == 3
     assert found[0]["wins"] >= found[1]["wins"] >= found[2]["wins"]
     wrong = sweep("rank", opened.folder.given, "--stable", "--by", "peak_memory")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "in proportion to time" in wrong.stderr
 
 

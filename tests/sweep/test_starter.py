@@ -67,8 +67,10 @@ def test_nothing_is_overwritten_and_nothing_bad_is_left(tmp_path: Path) -> None:
     out = tmp_path / "s.yaml"
     out.write_text("mine")
     refused = sweep("init", "llama3-8b", "-o", out)
-    assert (refused.returncode, out.read_text()) == (1, "mine")
-    assert refused.stderr == f"error: {out}: is there already; choose another --output, or remove it\n"
+    assert (refused.returncode, out.read_text()) == (2, "mine")
+    assert (
+        refused.stderr == f"error: --output: found {out}, expected a file that is not there yet; move it away or say another\n"
+    )
     unknown = sweep("init", "lama3-8b", "-o", tmp_path / "n.yaml")
     assert unknown.returncode == 1
     assert "unknown model 'lama3-8b', nearest valid: llama3-8b" in unknown.stderr

@@ -109,6 +109,50 @@ def test_a_slice_that_the_store_does_not_take_is_left_to_the_next_run(
     assert rows(out)["plan"].to_pylist() == list(range(960))
 
 
+def test_a_run_whose_store_loses_what_it_took_says_so_and_the_next_adds_it(
+    store: tuple[str, Faults], small: Path, tmp_path: Path
+) -> None:
+    """The slice is computed again in five rounds, and lost each time."""
+    out, faults = store
+    lost = Slice(300, 400)
+    faults.only, faults.loses = lost.file_name, 1.0
+    done = sweep("run", small, "--workers", 0, "--out", out)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"error: {out}: 100 finished plans are not in the store, which took them without an error; "
+        "run the same command to add them\n",
+    )
+    assert sum(part.rows for part in Store(directory=out).slices()) == 860
+    faults.loses = 0.0
+    assert "(860 were already there)" in sweep("run", small, "--workers", 0, "--out", out, "--top", 0).stdout
+    assert sweep("run", small, "--workers", 0, "--out", tmp_path / "local", "--top", 0).returncode == 0
+    assert rows(out).equals(rows(tmp_path / "local"))
+
+
+def test_commands_leave_a_folder_alone_that_another_run_writes_into(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = ("run", small, "--workers", 0, "--out", out, "--top", 0)
+    assert sweep(*run).returncode == 0
+    held = Store(directory=out)
+    before = {name: held.folder.read_bytes(name) for name in held.folder.names()}
+    with held.opened(held.made_from()):
+        for command in (run, (*run, "--fresh"), ("compact", out)):
+            done = sweep(*command)
+            assert (done.returncode, done.stderr) == (1, f"error: {out}: another run is writing here\n")
+        assert "running" in sweep("status", out).stdout
+    assert {name: held.folder.read_bytes(name) for name in held.folder.names()} == before
+    assert "Nothing to do" in sweep(*run).stdout
+    (out / ".lock").unlink()
+    (tmp_path / "other").write_text("of somebody else", encoding="utf-8")
+    (out / ".lock").symlink_to(tmp_path / "other")
+    done = sweep(*run)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"error: {out}/.lock: found a symbolic link, expected the file of a lock\n",
+    )
+    assert (tmp_path / "other").read_text(encoding="utf-8") == "of somebody else"
+
+
 def test_a_store_that_takes_nothing_ends_the_run(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never_takes(monkeypatch, refused := [Slice(100 * k, 100 * k + 100) for k in range(2, 9)])
     done = sweep("run", small, "--workers", 0, "--out", tmp_path / "out")

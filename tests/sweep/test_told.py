@@ -54,12 +54,12 @@ WORDS = "which holds words, expected a column of numbers, such as step_time_s"
 )
 def test_an_option_at_fault_is_named(result: Path, options: list[str], told: str) -> None:
     done = sweep("rank", result, *options)
-    assert (done.returncode, done.stderr) == (1, f"error: {told}\n")
+    assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
 
 
 def test_compare_by_words_names_the_option(result: Path) -> None:
     done = sweep("compare", result, result, "--by", "status")
-    assert (done.returncode, done.stderr) == (1, f"error: --by: found status, {WORDS}\n")
+    assert (done.returncode, done.stderr) == (2, f"error: --by: found status, {WORDS}\n")
 
 
 def test_objectives_of_words_are_refused_before_the_run(write_spec: SpecWriter) -> None:

@@ -328,9 +328,9 @@ def test_any_number_in_a_column_is_simulated_or_has_a_reason(column: str, value:
 
 
 def test_unusable_requests_are_refused() -> None:
-    assert "--record is for the whole table" in sweep("validate", "--record", "--set", "libai").stderr
+    assert "--set: found beside --record" in sweep("validate", "--record", "--set", "libai").stderr
     assert "valid: bigscience-1b3" in sweep("validate", "--set", "nothing").stderr
-    assert "--rows and --ablate print tables" in sweep("validate", "--rows", "--format", "json").stderr
+    assert "--rows: found beside --format json" in sweep("validate", "--rows", "--format", "json").stderr
 
 
 def test_gradients_added_up_in_32_bits_stay_beside_those_of_16() -> None:

@@ -15,16 +15,17 @@ import sim_core.compiling as compiling
 import sim_core.engine.orders as orders
 import sim_core.simulator as simulator
 import sweep.warming as warming
-from sim_core import PLAIN_PYTHON, HardwareTable, Workload, compile_steps, simulate
+from sim_core import PLAIN_PYTHON, HardwareTable, Ints, Workload, compile_steps, simulate
 from sim_core import plans as plans_of
 from sim_core.batch import run_rows
 from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
 from sim_core.jit import in_plain_python
 from sweep.columns import describe_rows
-from sweep.evaluation import WARM_UP_PLANS, spread
-from sweep.preparation import Prepared, prepare
+from sweep.evaluation import WARM_UP_PLANS, evaluate, spread
+from sweep.preparation import Prepared, Sweep, prepare
 from sweep.spec import load_spec
 from tests.conftest import EXAMPLES
+from tests.sweep.conftest import SpecWriter
 
 
 def kinds(value: Any) -> Any:
@@ -59,7 +60,8 @@ def test_only_the_orders_that_a_sweep_names_are_compiled(
     sweep = prepare(load_spec(spec, [f"axes.schedule={named}"]), spec.parent).sweep
     seen: set[int] = set()
     monkeypatch.setattr(orders, "addresses", lambda kernels, needed: seen.update(needed.tolist()))
-    monkeypatch.setattr(warming, "evaluate", lambda sweep, positions: pa.table({"reason": [""]}))
+    monkeypatch.setattr(warming, "_shortest", lambda sweep, positions: positions)
+    monkeypatch.setattr(warming, "evaluate", lambda sweep, positions: None)
     warming.warm_up(sweep)
     assert seen == compiled
 
@@ -103,3 +105,25 @@ def test_a_second_process_that_fails_leaves_it_to_the_first(
     monkeypatch.setattr(subprocess, "Popen", noted)
     assert warming.warm_up(prepared.sweep) > 0
     assert started == [[other, "-m", "sweep.warming"]]
+
+
+@pytest.mark.parametrize(("ga", "simulated"), [([8, 10**6], {8}), ([10**6], {10**6})])
+def test_kernels_are_loaded_by_the_shortest_steps(
+    write_spec: SpecWriter, ga: list[int], simulated: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of a million micro-batches takes seconds, 64 of them took a minute."""
+    path = write_spec(axes={"ga": ga, "tp": [1, 2, 4], "pp": [1, 2]}, fixed={"all_gpus": 512}, where=None)
+    sweep = prepare(load_spec(path), path.parent).sweep
+    found: list[tuple[int, str]] = []
+
+    def noted(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.RecordBatch:
+        batch = evaluate(sweep, positions, lost)
+        if lost is None:
+            found.extend(zip(batch.column("ga").to_pylist(), batch.column("reason").to_pylist(), strict=True))
+        return batch
+
+    monkeypatch.setattr(warming, "evaluate", noted)
+    warming.warm_up(sweep)
+    assert {reason for _, reason in found} == {""}
+    assert {ga for ga, _ in found} == simulated
+    assert len(found) == 1 or max(simulated) < 10**6

@@ -68,7 +68,7 @@ def test_what_tokens_cost_is_their_time_on_all_gpus(result: Reopened) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to change: expected one of --gpus, --nic, --device, --sequence, --tokens, --price"),
+        ([], "OPTIONS: found none, expected one of --gpus, --nic, --device, --sequence, --tokens, --price"),
         (["--device", "H100"], "unknown hardware preset 'H100', nearest valid: H100-SXM"),
         (["--nic", "50"], "found '50', expected a number with its unit, such as '50 Gb/s'"),
         (["--price", "2"], "--price: the result has no budget; say --tokens, too"),

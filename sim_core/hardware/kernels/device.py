@@ -75,7 +75,7 @@ class Kernels(NamedTuple):
 
 _NUMBERS: Final = (
     *("peak_flops_fp32", "peak_flops_bf16", "peak_flops_fp8", "peak_flops_fp4", "memory_bandwidth", "hbm_efficiency"),
-    *("kernel_overhead", "gemm_scale", "sustained_scale", "gemm_efficiency", "attention_efficiency"),
+    *("kernel_overhead", "gemm_scale", "sustained_scale", "narrow_scale", "gemm_efficiency", "attention_efficiency"),
 )
 
 

@@ -20,6 +20,8 @@ forward GEMM of its shape (1.00 on both). docs/kernels.md has the spread.
 """
 ALIGNED_BYTES: Final = 16
 """Tensor cores want rows in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 3)."""
+NARROW: Final = 2
+"""Operands of fewer bytes have a factor of their own under load."""
 UNALIGNED: Final = 0.51
 """Part of the fp32 peak that unaligned GEMMs reach: 10 TFLOP/s of 19.5 on an A100, fitted to 14 runs of
 bigscience-workshop/bigscience (tr11) whose heads of 108 and 150 channels are not aligned."""
@@ -56,6 +58,8 @@ def grouped_gemm_s(
 def _dense(kernels: Kernels, dtype: str, table: Grid | None, m: Sizes, n: Sizes, k: Sizes, phase: Phase) -> Timed:
     """Seconds by the table or the peak, and where a user measured GEMMs, times what these take over those of the device."""
     scale = kernels.numbers["gemm_scale"] * kernels.numbers["sustained_scale"]
+    if DTYPES[dtype].bytes < NARROW:
+        scale *= kernels.numbers["narrow_scale"]
     base = _of_device(kernels, dtype, table, m, n, k, phase, scale)
     surface = _own(kernels, dtype, phase)
     if surface is None:

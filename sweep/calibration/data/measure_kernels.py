@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the kernels of one GPU under sustained load: GEMMs, attention, element-wise. Needs PyTorch, nothing else.
+"""Measures one GPU under sustained load: its kernels, whole layers, and what the host needs. Needs PyTorch, nothing else.
 
-    python measure_kernels.py                        # about four minutes; writes NAME_OF_THE_GPU.kernels.jsonl
+    python measure_kernels.py                        # about five minutes; writes NAME_OF_THE_GPU.kernels.jsonl
+    python measure_kernels.py --trace step.json      # also a profiler's trace of one step, with shapes and memory
     python measure_kernels.py --out mine.jsonl --seconds 120
     python measure_kernels.py --device cpu --quick   # does it run here? the times mean nothing
 
@@ -29,7 +30,14 @@ HEADS = (8, 32, 128)  # batch x heads
 SEQUENCES = (1024, 4096, 16384)
 HEAD_DIMS = (128, 64)
 ELEMENTS = (2**25, 2**28)
-QUICK = {"NODES": (16, 32), "CHANNELS": (32, 64), "HEADS": (2, 4), "SEQUENCES": (16, 32), "ELEMENTS": (2**10, 2**12)}
+EXPERTS = ((8, 4096, 14336), (64, 2048, 1408), (128, 2048, 768))  # experts, width of a token, of an expert: Mixtral to Qwen3
+ROWS = (64, 512, 2048)  # tokens of an expert
+LAYERS = 4
+WIDTHS = ((2048, 5632, 16), (4096, 14336, 32), (8192, 28672, 64))  # of a token, of the MLP, heads: 1B, 8B, 70B
+TOKENS = (16, 2048, 8192)  # of a sequence; of 16 the GPU does nothing but wait for the host
+TOPK = 2
+QUICK: Any = {"NODES": (16, 32), "CHANNELS": (32, 64), "HEADS": (2, 4), "SEQUENCES": (16, 32), "ELEMENTS": (2**10, 2**12)}
+QUICK.update({"EXPERTS": ((4, 16, 8),), "ROWS": (8, 16), "WIDTHS": ((16, 32, 2),), "TOKENS": (16, 32)})
 PHASES = ("forward", "input_gradient", "weight_gradient")
 CACHE = 256 * 2**20  # bytes of inputs that are used in turn, so that no cache holds them all
 MOST_COPIES = 16
@@ -58,7 +66,8 @@ class Clock:
             start = time.perf_counter()
             for number in range(calls):
                 call(number)
-            return (time.perf_counter() - start) / calls, 0.0
+            each = (time.perf_counter() - start) / calls
+            return each, each
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.wait()
         begin.record()
@@ -276,6 +285,192 @@ def elementwise(run: Run) -> None:
             run.shape("memory", make, name=name, bytes=passes * 2 * max(1, elements // 4096) * 4096)
 
 
+def grouped(run: Run) -> None:
+    """The products of experts that take equally many tokens: a grouped GEMM where this PyTorch has one, and a batched one."""
+    torch = run.torch
+    for experts, n, k in ((e, *pair) for e, width, inner in EXPERTS for pair in ((2 * inner, width), (width, inner))):
+        for m in ROWS:
+
+            def make_grouped(experts: int = experts, m: int = m, n: int = n, k: int = k) -> Callable[[int], Any]:
+                tokens, weights = run.random(experts * m, k), run.random(experts, n, k).transpose(1, 2)
+                ends = torch.arange(m, experts * m + 1, m, device=run.device, dtype=torch.int32)
+                return lambda _: torch._grouped_mm(tokens, weights, offs=ends)
+
+            def make_batched(experts: int = experts, m: int = m, n: int = n, k: int = k) -> Callable[[int], Any]:
+                tokens, weights = run.random(experts, m, k), run.random(experts, k, n)
+                return lambda _: torch.bmm(tokens, weights)
+
+            what = {"dtype": run.name, "experts": experts, "m": m, "n": n, "k": k}
+            run.shape("grouped", make_grouped, how="grouped", **what)
+            run.shape("grouped", make_batched, how="batched", **what)
+
+
+def launches(run: Run) -> None:
+    """Seconds of the host to launch a kernel that does next to nothing, and of the device to run it in a graph."""
+    torch, many = run.torch, 20 if run.options.quick else 1000
+    x = run.random(16, 16)
+    run.clock.sample(lambda _: torch.add(x, x), 10)
+    found = [run.clock.sample(lambda _: torch.add(x, x), many) for _ in range(5)]
+    of_graph = None
+    if run.device.type == "cuda":
+        graph = recorded(run, lambda: [torch.add(x, x) for _ in range(many)])
+        of_graph = run.clock.measure(lambda _: graph.replay(), SHAPE_S)[0] / many * 1e6
+    run.write(kind="launch", host_us=statistics.median(host for _, host in found) * 1e6, graph_us=of_graph, launches=many)
+
+
+def recorded(run: Run, work: Callable[[], Any]) -> Any:
+    """A CUDA graph of some work, which runs three times before on a stream of its own, as PyTorch asks for."""
+    torch = run.torch
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+class Layers:
+    """Layers of a transformer with their weights: dense, or with experts that take equally many tokens (forced balance)."""
+
+    def __init__(self, run: Run, width: int, inner: int, heads: int, experts: int) -> None:
+        self.run, self.width, self.heads, self.experts = run, width, heads, experts
+        shapes: Any = {"qkv": (3 * width, width), "proj": (width, width)}
+        if experts:
+            inner //= 4  # each is narrower than a dense MLP
+            shapes.update(router=(experts, width), up=(experts, width, 2 * inner), down=(experts, inner, width))
+        else:
+            shapes.update(up=(2 * inner, width), down=(width, inner))
+        made = ({name: run.random(*shape) / width**0.5 for name, shape in shapes.items()} for _ in range(LAYERS))
+        self.weights = [{name: one.requires_grad_(True) for name, one in layer.items()} for layer in made]
+
+    def forward(self, x: Any) -> Any:
+        """All layers of [1, tokens, width]."""
+        functional = self.run.torch.nn.functional
+        for weight in self.weights:
+            y = functional.layer_norm(x, (self.width,))
+            heads = (1, x.shape[1], 3, self.heads, self.width // self.heads)
+            q, k, v = functional.linear(y, weight["qkv"]).view(*heads).permute(2, 0, 3, 1, 4).unbind(0)
+            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + functional.linear(attended.transpose(1, 2).reshape(1, x.shape[1], self.width), weight["proj"])
+            y = functional.layer_norm(x, (self.width,))
+            x = x + (self.of_experts(y, weight) if self.experts else self.of_mlp(y, weight))
+        return x
+
+    def of_mlp(self, y: Any, weight: Any) -> Any:
+        """SwiGLU."""
+        functional = self.run.torch.nn.functional
+        gate, up = functional.linear(y, weight["up"]).chunk(2, dim=-1)
+        return functional.linear(functional.silu(gate) * up, weight["down"])
+
+    def of_experts(self, y: Any, weight: Any) -> Any:
+        """Router, permutation, the experts' products, and back."""
+        torch, functional = self.run.torch, self.run.torch.nn.functional
+        flat = y.reshape(-1, self.width)
+        share, chosen = torch.topk(functional.softmax(functional.linear(flat, weight["router"]).float(), dim=-1), TOPK)
+        order = torch.argsort(chosen.flatten())
+        token = order // TOPK
+        rows = flat.index_select(0, token).view(self.experts, -1, self.width)
+        gate, up = torch.bmm(rows, weight["up"]).chunk(2, dim=-1)
+        out = torch.bmm(functional.silu(gate) * up, weight["down"]).view(-1, self.width)
+        out = out * share.flatten().index_select(0, order).unsqueeze(1).to(out.dtype)
+        return torch.zeros_like(flat).index_add(0, token, out).view(*y.shape)
+
+    def parameters(self) -> list[Any]:
+        """All weights."""
+        return [one for layer in self.weights for one in layer.values()]
+
+
+def layers(run: Run) -> None:
+    """Layers forward and backward, launched one by one and as a CUDA graph: seconds of device and host, bytes of memory."""
+    for width, inner, heads in WIDTHS:
+        for experts in (0, 8):
+            for tokens in TOKENS:
+                what = {"experts": experts, "hidden": width, "ffn": inner, "heads": heads, "tokens": tokens, "layers": LAYERS}
+                if run.left() < 0:
+                    run.skipped += 1
+                    run.write(kind="skipped", of="layer", why="no time left", **what)
+                    continue
+                run.heat = None  # the memory is that of the layers alone
+
+                def measure(what: Any = what) -> None:
+                    width, inner, heads, experts, tokens = (
+                        what[key] for key in ("hidden", "ffn", "heads", "experts", "tokens")
+                    )
+                    row = of_layers(run, Layers(run, width, inner, heads, experts), tokens)
+                    run.write(kind="layer", dtype=run.name, **what, **row)
+                    run.measured += 1
+
+                attempt(run, "layer", measure, **what)
+
+
+def attempt(run: Run, kind: str, measure: Callable[[], None], **what: Any) -> None:
+    """Measure, or write why that is not possible."""
+    try:
+        measure()
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
+        why = "out of memory" if _is_memory(run.torch, error) else " ".join(str(error).split())[:160]
+        run.skipped += 1
+        run.write(kind="skipped", of=kind, why=why or type(error).__name__, **what)
+    if run.device.type == "cuda":
+        run.torch.cuda.empty_cache()
+
+
+def of_layers(run: Run, stack: Layers, tokens: int) -> dict[str, Any]:
+    """Microseconds of one layer; of all, the bytes allocated at the most, those reserved, and those that the driver counts."""
+    torch, gpu = run.torch, run.device.type == "cuda"
+    x = run.random(1, tokens, stack.width).requires_grad_(True)
+    weights, gradient = [x, *stack.parameters()], run.random(1, tokens, stack.width)
+    row: dict[str, Any] = {}
+
+    def backward(out: Any) -> Any:
+        return torch.autograd.grad(out, weights, gradient)
+
+    def step() -> Any:
+        return backward(stack.forward(x))
+
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+    step()
+    if gpu:
+        free, whole = torch.cuda.mem_get_info()
+        allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        row.update(allocated_bytes=allocated, reserved_bytes=reserved, driver_bytes=whole - free)
+    found = []
+    for _ in range(LEAST if run.options.quick else 10):
+        run.heated(0.0 if run.options.quick else HEATING_S)
+        forward_s, host_forward_s = run.clock.sample(lambda _: stack.forward(x), 1)
+        out = stack.forward(x)
+        backward_s, host_backward_s = run.clock.sample(lambda _, out=out: backward(out), 1)  # type: ignore[misc]
+        found.append((forward_s, backward_s, host_forward_s, host_backward_s))
+    names = ("forward_us", "backward_us", "host_forward_us", "host_backward_us")
+    row.update({names[i]: statistics.median(sample[i] for sample in found) / LAYERS * 1e6 for i in range(len(names))})
+    if gpu:
+        graph = recorded(run, step)
+        row["graph_us"] = run.clock.measure(lambda _: graph.replay(), SHAPE_S)[0] / LAYERS * 1e6
+    return row
+
+
+def trace(run: Run, path: str) -> None:
+    """One step of dense layers as a profiler sees it, with shapes and memory, for chrome://tracing and ui.perfetto.dev."""
+    profiler = run.torch.profiler
+    width, inner, heads = WIDTHS[0]
+    stack = Layers(run, width, inner, heads, 0)
+    x = run.random(1, TOKENS[-1], width).requires_grad_(True)
+    kinds = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if run.device.type == "cuda" else [])
+    run.torch.autograd.grad(stack.forward(x), stack.parameters(), run.random(1, TOKENS[-1], width))
+    with profiler.profile(activities=kinds, record_shapes=True, profile_memory=True, with_stack=False) as seen:
+        run.torch.autograd.grad(stack.forward(x), stack.parameters(), run.random(1, TOKENS[-1], width))
+        run.clock.wait()
+    seen.export_chrome_trace(path)
+    launched = sum(each.count for each in seen.key_averages() if "LaunchKernel" in each.key)
+    what = {"hidden": width, "ffn": inner, "heads": heads, "tokens": TOKENS[-1], "layers": LAYERS}
+    run.write(kind="trace", path=path, launches=launched, **what)
+
+
 def reference(run: Run) -> None:
     """One large GEMM, at the start and at the end: has the clock changed?"""
     if run.heat is None:
@@ -353,8 +548,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to write; default: the name of the GPU, .kernels.jsonl")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu; default: cuda (ROCm is called cuda, too)")
+    parser.add_argument("--trace", metavar="FILE", help="also write a profiler's trace of one step, with shapes and memory")
     parser.add_argument("--warm-up", type=float, default=30.0, help="seconds at full load first; default: 30")
-    parser.add_argument("--seconds", type=float, default=270.0, help="at most so many in all; default: 270")
+    parser.add_argument("--seconds", type=float, default=330.0, help="at most so many in all; default: 330")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and no warm-up: tries the script, measures nothing")
     return parser.parse_args()
 
@@ -419,9 +615,14 @@ def measure_all(run: Run) -> int:
         run.heated(run.options.warm_up)
         run.conditions()
         reference(run)
+        launches(run)
+        layers(run)
+        if run.options.trace:
+            attempt(run, "trace", lambda: trace(run, run.options.trace))
         gemms(run, "forward")
         attention(run)
         elementwise(run)
+        grouped(run)
         for phase in PHASES[1:]:
             gemms(run, phase)
         gemms_fp8(run)

@@ -10,7 +10,7 @@ PIPELINE: Final = re.compile(
     r"\bsteps: (\d{1,12}) loss: \S+ iter time \(s\): (\d{1,9}\.\d+)\s+samples/sec: (\d{1,9}\.\d+)(?!\d)"
 )
 RATE: Final = re.compile(r"\b(?:Curr)?SamplesPerSec=(\d{1,12}\.\d+(?:e[-+]\d+)?)(?=,|\s|$)")
-GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|: (\d{1,12})/\d+, SamplesPerSec")
+GLOBAL_STEP: Final = re.compile(r"\bglobal_step=(\d{1,12})\b|\b\d{1,12}/(\d{1,12}), SamplesPerSec=")
 PEAK: Final = re.compile(r"\bMaxMemAllocated=(\d{1,6}(?:\.\d+)?)GB")
 SETTING: Final = re.compile(
     r"\b(train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|world_size|zero_optimization_stage)"

@@ -27,10 +27,10 @@ SHARDED: Final = {"0": "none", "1": "optimizer"}
 
 def human(text: str) -> tuple[float, float] | None:
     """A number such as `11.5K`, and half of its last digit; None if it is none."""
-    match = re.fullmatch(r"(\d{1,9})(\.\d{1,6})?([KMGBT]?)", text)
+    match = re.fullmatch(r"(\d{1,9})(\.\d{1,6})?(?:([KMGBT]?)|e([+-]\d{1,2}))", text)
     if match is None:
         return None
-    unit = UNITS[match[3]]
+    unit = 10.0 ** int(match[4]) if match[4] else UNITS[match[3]]
     half = 0.5 * 10.0 ** -(len(match[2] or ".") - 1)
     return float(match[1] + (match[2] or "")) * unit, half * unit
 

@@ -39,7 +39,7 @@ def keyed(some: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def plain(preset: str) -> Kernels:
     """The kernels of a preset without its factors: the tables themselves."""
-    return load_kernels(read_hardware(preset).with_values({"gemm_scale": 1, "sustained_scale": 1}))
+    return load_kernels(read_hardware(preset).with_values({"gemm_scale": 1, "sustained_scale": 1, "narrow_scale": 1}))
 
 
 def whole(*values: float) -> list[npt.NDArray[np.int64]]:

@@ -161,6 +161,19 @@ def test_other_frameworks(tmp_path: Path) -> None:
     assert any("112.0 s over 8 steps" in note for note in trainer.notes)
 
 
+def test_older_forms_of_nanotron_and_deepspeed(tmp_path: Path) -> None:
+    """Exponents in place of K; `epoch/step, SamplesPerSec=` before global steps were named."""
+    lines = specimens.NANOTRON.replace("11.4K", "1.14e+04").replace("11.6K", "1.16e+04")
+    log = read(tmp_path, lines)
+    assert log.step_time_s == pytest.approx(11.5)
+    assert log.rounding == pytest.approx(50 / 11600)
+    rate = "[2022-03-09 10:00:00,000] [INFO] [timer.py:157:stop] 0/{}, SamplesPerSec={}\n"
+    head = '    "train_batch_size": 64, \n'
+    old = read(tmp_path, head + "".join(rate.format(n, s) for n, s in ((10, 8.0), (20, 32.0), (30, 32.0))))
+    assert old.step_time_s == pytest.approx(2.0)
+    assert (old.steps, old.interval) == (2, 10)
+
+
 def test_nothing_private_is_kept(tmp_path: Path) -> None:
     texts = [megatron_log(), megatron_log(steps=()) + specimens.OUT_OF_MEMORY, specimens.NANOTRON, specimens.MLLOG]
     for text in texts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from sweep.compare.comparison import compare
 from sweep.execution import run_sweep
 from sweep.executors import InlineExecutor
 from sweep.folder import Folder
+from sweep.nightly.lock import locked
 from sweep.nightly.nights import Night, SweepRecord, expired
 from sweep.nightly.spec import Keep
 from sweep.preparation import prepare
@@ -30,6 +33,8 @@ from tests.sweep.conftest import rows
 from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
 from tests.waiting import until
 
+ALONE = ("unshare", "--user", "--map-root-user", "--mount")
+"""Runs a command that may mount disks which nobody else sees."""
 NETWORK = "hardware H100-SXM nic_bandwidth: 50 GB/s -> 10 GB/s"
 
 
@@ -119,7 +124,7 @@ def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Pat
     figures = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert figures[0]["x"]["names"] == ["2026-11-23 02:30", "2026-11-24 02:30"], "the last two up to the new one"
     refused = subprocess.run([*command, "--nights", str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: --nights {tmp_path}: no night there has the result a-")
 
 
@@ -375,6 +380,40 @@ def test_two_nightlies_do_not_share_a_root(sandbox: Sandbox) -> None:
     sandbox.write(name="other")
     with pytest.raises(SpecError, match="holds nights of 'test', not of 'other'; give each nightly file its own root"):
         sandbox.night()
+
+
+def test_two_nights_at_once_on_the_command_line(sandbox: Sandbox) -> None:
+    with locked(sandbox.nights.root):
+        done = sandbox.call()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {sandbox.root}: another nightly run is active here\n"
+    assert sandbox.nights.read() == []
+
+
+def _may_mount() -> bool:
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.long
+def test_a_night_on_a_full_disk_names_the_file_and_the_next_goes_on(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A disk of 64 kB: there is room for the record of the night and the first slices of its first sweep."""
+    if not _may_mount():
+        pytest.skip("this user may not mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    sandbox.write(root=str(disk))
+    script = f"mount -t tmpfs -o size=64k tmpfs {disk} && {{ {shlex.join(sandbox.command())}; echo code $?; }}"
+    enlarged = f"mount -o remount,size=64m {disk} && {{ {shlex.join(sandbox.command())}; echo code $?; }}"
+    done = subprocess.run([*ALONE, "sh", "-c", f"{script}; {enlarged}"], capture_output=True, text=True, check=False)
+    full, _, after = done.stdout.partition("code 2\n")
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "No space left on device" in full + done.stderr, done
+    told = next(line for line in (full + done.stderr).splitlines() if "No space left on device" in line)
+    assert str(disk) in told.partition("No space left on device")[0], told
+    assert "code 0\n" in after, done
 
 
 def test_a_damaged_record_is_named(sandbox: Sandbox) -> None:

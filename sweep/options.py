@@ -1,0 +1,43 @@
+"""An option of a command that cannot be: one line with the option, what was found and what was expected, and exit code 2."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from sim_core import SpecError, named
+
+_LONGEST: Final = 1000
+"""Characters of a value that are repeated: those of a path, which is of no use when cut."""
+
+
+class OptionError(SpecError):
+    """An option or an argument of a command is wrong; reads `--option: found X, expected Y`."""
+
+
+def wrong(option: str, found: object, expected: str) -> OptionError:
+    """The error of an option whose value is `found`."""
+    return OptionError(f"{option}: found {named(found, _LONGEST)}, expected {expected}")
+
+
+@contextmanager
+def of_option(option: str) -> Iterator[None]:
+    """Let errors inside the block name the option whose value they are about. Raises OptionError for any SpecError."""
+    try:
+        yield
+    except OptionError:
+        raise
+    except SpecError as error:
+        raise OptionError(f"{option}: {error}") from None
+
+
+@contextmanager
+def of_keys(options: Mapping[str, str]) -> Iterator[None]:
+    """Let an error about a key of a spec name the option that has set it, `options` by key. Raises OptionError."""
+    try:
+        yield
+    except SpecError as error:
+        for key, option in options.items():
+            _, found, rest = str(error).partition(f"{key}: ")
+            if found:
+                raise OptionError(f"{option}: {rest}") from None
+        raise

@@ -1,0 +1,96 @@
+"""Low-rank adapters: what is frozen has no weight gradient, no state, no reduction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sim_core.errors import SpecError
+from sim_core.models.activations import activation_bytes
+from sim_core.models.keys import make_keys
+from sim_core.models.messages import messages
+from sim_core.models.operators import operators
+from sim_core.models.reading import read_model
+from sim_core.models.stack import Kernels, read_stack
+from sim_core.models.weights import frozen, held, model_flops_per_token, parameters
+from sim_core.terms import ALL_GATHER, FORWARD, INPUT_GRADIENT, TP, WEIGHT_GRADIENT
+from sim_core.workloads.modelled import workload_from_model
+
+LORA = {"lora": {"rank": 16, "targets": ("qkv", "projection")}, "sequence": 8192}
+TRAINED = 44_564_480
+"""Of Llama 2 70B with rank 16 on attention: 80 x 16 x ((8192 + 10240) + (8192 + 8192)); MLPerf's fine-tuning reports 44.5 M."""
+
+
+def test_only_adapters_are_trained() -> None:
+    model = read_model("llama2-70b", LORA)
+    counts = parameters(model)
+    assert (counts.adapters, counts.total) == (TRAINED, parameters(read_model("llama2-70b")).total)
+    layer = model.layer_units[0]
+    keys = make_keys(tp=[1, 4])
+    whole, divided = 16 * (8192 + 8192), 16 * (10240 + 8192)  # the sides on every rank, and those that tp divides
+    assert held(model, layer, keys).dense.tolist() == [whole + divided, whole + divided / 4]
+    bare = held(read_model("llama2-70b"), layer, keys).dense
+    assert frozen(model, layer, keys).tolist() == bare.tolist()
+
+
+def test_frozen_matrices_have_two_products_and_adapters_three() -> None:
+    model = read_model("llama2-70b", LORA)
+    work = operators(model, model.layer_units[0], make_keys(), Kernels())
+    of_weights = {work.names[k] for k in np.flatnonzero(work.phase == WEIGHT_GRADIENT)}
+    assert of_weights == {
+        "qkv_lora_a", "qkv_lora_b", "projection_lora_a", "projection_lora_b", "gradient_accumulation",
+    }  # fmt: skip
+    linear = sum(work.flops[0, work.row(name, INPUT_GRADIENT)] for name in ("qkv", "projection", "fc1", "fc2"))
+    matrices = 8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672
+    assert linear == 2 * 8192 * matrices
+
+
+def test_flops_of_a_token_are_those_of_what_is_computed() -> None:
+    """Forward and input gradient of frozen matrices and the head, three products of adapters, attention both ways."""
+    model = read_model("llama2-70b", LORA)
+    matrices = 80 * (8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672) + 8192 * 32000
+    attention = 80 * 2 * 8192 * 64 * 256
+    assert model_flops_per_token(model) == pytest.approx(2 * 2 * matrices + 3 * 2 * TRAINED + 3 * attention)
+
+
+def test_state_and_gradients_are_those_of_adapters() -> None:
+    model = read_model("llama2-70b", LORA)
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    reduced = workload.arrays.step.comm_bytes.sum()
+    assert reduced == pytest.approx(TRAINED * (4 + 2))  # fp32 gradients, 16-bit parameters
+
+
+def test_inputs_of_frozen_layers_are_not_kept_or_gathered_for_their_weights() -> None:
+    model, whole = read_model("llama2-70b", LORA), read_model("llama2-70b", {"sequence": 8192})
+    layer, keys = model.layer_units[0], make_keys(tp=2, sequence_parallel=1)
+    saved = activation_bytes(whole, layer, keys, flash=True) - activation_bytes(model, layer, keys, flash=True)
+    assert saved[0, 0] == 8192 * (2 * 28672 / 2 + 2 * 8192 / 2)  # input of fc2, and of fc1 on its own tokens
+    sent = messages(model, layer, keys, Kernels())
+    again = {
+        sent.operators[k]
+        for k in range(len(sent.names))
+        if (sent.group[k], sent.kind[k], sent.phase[k]) == (TP, ALL_GATHER, INPUT_GRADIENT)
+    }
+    assert {"qkv"} <= again
+    assert "fc1" not in again
+    gathered = {sent.operators[k] for k in range(len(sent.names)) if (sent.kind[k], sent.phase[k]) == (ALL_GATHER, FORWARD)}
+    assert "fc1" in gathered
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ({"rank": 0}, "lora.rank: found '0'"),
+        ({"rank": 8, "targets": ["embedding"]}, "lora.targets.0: found 'embedding'"),
+        ({"rank": 8, "target": ["qkv"]}, "lora.target: unknown key, nearest valid: targets"),
+    ],
+)
+def test_wrong_adapters_are_one_line(lora: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        read_model("llama2-70b", {"lora": lora})
+    assert str(error.value).startswith(f"llama2-70b: {message}")
+
+
+def test_experts_have_no_adapters() -> None:
+    with pytest.raises(SpecError, match="experts have no adapters here"):
+        read_model("qwen3-30b-a3b", {"lora": {"rank": 8, "targets": ["fc1"]}})
