@@ -83,6 +83,13 @@ from sim_core.models.description import model_document as model_document
 from sim_core.models.description import model_yaml as model_yaml
 from sim_core.models.description import parse_model as parse_model
 from sim_core.models.facts import Fact as Fact
+from sim_core.models.features import FEATURES as FEATURES
+from sim_core.models.features import Recipe as Recipe
+from sim_core.models.features import dispatcher_named as dispatcher_named
+from sim_core.models.features import feature_aliases as feature_aliases
+from sim_core.models.features import read_features as read_features
+from sim_core.models.features import split_features as split_features
+from sim_core.models.features import with_capacity as with_capacity
 from sim_core.models.readers.hugging_face import read_config as read_config
 from sim_core.models.readers.megatron import says_model as says_model
 from sim_core.models.readers.megatron_flags import Flags as Flags
@@ -94,6 +101,10 @@ from sim_core.models.reading import model_of_dump as model_of_dump
 from sim_core.models.reading import model_of_flags as model_of_flags
 from sim_core.models.reading import read_model as read_model
 from sim_core.models.recompute import RECOMPUTE_MODULES as RECOMPUTE_MODULES
+from sim_core.models.releases import Defaults as Defaults
+from sim_core.models.releases import last_release as last_release
+from sim_core.models.releases import release_defaults as release_defaults
+from sim_core.models.releases import releases_of as releases_of
 from sim_core.models.stack import STACK_FACTS as STACK_FACTS
 from sim_core.models.stack import Stack as Stack
 from sim_core.models.stack import read_stack as read_stack

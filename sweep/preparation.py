@@ -80,7 +80,7 @@ class Prepared:
 
 def prepare(spec: SweepSpec, base: Path) -> Prepared:
     """Read the files that the spec names, relative to `base`, and build the sweep. Raises SimError, OSError."""
-    workload, warnings = workload_of(spec.workload, base)
+    workload, warnings = workload_of(spec.workload, base, _device(spec))
     measured_on = read_hardware(spec.workload.measured_on, base) if spec.workload.measured_on else None
     space, variants = build_space(spec, workload, base)
     table = hardware_table(variants, measured_on, workload.dtype)
@@ -122,6 +122,12 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "plausibility": facts,
     }
     return Prepared(sweep=sweep, warnings=tuple(map(one_line, warnings)), notes=tuple(notes), provenance=provenance)
+
+
+def _device(spec: SweepSpec) -> str:
+    """The name of the hardware, of the first where there are several; empty where it has none."""
+    axis = spec.axes.get("hardware") or [""]
+    return str(spec.hardware.get("preset", axis[0] if isinstance(axis, list | tuple) else axis))
 
 
 def _notes(

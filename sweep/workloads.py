@@ -1,8 +1,9 @@
 """The `workload:` section of a spec, a file with facts or a model in numbers, and the workload that it means."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -10,6 +11,7 @@ from sim_core import (
     LARGEST,
     Facts,
     Model,
+    Recipe,
     Repeat,
     SimError,
     SpecError,
@@ -17,12 +19,16 @@ from sim_core import (
     Workload,
     parse_model,
     read_calibrated,
+    read_features,
     read_hardware,
     read_model,
     read_stack,
     read_workload,
+    release_defaults,
     shown,
+    split_features,
     whole_number,
+    with_capacity,
     workload_from_model,
 )
 from sweep.inputs.registry import explained
@@ -65,22 +71,44 @@ def _stack(value: object) -> object:
     if value is not None and not isinstance(value, str | Mapping):
         raise ValueError(f"found {shown(value)}, expected the name of a stack, or a preset and facts: `sweep stack` lists them")
     try:
-        stack_of(value)
+        framework_of(value)
     except SpecError as error:
         raise ValueError(str(error)) from None
     return value
 
 
-def stack_of(stated: str | Mapping[str, Any] | None) -> Stack:
-    """The stack that `workload.stack` means: a preset, STACK where it names none, and facts in place of its own.
+class Framework(NamedTuple):
+    """What `workload.stack` means: facts, what plans and capacities usually are, and what a user should know of it."""
+
+    stack: Stack
+    recipe: Recipe
+    notes: tuple[str, ...] = ()
+
+
+def framework_of(stated: str | Mapping[str, Any] | None, model: str = "", device: str = "") -> Framework:
+    """What `workload.stack` means for a model on a device (names): a preset, STACK where it names none; what its `release`
+    sets, in place of that its `features`, in place of both its facts.
 
     Raises SpecError.
     """
     facts = {"preset": stated} if isinstance(stated, str) else dict(stated or {})
-    preset = facts.pop("preset", STACK)
+    preset, release, features = facts.pop("preset", STACK), facts.pop("release", None), facts.pop("features", None)
     if not isinstance(preset, str):
         raise SpecError(f"found {shown(preset)}, expected the name of a stack, such as {STACK}")
-    return read_stack(preset).with_facts(facts)
+    stack = read_stack(preset)
+    usual: dict[str, object] = {}
+    notes: tuple[str, ...] = ()
+    if release is not None:
+        if not isinstance(release, str):
+            raise SpecError(f"release: found {shown(release)}, expected a text such as '26.04', in quotes")
+        defaults = release_defaults(preset, release, model, device)
+        usual, notes = dict(defaults.features), (f"stack {preset}: {defaults.note(release)}",)
+    if features is not None and not isinstance(features, str | Mapping):
+        raise SpecError(f"features: found {shown(features)}, expected key=value; ..., or a mapping")
+    own = split_features(features) if isinstance(features, str) else dict(features or {})
+    recipe = read_features({**usual, **own})
+    sources = {name: {"value": value, "source": "its release and features"} for name, value in recipe.facts.items()}
+    return Framework(stack.with_facts({**sources, **facts}), recipe, notes)
 
 
 class RepeatSpec(Section):
@@ -168,18 +196,25 @@ class WorkloadSpec(Section):
         return Facts(**facts, repeat=None if self.repeat is None else self.repeat.rows())
 
 
-def workload_of(section: WorkloadSpec, base: Path) -> tuple[Workload, tuple[str, ...]]:
-    """The workload that a section means, its paths relative to `base`, and warnings. Raises SpecError."""
-    stack, parallel = stack_of(section.stack), section.sequence_parallel
+def workload_of(section: WorkloadSpec, base: Path, device: str = "") -> tuple[Workload, tuple[str, ...]]:
+    """The workload that a section means, its paths relative to `base`, and warnings; `device`: what its stack's recipes are
+    for. Raises SpecError.
+    """
+    parallel = section.sequence_parallel
     if section.model is not None and section.path is None:
         model = _model_of(section, base)
-        return workload_from_model(model, stack, sequence_parallel=parallel is not False), ()
+        framework = framework_of(section.stack, model.name, device)
+        model = with_capacity(model, framework.recipe)
+        usual = framework.recipe.plan
+        workload = workload_from_model(model, framework.stack, sequence_parallel=parallel is not False, usual=usual)
+        return replace(workload, notes=(*workload.notes, *framework.notes)), ()
+    stack = framework_of(section.stack).stack
     path = base / str(section.path)
     try:
         if section.model is None or section.measured_on is None:
             return read_workload(str(path), section.facts())
-        model, device = _model_of(section, base), read_hardware(section.measured_on, base)
-        return read_calibrated(str(path), section.facts(), model, stack, device, sequence_parallel=parallel)
+        model, recorded_on = _model_of(section, base), read_hardware(section.measured_on, base)
+        return read_calibrated(str(path), section.facts(), model, stack, recorded_on, sequence_parallel=parallel)
     except SimError as error:
         raise explained(path, error) from None
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from sim_core.costing.case import (
     WEIGHT_GRADIENTS,
     Blocks,
 )
+from sim_core.costing.experts import Host, dynamic, host_of, metadata_s
 from sim_core.costing.fabric import Routing, routing_of
 from sim_core.costing.groups import Groups, dispatch_group_nic_s, dispatch_group_s, group_nic_s, group_s
 from sim_core.costing.one_collective import one_node_factor
@@ -76,6 +77,10 @@ def message_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
         own, _ = _message_s(hardware.columns, plans, groups, first, sent.kind, group, np.minimum(size, 1.0), routing)
         least = _ring_steps(filled, sent) * np.where(_nodes(filled) > 1, stack.ring_step_across, 0.0)[:, None]
         seconds += np.maximum(least - own, 0.0)
+    if stack.metadata_across:
+        least = metadata_s(stack, filled.modelled.model, plans, first, _nodes(filled, EP) > 1)
+        counts = np.array([operator == "routing" for operator in sent.operators]) & (size > 0)
+        seconds = np.where(counts, np.maximum(seconds, least[:, None]), seconds)
     return seconds, np.minimum(nic, seconds)
 
 
@@ -101,10 +106,10 @@ def _ring_steps(filled: Filled, sent: Messages) -> Floats:
     return np.where((sent.group == TP)[None, :] & (sent.bytes[filled.shape] > SMALL), steps, 0.0)
 
 
-def _nodes(filled: Filled) -> Ints:
-    """Nodes of the tensor-parallel group that lies on the most, [rows]."""
+def _nodes(filled: Filled, group: int = TP) -> Ints:
+    """Nodes of the group that lies on the most, [rows]; by default of the tensor-parallel one."""
     groups = filled.groups
-    nodes: Ints = groups.placed[groups.end[groups.key[filled.first], TP] - 1, 0]
+    nodes: Ints = groups.placed[groups.end[groups.key[filled.first], group] - 1, 0]
     return nodes
 
 
@@ -149,9 +154,10 @@ def exposed_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Flo
     stack, plans, first = filled.modelled.stack, filled.plans, filled.first
     hidden = _hidden_s(filled, cost, sent, k, total)
     out: Floats = total - hidden * (1 - stack.contention)
-    if sent.group[k] == EP:  # dispatch and combine share the compute of the experts, shared ones included
-        compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2
-        over = total - np.minimum(total, compute) * (1 - stack.contention)
+    if sent.kind[k] == SEND_RECEIVE:
+        return out
+    if sent.group[k] == EP:
+        over = total - _behind_other_s(filled, cost, sent, k, total)
         if sent.kind[k] == ALL_TO_ALL:
             shared = _shared_s(filled, cost, sent.operators[k], int(sent.phase[k]))
             beside_shared = total - np.minimum(total, shared) * (1 - stack.contention)
@@ -197,6 +203,29 @@ def _hidden_in_parts_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, t
         parts = stack.tp_parts or ranks
         hidden = np.minimum(total, product) * (parts - 1) / parts
     return hidden
+
+
+def _behind_other_s(filled: Filled, cost: UnitCost, sent: Messages, k: int, total: Floats) -> Floats:
+    """Seconds of message k of experts that `overlap_ep` hides.
+
+    Where a stack does not say how much: behind the compute of the experts, shared ones included, which dispatch and combine
+    share. Else the messages of one micro-batch run beside the compute of another (Megatron-LM's combined 1F1B,
+    core/models/common/model_chunk_schedule_plan.py): a combine of the backward beside attention's forward, one of the forward
+    beside its backward, dispatches beside the experts both ways; where the host waits for counts, no more than it was measured.
+    """
+    stack = filled.modelled.stack
+    if stack.overlap_ep_hidden is None:
+        compute = _compute_s(filled, cost, _OF_EXPERTS, int(sent.phase[k])) / 2
+        return np.minimum(total, compute) * (1 - stack.contention)
+    if dynamic(filled.modelled.model, stack):
+        return total * stack.overlap_ep_hidden
+    names = cost.operators.names
+    if sent.operators[k] == "unpermute":
+        attention = tuple(name for name in names if name not in _OF_EXPERTS)
+        window = _compute_s(filled, cost, attention, FORWARD if sent.phase[k] != FORWARD else INPUT_GRADIENT)
+    else:
+        window = sum((_compute_s(filled, cost, _OF_EXPERTS, phase) for phase in range(3)), np.zeros(len(total))) / 2
+    return np.minimum(total, window) * (1 - stack.contention)
 
 
 def _shared_s(filled: Filled, cost: UnitCost, operator: str, phase: int) -> Floats:
@@ -247,7 +276,7 @@ def cost_model_blocks(
         sent = messages(model, unit, keys, stack.kernels)
         times = 1 if unit.kind == LAYER else unit.number
         cost = cost._replace(seconds=cost.seconds * times)
-        _add_unit(blocks, at, filled, cost, sent, times)
+        _add_unit(blocks, at, filled, cost, sent, times, moe=unit.moe)
         mine = held(model, unit, keys)
         blocks.held[:, at, 0] += mine.dense[shape] * times
         blocks.held[:, at, 1] += mine.experts[shape] * times
@@ -260,9 +289,9 @@ def _fill_scales(workload: Workload, plans: Plans, first: Ints, blocks: Blocks) 
         rule_scales(*ratios, 1.0, 1.0, EXPONENTS, blocks.scale[row])
 
 
-def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int) -> None:
+def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Messages, times: int, *, moe: bool) -> None:
     """Add one unit to the table; its messages run `times` times."""
-    operators, shape, speed = cost.operators, filled.shape, filled.speed
+    operators, shape, speed, modelled = cost.operators, filled.shape, filled.speed, filled.modelled
     of_phase = [sum_of(cost.seconds, operators.phase == phase)[shape] * speed for phase in range(3)]
     forward, backward = of_phase[FORWARD], of_phase[INPUT_GRADIENT] + of_phase[WEIGHT_GRADIENT]
     blocks.measured_s[:, at] += sum_of(cost.measured * cost.seconds, operators.phase >= 0)[shape] * speed
@@ -302,7 +331,8 @@ def _add_unit(blocks: Blocks, at: int, filled: Filled, cost: UnitCost, sent: Mes
     blocks.again[:, at, RECOMPUTE_S] += again_compute
     ran_s = forward + exposed[0], backward + exposed[1], again_compute + again_messages
     blocks.apart_s[:, at, WEIGHT_COMPUTE] += of_phase[WEIGHT_GRADIENT]
-    _launch(blocks, at, _host_s(filled, sent), ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
+    host = host_of(modelled.model, modelled.stack, filled.plans, filled.first, _host_s(filled, sent), moe=moe)
+    _launch(blocks, at, host, ran_s, of_phase[WEIGHT_GRADIENT], mask == ALL)
 
 
 def pipelines_over_nodes(hardware: HardwareTable, plans: Plans, rows: Ints) -> Bools:
@@ -331,12 +361,13 @@ def _host_s(filled: Filled, sent: Messages) -> tuple[Floats, Floats]:
 def _launch(
     blocks: Blocks,
     at: int,
-    host_s: tuple[Floats, Floats],
+    host: Host,
     ran_s: tuple[Floats, Floats, Floats],
     weights_s: Floats,
     whole: Bools,
 ) -> None:
-    """Add forward, backward and recompute of a unit, which take `ran_s` unless the host takes longer to launch their kernels.
+    """Add forward, backward and recompute of a unit, which take `ran_s` and what they wait in any case, unless the host takes
+    longer to launch their kernels.
 
     `weights_s`: of the backward, what weight gradients take; where these run apart, each part has kernels of its own to launch.
     `whole`: whether recompute runs all of a layer.
@@ -344,9 +375,11 @@ def _launch(
     forward_s, backward_s, again_s = ran_s
     inputs_s = backward_s - weights_s
     if at < blocks.forward_s.shape[1] - 2:  # the ends are a few kernels
-        host_forward, host_backward = host_s
-        forward_s, backward_s = np.maximum(forward_s, host_forward), np.maximum(backward_s, host_backward)
-        again_s = np.where(whole, np.maximum(again_s, host_forward), again_s)
+        host_forward, host_backward = host.launch_s
+        inputs_s = inputs_s + host.wait_s[1]
+        forward_s = np.maximum(forward_s + host.wait_s[0], host_forward)
+        backward_s = np.maximum(backward_s + host.wait_s[1], host_backward)
+        again_s = np.where(whole, np.maximum(again_s + host.wait_s[0], host_forward), again_s)
         blocks.apart_s[:, at, LAUNCH_FORWARD] += host_forward
         blocks.apart_s[:, at, LAUNCH_BACKWARD] += host_backward
         weights_s = np.maximum(weights_s, WEIGHT_LAUNCHES * host_backward)

@@ -7,6 +7,9 @@ import numpy as np
 from sim_core.arrays import Bools, Floats, Ints
 from sim_core.costing.case import Blocks
 from sim_core.hardware.kernels.attention import (
+    IN_8_BITS,
+    LARGEST_FUSED,
+    LARGEST_IN_CORE,
     attention_backward_s,
     attention_forward_s,
     unfused_attention_backward_s,
@@ -19,7 +22,7 @@ from sim_core.metrics import BACKWARD_S, FORWARD_S
 from sim_core.models.description import Unit
 from sim_core.models.keys import Keys
 from sim_core.models.operators import operators
-from sim_core.models.precision import ON_DEVICES
+from sim_core.models.precision import ON_DEVICES, PRECISIONS, WIDE
 from sim_core.models.rows import GEMM, GROUPED_GEMM, MEMORY, AttentionShape, Operators
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Arrays, Modelled
 
@@ -27,6 +30,7 @@ UNFUSED: Final = frozenset(
     ("scores", "softmax", "attention_dropout", "context", "context_values", "context_scores", "scores_queries", "scores_keys")
 )
 """Operators of attention without a flash kernel, which is costed as a whole."""
+WIDE_OPERANDS: Final = frozenset(one.linear for one in PRECISIONS[:WIDE])
 
 
 class UnitCost(NamedTuple):
@@ -88,9 +92,10 @@ def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels,
             if kind == GEMM:
                 timed = gemm_s(kernels, dtype, m, n, k, phase=how)
             else:
-                timed = grouped_gemm_s(kernels, dtype, ops.batch[rows, op], m, n, k, phase=how)
+                fused = modelled.stack.fused_experts
+                timed = grouped_gemm_s(kernels, dtype, ops.batch[rows, op], m, n, k, phase=how, fused=fused)
         else:
-            timed = _flash(modelled, ops.attention, rows, kernels, phase)
+            timed = _flash(modelled, ops.attention, rows, kernels, phase, narrow=linear not in WIDE_OPERANDS)
         seconds[:, op], measured[:, op] = timed
     for op, name in enumerate(ops.names):
         if name == "scores" or name == "context_values":
@@ -98,7 +103,9 @@ def _on_device(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels,
     return seconds, measured
 
 
-def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels: Kernels, phase: int) -> Timed:
+def _flash(
+    modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels: Kernels, phase: int, *, narrow: bool
+) -> Timed:
     if shape is None:
         raise ValueError("attention without a shape")
     steps = shape.keys[rows] / shape.queries[rows]  # of context parallelism: each as much work as the causal half of the first
@@ -109,6 +116,7 @@ def _flash(modelled: Modelled, shape: AttentionShape | None, rows: Ints, kernels
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
     scale = modelled.stack.attention_on(kernels.tables.device if kernels.tables else "")
+    scale *= IN_8_BITS if narrow and modelled.stack.fp8_attention else 1.0
     return Timed(timed.seconds * steps * seen * scale, timed.measured)
 
 
@@ -120,7 +128,9 @@ def _unfused(modelled: Modelled, ops: Operators, rows: Ints, kernels: Kernels, o
     ones = np.ones(len(rows))
     heads = ops.batch[rows, op]
     dim = np.full(len(rows), float(model.head_dim))
-    return cost(kernels, modelled.dtype, ones, sequence, heads, dim, dropout=model.attention_dropout > 0).seconds
+    largest = LARGEST_IN_CORE if modelled.stack.flash_attention else LARGEST_FUSED
+    dropout = model.attention_dropout > 0
+    return cost(kernels, modelled.dtype, ones, sequence, heads, dim, dropout=dropout, largest=largest).seconds
 
 
 def sum_of(seconds: Floats, which: Bools) -> Floats:

@@ -1,5 +1,7 @@
 """The operators of each unit of a model: embedding, layer, head with loss, multi-token prediction; as columns over keys."""
 
+from typing import Final
+
 import numpy as np
 
 from sim_core.arrays import Floats
@@ -10,6 +12,9 @@ from sim_core.models.rows import GROUPED_GEMM, AttentionShape, Operators, Rows
 from sim_core.models.stack import Kernels
 from sim_core.models.weights import held, sequence_of
 from sim_core.terms import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+
+FUSED_CASTS: Final = (("experts_fc2", FORWARD), ("experts_fc1", INPUT_GRADIENT))
+"""GEMMs whose operand the fused kernel before them writes in 8 bits: the activation's output, and its input's gradient."""
 
 
 def add_layer(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kernels) -> None:
@@ -41,7 +46,7 @@ def _attention(rows: Rows, model: Model, unit: Unit, shape: Shape, kernels: Kern
         _projections(rows, model, shape, kernels)
     if any(kernels.attention_copies):
         rows.both("attention_copies", kernels.attention_copies, shape.tokens * shape.heads * model.head_dim, kernels=(6.0, 8.0))
-    if kernels.flash_attention:
+    if kernels.flash_attention and (kernels.fused_window_sinks or not (model.attention_sinks and unit.window)):
         rows.flash(_attention_shape(model, unit, shape))
         _ring(rows, model, shape, kernels)
     else:
@@ -191,18 +196,22 @@ def _experts(rows: Rows, model: Model, shape: Shape, kernels: Kernels) -> None:
         rows.gemm("latent_down", shape.local, experts.latent, model.hidden)
         rows.gemm("latent_up", shape.local, model.hidden, experts.latent)
     scores = traffic.SCORES * shape.local * experts.count
+    fusion = 1.0 if kernels.fused_router else traffic.UNFUSED_ROUTER
     for phase, launches in zip((FORWARD, INPUT_GRADIENT), traffic.ROUTER_KERNELS, strict=True):
-        rows.memory("routing", phase, scores, kernels=launches)
+        rows.memory("routing", phase, scores, kernels=launches * fusion)
     moved = (traffic.PERMUTE, traffic.PERMUTE)
     rows.both("permute", moved, shape.sent * h)
     each = shape.routed / shape.experts
     width = experts.ffn / shape.etp
     rows.gemm("experts_fc1", each, first * width, h, batch=shape.experts, kind=GROUPED_GEMM)
-    rows.both("experts_activation", kernels.gated_bytes if model.gated else traffic.UNGATED, shape.routed * width)
+    if not kernels.fused_experts:
+        rows.both("experts_activation", kernels.gated_bytes if model.gated else traffic.UNGATED, shape.routed * width)
     rows.gemm("experts_fc2", each, h, width, batch=shape.experts, kind=GROUPED_GEMM)
-    if model.mlp_bias:
+    if model.mlp_bias and not kernels.fused_experts:
         elements = shape.routed * (first * width + h)
         rows.memory("experts_bias", WEIGHT_GRADIENT, traffic.BIAS_GRADIENT * elements, kernels=2.0)
+        if any(kernels.expert_bias_bytes):
+            rows.both("experts_output_bias", kernels.expert_bias_bytes, shape.routed * h)
     rows.both("unpermute", moved, shape.sent * h)
     if experts.shared_ffn:
         _mlp(rows, model, shape, kernels, "shared_", experts.shared_ffn)
@@ -261,7 +270,7 @@ def operators(model: Model, unit: Unit, keys: Keys, kernels: Kernels) -> Operato
         add_layer(rows, model, unit, shape, kernels)
     else:
         add_mtp(rows, model, unit, shape, kernels)
-    rows.casts(keys.precision, shape.tokens / shape.local)
+    rows.casts(keys.precision, shape.tokens / shape.local, fused=FUSED_CASTS if kernels.fused_experts else ())
     mine = held(model, unit, keys)
     add_accumulation(rows, mine.dense + mine.experts, kernels.accumulation_bytes)
     return rows.stacked()

@@ -1,5 +1,6 @@
 """Collects the operators of a unit as rows, then stacks them into columns."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -121,11 +122,12 @@ class Rows:
         flops = 2.0 * m * n * k * batch
         self._add(name, kind, phase, core, m, n, k, batch, flops, 0.0, 1.0, linear=linear)
 
-    def casts(self, precision: Ints, ranks: Floats) -> None:
+    def casts(self, precision: Ints, ranks: Floats, *, fused: Sequence[tuple[str, int]] = ()) -> None:
         """Kernels that cast the inputs of linear layers, and the gradients of their outputs; `precision` in ON_DEVICES, [n].
 
         What is gathered over `ranks` with sequence parallelism is cast before, by each rank its part; a transposed copy of it
-        is made after the gather of the backward (Transformer Engine, pytorch/module/layernorm_linear.py and linear.py).
+        is made after the gather of the backward (Transformer Engine, module/layernorm_linear.py and linear.py). `fused`:
+        products, by name and phase, whose operand is cast by the kernel that writes it.
         """
         if not (precision >= WIDE).any():
             return
@@ -137,12 +139,12 @@ class Rows:
         moved = [np.zeros(self._keys), np.zeros(self._keys)]
         kernels = [0, 0]
         for name, (_, when, linear, _), (m, _, k, batch, *_) in zip(self._names, self._columns, self._numbers, strict=True):
-            if not linear or when == WEIGHT_GRADIENT:
+            if not linear or when == WEIGHT_GRADIENT or (name, when) in fused:
                 continue
             elements = np.asarray(m) * k * batch  # m, k of the forward are m, k of its input gradient's operand, too
-            fused = name in NORMED and when == FORWARD
-            first = normed if fused else cast
-            again = np.where(normed < cast, apart, transposed) if fused else transposed
+            after_norm = name in NORMED and when == FORWARD
+            first = normed if after_norm else cast
+            again = np.where(normed < cast, apart, transposed) if after_norm else transposed
             gathered = (ranks > 1) & (name in (GATHERED_INPUTS if when == FORWARD else GATHERED_GRADIENTS))
             moved[when] += np.where(gathered, (first + local) / ranks, first + again) * elements
             moved[INPUT_GRADIENT] += np.where(gathered, apart, 0.0) * elements

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import ValidationError
 
@@ -18,6 +18,8 @@ from sim_core.models.traffic import FUSED_ACCUMULATION, GATED, NORM, RING_STEP, 
 STACK_DIR: Final = Path(__file__).parent / "stacks"
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Placement = Literal["even", "cost"]
+Graphs = Literal["none", "attention", "router", "attention and router", "full"]
+GRAPHS: Final = get_args(Graphs)
 SHARDING_WORDS: Final = "none | optimizer | gradients | parameters"
 Pair = tuple[float, float]
 
@@ -30,6 +32,9 @@ FULL: Final = "tp 1, pp 1: a model that fills the device"
 REDUCTION: Final = "dp over two nodes, ga 1"
 MEMORY: Final = "peak memory of a run"
 CODE: Final = "none: read it in the framework's code"
+EXPERTS: Final = "experts, micro-batch 1, one node: with the dispatcher in question, as a graph and without"
+MANY_EXPERTS: Final = "experts, micro-batch 1, one node: 4 and 16 experts a rank"
+EXPERTS_ACROSS: Final = "experts over two nodes, with overlap_ep and without"
 
 
 class Kernels(NamedTuple):
@@ -44,6 +49,10 @@ class Kernels(NamedTuple):
     ring_sum_bytes: Pair = RING_STEP  # per step of a ring after the first and element
     gated_bytes: Pair = GATED  # of a gated activation, per element of ffn
     loss_bytes: Pair | None = None  # per logit; None: as counted of a fused loss, or of one that is not
+    fused_window_sinks: bool = True
+    fused_router: bool = True
+    fused_experts: bool = False  # activation and casts inside the grouped GEMMs
+    expert_bias_bytes: Pair = (0.0, 0.0)  # of the bias of experts' outputs, per element of a routed copy
 
 
 class Stack(Checked):
@@ -288,6 +297,96 @@ class Stack(Checked):
     ]
     fragmentation: Annotated[float, Fact("", "allocated over used memory", "memory", MEMORY, 1, 2)]
 
+    # Experts
+    host_experts: Annotated[
+        Pair,
+        Fact(
+            "s",
+            "CPU time of a layer with experts besides that of a dense one: router, permutation, dispatch",
+            "experts",
+            EXPERTS,
+            most=1,
+            pair=True,
+        ),
+    ] = (0.0, 0.0)
+    host_alltoall: Annotated[
+        Pair,
+        Fact(
+            "s", "further CPU time of the dispatcher alltoall where it waits for counts", "experts", EXPERTS, most=1, pair=True
+        ),
+    ] = (0.0, 0.0)
+    host_expert: Annotated[
+        Pair,
+        Fact(
+            "s",
+            "CPU time to launch the GEMMs of an expert, for which the device waits, too",
+            "experts",
+            MANY_EXPERTS,
+            most=0.1,
+            pair=True,
+        ),
+    ] = (0.0, 0.0)
+    host_expert_casts: Annotated[
+        Pair, Fact("s", "the same of its casts, in 8 and 4 bits", "experts", MANY_EXPERTS, most=0.1, pair=True)
+    ] = (0.0, 0.0)
+    host_expert_padding: Annotated[
+        Pair,
+        Fact(
+            "s",
+            "the same of padding its tokens, in 8 and 4 bits with the dispatcher alltoall",
+            "experts",
+            MANY_EXPERTS,
+            most=0.1,
+            pair=True,
+        ),
+    ] = (0.0, 0.0)
+    host_overlap_ep: Annotated[
+        float,
+        Fact("", "CPU time of a layer with experts under overlap_ep over that without", "experts", EXPERTS, least=1, most=10),
+    ] = 1.0
+    overlap_ep_hidden: Annotated[
+        float | None,
+        Fact(
+            "",
+            "part of dispatch and combine that overlap_ep hides where the host waits for counts; else what experts hide",
+            "experts",
+            EXPERTS_ACROSS,
+            most=1,
+            optional=True,
+        ),
+    ] = None
+    metadata_across: Annotated[
+        float,
+        Fact("s", "least time of what flex exchanges between nodes before a dispatch", "experts", EXPERTS_ACROSS, most=0.1),
+    ] = 0.0
+    graphs: Annotated[
+        Graphs, Fact(" | ".join(GRAPHS), "what CUDA graphs launch; full leaves no CPU time and no wait", "experts", EXPERTS)
+    ] = "none"
+    router_share: Annotated[
+        float, Fact("", "part of host_experts that graphs of the router take over", "experts", EXPERTS, most=1)
+    ] = 1.0
+    fp8_attention: Annotated[
+        bool, Fact(SWITCH, "core attention runs in 8 bits, too, where linear layers do", "operators", CODE)
+    ] = False
+    fused_window_sinks: Annotated[
+        bool, Fact(SWITCH, "attention with learned sinks in a window is one kernel, too", "operators", CODE)
+    ] = True
+    fused_router: Annotated[bool, Fact(SWITCH, "the router is 31 kernels, else 72", "operators", CODE)] = True
+    fused_experts: Annotated[
+        bool, Fact(SWITCH, "the experts' GEMMs are one kernel with activation, casts and biases", "operators", CODE)
+    ] = False
+    expert_bias_bytes: Annotated[
+        Pair,
+        Fact(
+            "B",
+            "traffic of the biases of experts' outputs, per element of a routed copy",
+            "operators",
+            CODE,
+            most=1e3,
+            pair=True,
+        ),
+    ] = (0.0, 0.0)
+
     def attention_on(self, device: str) -> float:
         """Time of core attention over that of the kernels measured on `device`; 1 where the stack does not say."""
         scale = self.attention_scale
@@ -311,6 +410,10 @@ class Stack(Checked):
             ring_sum_bytes=self.ring_sum_bytes,
             gated_bytes=self.gated_bytes,
             loss_bytes=self.loss_bytes,
+            fused_window_sinks=self.fused_window_sinks or self.fp8_attention,  # in 8 bits all kernels are fused
+            fused_router=self.fused_router,
+            fused_experts=self.fused_experts,
+            expert_bias_bytes=(0.0, 0.0) if self.fused_experts else self.expert_bias_bytes,
         )
 
     def with_facts(self, facts: Mapping[str, object]) -> "Stack":

@@ -43,6 +43,9 @@ SCORES: Final = 8.0
 """Router: fp32 scores read once, probabilities written once."""
 ROUTER_KERNELS: Final = (15.0, 12.0)
 """Small kernels of top-k, maps, counts, auxiliary loss, forward and backward."""
+UNFUSED_ROUTER: Final = 72 / 31
+"""Kernels of the router without fusion over those with it (NVIDIA, "Optimizing DeepSeek-V3 Training Performance on NVIDIA GB200
+NVL72", section 2.1.4, Megatron-LM docs/discussions)."""
 PERMUTE: Final = 4.0
 """Per routed copy and hidden element: permute and unpermute, forward and backward. Count."""
 

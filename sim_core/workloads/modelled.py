@@ -1,5 +1,7 @@
 """A model in numbers as a `Workload`: its units, parameters and messages at tp 1, pp 1, ep 1, one sequence."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from sim_core.models.description import EMBEDDING, LAYER, Model
@@ -39,8 +41,10 @@ BASE = BasePlan(tp=1, pp=1, vpp=1, ep=1, all_gpus=1, ga=1, micro_batch=1)
 PARAMETER_BYTES = 2.0
 
 
-def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) -> Workload:
-    """The workload of a model. Raises SpecError if its sequence is unknown."""
+def workload_from_model(
+    model: Model, stack: Stack, *, sequence_parallel: bool, usual: Mapping[str, str | bool] | None = None
+) -> Workload:
+    """The workload of a model; `usual`: what plans are unless they say so. Raises SpecError if its sequence is unknown."""
     sequence = sequence_of(model)
     kinds = model.layer_units
     keys = make_keys()
@@ -100,7 +104,7 @@ def workload_from_model(model: Model, stack: Stack, *, sequence_parallel: bool) 
         measured_on=None,
         has_experts=model.experts is not None,
         experts=model.experts.count if model.experts else None,
-        recorded_fields={"checkpointing": "none", "overlap_grad": True},
+        recorded_fields={"checkpointing": "none", "overlap_grad": True, **(usual or {})},
         state_width=(float(stack.weight_bytes + stack.gradient_bytes), stack.adam_bytes),
         modelled=Modelled(model=model, stack=stack, sequence_parallel=sequence_parallel),
         notes=(

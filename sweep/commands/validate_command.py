@@ -14,6 +14,7 @@ from sweep.validation.collectives import as_markdown as collectives_markdown
 from sweep.validation.collectives import compare, published
 from sweep.validation.error_bars import as_markdown as error_bars_markdown
 from sweep.validation.error_bars import evidence_of, out_of_bounds
+from sweep.validation.features import unknown_features
 from sweep.validation.figures import Figures, as_json, figures, figures_of, more_simulated, record, worse
 from sweep.validation.report import ablation_table, as_markdown, as_networks, as_rows
 from sweep.validation.simulation import Run, errors_without, run_rows
@@ -57,7 +58,9 @@ def command(
         takes("--record", {"TABLE": table, "--set": only}, "no choice: it is for the whole table of published runs")
     if form is Form.json:
         takes("--format json", for_runs, "TABLE, --set, --collectives and --record")
-    runs = run_rows(rows_of_set(read_table(table or COMMITTED), only))
+    given = rows_of_set(read_table(table or COMMITTED), only)
+    sys.stderr.write("".join(f"note: {line}\n" for line in unknown_features(given)))
+    runs = run_rows(given)
     by_set = figures(runs)
     if form is Form.json:
         sys.stdout.write(as_json(by_set) + "\n")

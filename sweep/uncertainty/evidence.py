@@ -1,14 +1,15 @@
 """What measured runs say of the errors of a step: recorded numbers by class of plan, and the distribution of differences."""
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from sim_core import Floats
+from sim_core import Floats, releases_of
 
 RECORDED: Final = Path(__file__).parent / "data" / "evidence.json"
 RECORDED_MOVES: Final = Path(__file__).parent / "data" / "traces.json"
@@ -30,6 +31,12 @@ MOVED_DOUBLINGS = 2.0
 """Usual distance of a move to another pp or ep."""
 FILES: Final = {"all": "all files", "groups": "files of a whole expert group", "ranks": "ranks that are no whole expert group"}
 """What a job was recorded by."""
+RELEASE_CHANGE: Final = 0.28
+"""Root mean square of ln(tokens/s after / before) of seven plans with experts before and after the recipes of Megatron-Bridge
+26.06, on the same GPUs: 26,112 to 40,706 tokens/s, 31,744 to 45,275, 6,944 to 9,015, 5,680 to 7,376, 4,256 to 4,969, 4,992 to
+6,338, 5,328 to 5,372 (NVIDIA-NeMo/Megatron-Bridge@067f987df docs/performance-summary-archive.md)."""
+NORMAL_90: Final = 1.645
+"""Half of the interval that holds 90 % of a normal distribution, in standard deviations."""
 MEAN_TO_SD: Final = float(np.sqrt(np.pi / 2))
 """Standard deviation over mean absolute error, of a normal distribution."""
 
@@ -151,11 +158,30 @@ def basis_of(provenance: Mapping[str, Any], evidence: Evidence | None = None) ->
         name = EXPERTS if inputs.get("expert_parameters_per_rank") else DENSE
         spread = evidence.spreads[name]
         why = f"{spread.runs} measured runs of {KINDS[name]} in {spread.sets} sets"
+        if name == EXPERTS and (release := _unknown_release(provenance["spec"]["workload"].get("stack"))):
+            spread = _with_release(spread)
+            why += f"; release {release} is not known, and from one to the next a plan changed by {RELEASE_CHANGE:.0%}"
         return Basis(spread=spread, differences=evidence.differences[name], why=why)
     if provenance.get("start"):
         files = provenance["start"].get("files", "ranks")
         return _of_moves(provenance["spec"], files, dense=not inputs.get("expert_parameters_per_rank"))
     return Basis(spread=None, differences=None, why="no measured runs say how near a file of this kind is")
+
+
+def _unknown_release(stack: object) -> str:
+    """The release that `workload.stack` names and we do not know; else empty."""
+    if not isinstance(stack, Mapping) or "release" not in stack:
+        return ""
+    release = str(stack["release"])
+    return "" if release in releases_of(str(stack.get("preset", ""))) else release
+
+
+def _with_release(spread: Spread) -> Spread:
+    """The spread of plans on a release whose recipes nobody has read: what releases change is independent of our errors."""
+    further = NORMAL_90 * RELEASE_CHANGE
+    low = spread.middle - math.hypot(spread.middle - spread.low, further)
+    high = spread.middle + math.hypot(spread.high - spread.middle, further)
+    return replace(spread, low=low, high=high, between=math.hypot(spread.between, RELEASE_CHANGE))
 
 
 def _of_moves(spec: Mapping[str, Any], files: str, *, dense: bool) -> Basis:

@@ -12,6 +12,9 @@ ENCODERS: Final = ("bert", "t5", "vit", "mimo")
 BY_PRESET: Final = ("deepseek", "kimi", "gpt-oss", "gemma", "glm")
 """Families with parts that no column states: latent attention, windows, dense first layers, shared experts."""
 
+WIDE_HEADS: Final = ("qwen3",)
+"""Families with a preset for some models whose heads are wider than hidden / heads, which no column states."""
+
 GPT: Final[dict[str, object]] = {
     "gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned", "tied": True,
     "qkv_bias": True, "projection_bias": True, "mlp_bias": True,
@@ -47,7 +50,7 @@ def model_of(row: Row) -> Model:
         raise NotSimulated("not a decoder of text alone")
     sizes: dict[str, object] = {NAMES.get(key, key): row.count(key) for key in SIZES if row.text(key)}
     try:
-        if name.startswith(BY_PRESET):
+        if name.startswith(BY_PRESET) or (name.startswith(WIDE_HEADS) and name in model_names()):
             return read_model(name, {key: sizes[key] for key in ("layers", "sequence", "vocabulary") if key in sizes})
         if missing := [key for key in SIZES if not row.text(key)]:
             if name in model_names() and "sequence" in sizes:

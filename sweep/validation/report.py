@@ -2,9 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from sweep.validation.features import effective
 from sweep.validation.figures import Figures
 from sweep.validation.simulation import Run
+
+STATED: Final = ("release", "dispatcher", "features")
+"""Columns that follow those of every run, where some run states one of them."""
 
 
 def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
@@ -28,12 +33,14 @@ def as_markdown(figures: Sequence[Figures], total: Figures) -> str:
 
 
 def as_rows(runs: Sequence[Run]) -> str:
-    """Every run that was simulated: measured and predicted seconds, error."""
+    """Every run that was simulated: measured and predicted seconds, error; release and switches where a run states some."""
+    shown = [run for run in runs if not run.reason]
+    stated = any(run.row.text(column) for run in shown for column in STATED)
     heading = "| run | model | plan | Gb/s of a node | measured s | predicted s | error % | memory % |"
     lines = [heading, "|---|---|---|" + "--:|" * 5]
-    for run in runs:
-        if run.reason:
-            continue
+    if stated:
+        lines = [lines[0] + "".join(f" {column} |" for column in STATED), lines[1] + "---|" * len(STATED)]
+    for run in shown:
         keys = ("gpus", "tp", "pp", "vpp", "cp", "ep", "mbs")
         plan = " ".join(f"{key} {run.row.text(key)}" for key in keys if run.row.text(key))
         measured, error = "out of memory" if run.row.out_of_memory else "-", "-"
@@ -41,9 +48,14 @@ def as_rows(runs: Sequence[Run]) -> str:
             measured, error = f"{run.measured_s:.4g}", f"{run.error:+.1f}"
         lines.append(
             f"| {run.row.where.rpartition('/')[2]} | {run.row.text('model')} | {plan} | {run.network:g} | {measured} "
-            f"| {run.step_s:.4g} | {error} | {_n(run.memory_error, sign=True)} |"
+            f"| {run.step_s:.4g} | {error} | {_n(run.memory_error, sign=True)} |" + (_switches(run) if stated else "")
         )
     return "\n".join(lines)
+
+
+def _switches(run: Run) -> str:
+    cells = (run.row.text("release"), run.row.text("dispatcher"), effective(run.row))
+    return "".join(f" {cell.replace('|', '/') or '-'} |" for cell in cells)
 
 
 def as_networks(runs: Sequence[Run]) -> str:

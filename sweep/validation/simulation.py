@@ -18,9 +18,11 @@ from sim_core import (
     plans,
     shape_of,
     simulate,
+    with_capacity,
     workload_from_model,
 )
 from sweep.validation.devices import candidates, network_of, preset_of
+from sweep.validation.features import recipe_of
 from sweep.validation.models import check_needs, model_of
 from sweep.validation.stacks import checkpointing_of, dispatcher_of, layer_split, overlaps, overlaps_tp, sharding_of, stack_of
 from sweep.validation.table import NotSimulated, Row
@@ -155,7 +157,7 @@ def _job(row: Row, change: Change) -> _Job:
 
 
 def _planned(row: Row, change: Change) -> tuple[Workload, dict[str, object]]:
-    model = model_of(row)
+    model = with_capacity(model_of(row), recipe_of(row))
     stack = stack_of(row, model)
     sequence_parallel = row.text("sp") == "1" or (not row.text("sp") and stack.flash_attention)  # recipes with TE have it on
     values = plan_of(row)
@@ -259,7 +261,6 @@ def plan_of(row: Row) -> dict[str, object]:
         "vpp": vpp,
         "ep": row.count("ep", 1),
         "precision": _precision(row),
-        "dispatcher": dispatcher_of(row),
         "all_gpus": row.count("gpus"),
         "micro_batch": row.count("mbs"),
         "checkpointing": checkpointing_of(row),
@@ -269,6 +270,8 @@ def plan_of(row: Row) -> dict[str, object]:
         "overlap_grad": overlapping,
         "overlap_param": overlapping,
         **sharding_of(row),
+        **recipe_of(row).plan,
+        "dispatcher": dispatcher_of(row),
     }
 
 

@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-from sim_core import RECOMPUTE_MODULES, Model, Stack, read_stack
+from sim_core import RECOMPUTE_MODULES, Model, Stack, dispatcher_named, read_stack, split_features
+from sweep.validation.features import recipe_of
 from sweep.validation.table import NotSimulated, Row
 
 STACKS: Final = (
@@ -37,12 +38,6 @@ RECOMPUTE: Final = (("full", "full"), ("sel", "selective"), ("none", "none"))
 FP32_ACCUMULATION: Final = "fp32 grad accumulation"
 """In the notes of runs with DeepSpeed's BF16_Optimizer: gradients of 16 bits stay beside fp32 ones, to which they are added
 (deepspeed/runtime/bf16_optimizer.py): 2 + 2 + 4 bytes a weight on every rank, and 10 of traffic a micro-batch."""
-DISPATCHERS: Final = {
-    "flex": r"flex|deep-?ep(?:\s?v?2)?|hybrid-?ep",
-    "hierarchical": r"hierarchical|tutel|2dh",
-    "alltoall": r"alltoall|all-to-all|all_to_all|a2a|nccl",
-}
-"""Names of dispatchers in a row's column."""
 NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
 """What notes say of the libraries behind `flex`."""
 LAYOUT_LAYERS: Final = 61
@@ -67,8 +62,7 @@ def stack_of(row: Row, model: Model) -> Stack:
         stack = stack.model_copy(update={"gradient_bytes": 4, "weight_bytes": 4, "accumulation_bytes": 10.0})
     if row.text("zero") in ("0", "1"):
         stack = stack.model_copy(update={"sharding": "optimizer" if row.text("zero") == "1" else "none"})
-
-    return stack
+    return stack.model_copy(update=dict(recipe_of(row).facts))
 
 
 def overlaps(row: Row) -> bool:
@@ -136,16 +130,14 @@ def layer_split(row: Row) -> str | list[int]:
 
 
 def dispatcher_of(row: Row) -> str:
-    """How its tokens reach experts: by its column, else its notes, else its framework. Raises NotSimulated.
-
-    Megatron-Bridge advises DeepEP or HybridEP on all GPUs since Hopper (docs.nvidia.com/nemo/megatron-bridge, MoE Dispatcher
-    Selection Guide).
-    """
-    if stated := row.text("dispatcher").lower():
-        dispatcher = next((name for name, words in DISPATCHERS.items() if re.fullmatch(words, stated)), None)
-        if dispatcher is None:
-            raise NotSimulated(f"not modelled: dispatcher {row.text('dispatcher')[:40]}")
+    """How its tokens reach experts: by its column, else its features, its notes, its release. Raises NotSimulated."""
+    if stated := row.text("dispatcher"):
+        if (dispatcher := dispatcher_named(stated)) is None:
+            raise NotSimulated(f"not modelled: dispatcher {stated[:40]}")
         return dispatcher
+    recipe = str(recipe_of(row).plan.get("dispatcher", "alltoall"))
+    if "dispatcher" in split_features(row.text("features")):
+        return recipe
     if (named := re.search(NOTED, row.text("notes").lower())) is not None:
         return "alltoall" if named["not"] or named["off"] else "flex"
-    return "flex" if row.text("experts") and "megatron-bridge" in row.text("framework").lower() else "alltoall"
+    return recipe

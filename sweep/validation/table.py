@@ -12,6 +12,8 @@ from sweep.document import cells_by_column, read_csv
 
 COMMITTED: Final = Path(__file__).parent / "data" / "measured.csv"
 """The table that ships with the product; every row with its source and licence."""
+ANNOTATIONS: Final = COMMITTED.parent / "annotations.csv"
+"""Release, dispatcher, recompute and features of some of them, by id: read from the recipes of each release."""
 REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
 COUNTS: Final = (
     "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",
@@ -78,17 +80,27 @@ def read_table(path: Path) -> list[Row]:
         raise FormatError(name, 1, "empty file", expected=f"a heading with at least {', '.join(REQUIRED)}")
     columns = _columns(name, heading[1])
     published = {} if "set" in columns else {row.text("id"): row.values for row in read_table(COMMITTED)}
+    more = _annotations() if path.resolve() == COMMITTED.resolve() else {}
     rows = []
     for number, cells in lines:
         values = cells_by_column(path, number, columns, cells)
         if published:
             values = _over(name, number, published, values)
+        values |= more.get(values.get("id", ""), {})
         row = Row(f"{name}:{number}", values)
         _check(name, number, row)
         rows.append(row)
     if not rows:
         raise FormatError(name, heading[0], "no runs", expected="a row a run below the heading")
     return rows
+
+
+def _annotations() -> dict[str, dict[str, str]]:
+    """The cells of ANNOTATIONS by id."""
+    lines = read_csv(ANNOTATIONS)
+    _, columns = next(lines)
+    cells = [cells_by_column(ANNOTATIONS, number, columns, values) for number, values in lines]
+    return {row["id"]: {column: value for column, value in row.items() if value} for row in cells}
 
 
 def _columns(name: str, columns: list[str]) -> list[str]:
@@ -132,6 +144,8 @@ def _check(name: str, line: int, row: Row) -> None:
             raise wrong(column, "0, 1 or nothing")
     if row.quality not in QUALITIES:
         raise wrong("quality", "one of " + ", ".join(QUALITIES))
+    if part := next((part for part in row.text("features").split(";") if part.strip() and "=" not in part), ""):
+        raise FormatError(name, line, "features", found=shown(part.strip()), expected="key=value; ...")
     for column in ("set", "gpus", "model"):
         if not row.text(column):
             raise wrong(column, "a number" if column == "gpus" else "a name")

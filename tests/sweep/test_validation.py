@@ -229,6 +229,21 @@ def test_cells_of_one_s_own_for_published_runs(tmp_path: Path) -> None:
     assert sweep("validate", path).stderr == f"error: {path}:2: id: found '-1', expected that of a published run\n"
 
 
+def test_release_dispatcher_and_features_of_a_table(tmp_path: Path) -> None:
+    """They are read, printed with the runs; keys that mean nothing to us are named, cells that are no pairs refused."""
+    said = {"release": "26.04", "dispatcher": "alltoall", "features": "recipe=a.py#L3;cuda_graph=none;cuda_grpah=full; x = 1"}
+    done = sweep("validate", table(tmp_path / "mine.csv", [MOE, MOE | said]), "--rows")
+    assert "| 26.04 | alltoall | cuda_graph=none |" in done.stdout
+    assert "memory % | release | dispatcher | features |" in done.stdout
+    assert "note: feature 'cuda_grpah' of 1 run has no effect" in done.stderr
+    assert "nearest valid: cuda_graph" in done.stderr
+    assert "feature 'x' of 1 run" in done.stderr
+    assert "recipe" not in done.stderr
+    assert "release" not in sweep("validate", table(tmp_path / "plain.csv", [{}]), "--rows").stdout
+    wrong = table(tmp_path / "wrong.csv", [{"features": "cuda_graph=none;graphs"}])
+    assert sweep("validate", wrong).stderr == f"error: {wrong}:2: features: found 'graphs', expected key=value; ...\n"
+
+
 def test_a_node_of_fewer_gpus_has_its_share_of_the_nics() -> None:
     hardware = hardware_of(row(gpus_per_node="4", gpus="64", interconnect="4x400G"))
     assert (hardware.value("gpus_per_node"), hardware.value("nics_per_node"), hardware.value("nic_bandwidth")) == (4, 4, 50e9)

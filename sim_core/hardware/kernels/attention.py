@@ -14,11 +14,16 @@ Phase = Literal["forward", "backward"]
 BACKWARD: Final = 2.9
 """Seconds of the backward over those of the forward, MooreThreads/SimuMax 4dcaae5: median of 12 shapes on an A100
 (2.55-3.31), and of 32 on a B200 2.69 (1.22-3.23)."""
+IN_8_BITS: Final = 0.62
+"""Seconds of attention in 8 bits over those in 16: 740 and 1,200 TFLOP/s, FlashAttention-3's forward on an H100 (arXiv
+2407.08608); of the backward and of other devices nothing is published."""
 BATCHED_GEMM_EFFICIENCY: Final = 0.55
 """Part of the peak that the batched GEMMs of unfused attention reach, and below the part of the memory bandwidth
 [fitted to runs of vTrain, Megatron-LM 2021-22 and BigScience on A100s]."""
 BATCHED_GEMM_HBM: Final = 0.65
-_LARGEST_FUSED: Final = 2048
+LARGEST_FUSED: Final = 2048
+"""Keys of a row of scores that the fused softmax of Megatron-LM v2.5 can hold; LARGEST_IN_CORE: that of Megatron-Core."""
+LARGEST_IN_CORE: Final = 4096
 
 
 def attention_forward_s(
@@ -97,28 +102,38 @@ def _slot(heads: Floats, kv_heads: Floats) -> Floats:
 
 
 def unfused_attention_forward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool, largest: int = LARGEST_FUSED
 ) -> Timed:
     """Attention of Megatron-LM before flash attention: two batched GEMMs, softmax and dropout over the full square of scores.
 
     Bytes per score: 4 in the fused softmax (read, write, 16 bits), 5 in dropout (and a mask of a byte).
     """
-    return _unfused(kernels, dtype, b, s, heads, d, gemms=2, softmax=(4, 37), dropout=5 if dropout else 0)
+    return _unfused(kernels, dtype, b, s, heads, d, gemms=2, softmax=(4, 37), dropout=5 if dropout else 0, largest=largest)
 
 
 def unfused_attention_backward_s(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool
+    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, *, dropout: bool, largest: int = LARGEST_FUSED
 ) -> Timed:
     """The backward of the same: four batched GEMMs, 6 bytes per score in the fused softmax, 5 in dropout."""
-    return _unfused(kernels, dtype, b, s, heads, d, gemms=4, softmax=(6, 40), dropout=5 if dropout else 0)
+    return _unfused(kernels, dtype, b, s, heads, d, gemms=4, softmax=(6, 40), dropout=5 if dropout else 0, largest=largest)
 
 
 def _unfused(
-    kernels: Kernels, dtype: str, b: Sizes, s: Sizes, heads: Sizes, d: Sizes, gemms: int, softmax: tuple[int, int], dropout: int
+    kernels: Kernels,
+    dtype: str,
+    b: Sizes,
+    s: Sizes,
+    heads: Sizes,
+    d: Sizes,
+    *,
+    gemms: int,
+    softmax: tuple[int, int],
+    dropout: int,
+    largest: int,
 ) -> Timed:
     """`softmax`: bytes per score where Megatron-LM's fused kernel runs, and in the passes of fp32 that replace it.
 
-    It runs where batch x heads and the sequence are multiples of 4 and the sequence is at most 2,048
+    It runs where batch x heads and the sequence are multiples of 4 and the sequence is at most `largest`
     (NVIDIA/Megatron-LM v2.5, megatron/model/fused_softmax.py). Else: to fp32, scale, mask, softmax, and back.
     """
     peak = kernels.peak(dtype)
@@ -129,7 +144,7 @@ def _unfused(
     rate = np.where(d * width % ALIGNED_BYTES == 0, BATCHED_GEMM_EFFICIENCY * peak, UNALIGNED * kernels.peak("fp32"))
     moved = width * batches * (2 * s * d + s * s)
     gemm = np.maximum(flops / rate, moved / (BATCHED_GEMM_HBM * kernels.numbers["memory_bandwidth"]))
-    fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= _LARGEST_FUSED)
+    fused: Bools = (batches % 4 == 0) & (s % 4 == 0) & (s <= largest)
     scores = batches * s * s
     passes = scores * (np.where(fused, *softmax) + dropout) / kernels.hbm_bandwidth
     launched = gemms + np.where(fused, 1, 5) + (dropout > 0)

@@ -39,14 +39,19 @@ def gemm_s(kernels: Kernels, dtype: str, m: Sizes, n: Sizes, k: Sizes, *, phase:
 
 
 def grouped_gemm_s(
-    kernels: Kernels, dtype: str, groups: Sizes, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward"
+    kernels: Kernels, dtype: str, groups: Sizes, m: Sizes, n: Sizes, k: Sizes, *, phase: Phase = "forward", fused: bool = False
 ) -> Timed:
     """`groups` GEMMs of m tokens each, run as one grouped kernel; m is the mean and need not be whole.
 
-    The geometric mean of `groups` GEMMs one by one and of one GEMM with the tokens of all. A rule, so never measured;
-    docs/kernels.md compares it with measured grouped kernels.
+    The geometric mean of `groups` GEMMs one by one and of one GEMM with the tokens of all; `fused`: a kernel written for
+    them all, as fast as one GEMM. Rules, so never measured; docs/kernels.md compares the first with measured grouped kernels.
     """
     kernels.peak(dtype)
+    if fused:
+        table = kernels.tables.gemm.get(DTYPES[dtype].table) if kernels.tables else None
+        whole = np.asarray(m, np.float64) * groups
+        timed = _dense(kernels, dtype, table, whole, n, k, phase)
+        return _aligned(kernels, dtype, Timed(timed.seconds, np.zeros(len(whole), np.bool_)), whole, n, k)
     table = kernels.tables.expert_gemm.get(DTYPES[dtype].table) if kernels.tables else None
     groups, m = np.asarray(groups, np.float64), np.asarray(m, np.float64)
     apart = groups * _dense(kernels, dtype, table, m, n, k, phase).seconds

@@ -7,7 +7,7 @@ import pytest
 
 from sim_core import Bools, Floats, SpecError, read_hardware
 from sim_core.hardware.kernels.device import DTYPES, Kernels, load_kernels, precisions
-from sim_core.hardware.kernels.gemm import Phase, gemm_s, grouped_gemm_s
+from sim_core.hardware.kernels.gemm import PHASES, Phase, gemm_s, grouped_gemm_s
 from sim_core.hardware.kernels.tables import Grid
 from tests.sim_core.kernels.rows import DTYPES as NAMES
 from tests.sim_core.kernels.rows import OWNERS, column, keyed, plain, rows, whole
@@ -253,6 +253,15 @@ def test_no_gemm_is_faster_than_the_peak(device: str) -> None:
 
 
 GROUPED = [row for row in keyed(rows("simumax_sample")) if row["op"] == "group_matmul"]
+
+
+def test_a_kernel_for_all_experts_is_one_gemm_of_all_tokens() -> None:
+    kernels = load_kernels(read_hardware("B200-SXM"))
+    sizes = whole(16, 512, 4096, 2048)
+    for phase in PHASES:
+        fused = grouped_gemm_s(kernels, "mxfp8", *sizes, phase=phase, fused=True).seconds
+        assert fused == gemm_s(kernels, "mxfp8", *whole(16 * 512, 4096, 2048), phase=phase).seconds
+        assert fused < grouped_gemm_s(kernels, "mxfp8", *sizes, phase=phase).seconds
 
 
 def test_grouped_gemms_measured_on_an_a100_pcie() -> None:

@@ -1,0 +1,137 @@
+"""What a recipe sets, by the names of its options, as facts of a stack, fields of a plan, and capacities of experts."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from sim_core.errors import SpecError, nearest, shown
+from sim_core.models.description import Model
+
+YES: Final = ("1", "true", "yes", "on")
+NO: Final = ("0", "false", "no", "off", "none", "")
+
+
+class Recipe(NamedTuple):
+    """What features mean. What is not in `facts`, `plan` or `experts` is left to others."""
+
+    facts: Mapping[str, Any]  # of `Stack`
+    plan: Mapping[str, Any]  # fields of a plan
+    experts: Mapping[str, Any]  # of a model's `experts`
+
+
+class Feature(NamedTuple):
+    """One option: where it leads, by which name there, and how its value is read."""
+
+    place: str  # "facts", "plan" or "experts"
+    name: str
+    read: Callable[[str], Any]
+    what: str
+
+
+def _switch(value: str) -> bool:
+    if value.lower() in YES:
+        return True
+    if value.lower() in NO:
+        return False
+    raise SpecError(f"found {shown(value)}, expected 0 or 1")
+
+
+def _graphs(value: str) -> str:
+    """`none`, `full`, or modules as in `transformer_engine:attn+moe_router+moe_preprocess`."""
+    implementation, _, modules = value.lower().partition(":")
+    if implementation in NO:
+        return "none"
+    named = modules.replace("+", " ").replace(",", " ").split() or [implementation]
+    if "full_iteration" in named or named[0].startswith(("full", "mcore")):
+        return "full"
+    captured = [word for word, module in (("attention", "attn"), ("router", "moe_router")) if module in named]
+    if not captured and not {"mlp", "moe", "mamba", "moe_preprocess"} & set(named):
+        expected = "none, full_iteration, or modules such as transformer_engine:attn+moe_router"
+        raise SpecError(f"found {shown(value)}, expected {expected}")
+    return " and ".join(captured) or "none"
+
+
+def _number(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e3:
+        raise SpecError(f"found {shown(value)}, expected a number above 0")
+    return number
+
+
+DISPATCHERS: Final = {
+    "flex": r"flex|deep-?ep(?:\s?v?2)?|hybrid-?ep",
+    "hierarchical": r"hierarchical|tutel|2dh",
+    "alltoall": r"alltoall|all-to-all|all_to_all|a2a|nccl",
+}
+"""Names of the libraries that bring tokens to their experts, by the word of a plan's `dispatcher`."""
+
+
+def dispatcher_named(name: str) -> str | None:
+    """The plan's `dispatcher` by the name of a library; None if we do not know it."""
+    return next((word for word, names in DISPATCHERS.items() if re.fullmatch(names, name.strip().lower())), None)
+
+
+def _dispatcher(value: str) -> str:
+    if (word := dispatcher_named(value)) is None:
+        raise SpecError(f"found {shown(value)}, expected alltoall, deepep, hybridep or hierarchical")
+    return word
+
+
+FEATURES: Final[Mapping[str, Feature]] = {
+    "cuda_graph": Feature("facts", "graphs", _graphs, "none, full_iteration, or the modules of a layer that graphs launch"),
+    "fused_grouped_mlp": Feature("facts", "fused_experts", _switch, "the experts' GEMMs, activation and casts are one kernel"),
+    "router_fusion": Feature("facts", "fused_router", _switch, "kernels of the router are fused"),
+    "fp8_attention": Feature("facts", "fp8_attention", _switch, "core attention in 8 bits"),
+    "dispatcher": Feature("plan", "dispatcher", _dispatcher, "how tokens reach their experts: alltoall, deepep, hybridep"),
+    "ep_overlap": Feature("plan", "overlap_ep", _switch, "dispatch and combine beside compute of another micro-batch"),
+    "shared_expert_overlap": Feature("plan", "overlap_shared_experts", _switch, "shared experts beside dispatch and combine"),
+    "tp_overlap": Feature("plan", "overlap_tp", _switch, "tensor-parallel messages beside GEMMs"),
+    "capacity_factor": Feature("experts", "capacity_factor", _number, "tokens of an expert over the mean, at most"),
+    "pad_to_capacity": Feature("experts", "pad_to_capacity", _switch, "every expert computes its full capacity"),
+}
+"""The options that change what is simulated; the other names of some are in ALIASES."""
+ALIASES: Final[Mapping[str, str]] = {
+    "cuda_graph_impl": "cuda_graph",
+    "fp8_dot_product_attention": "fp8_attention",
+    "cutedsl_fused_grouped_mlp": "fused_grouped_mlp",
+    "fused_grouped_gemm": "fused_grouped_mlp",
+    "moe_a2a_overlap": "ep_overlap",
+    "overlap_moe_expert_parallel_comm": "ep_overlap",
+}
+
+
+def feature_aliases() -> tuple[str, ...]:
+    """Other names of FEATURES."""
+    return tuple(ALIASES)
+
+
+def split_features(text: str) -> dict[str, str]:
+    """`key=value;...` as a mapping."""
+    parts = [part.partition("=") for part in text.split(";")]
+    return {key.strip(): value.strip() for key, _, value in parts if key.strip()}
+
+
+def read_features(features: Mapping[str, object], *, others: bool = False) -> Recipe:
+    """What features mean; `others`: names that are none of FEATURES are left out. Raises SpecError: `name: what`."""
+    read: dict[str, dict[str, Any]] = {"facts": {}, "plan": {}, "experts": {}}
+    for name, value in features.items():
+        feature = FEATURES.get(ALIASES.get(name, name))
+        if feature is None:
+            if others:
+                continue
+            raise SpecError(f"{name}: unknown feature, {nearest(str(name), (*FEATURES, *ALIASES))}")
+        try:
+            read[feature.place][feature.name] = feature.read(str(value))
+        except SpecError as error:
+            raise SpecError(f"{name}: {error}") from None
+    return Recipe(**read)
+
+
+def with_capacity(model: Model, recipe: Recipe) -> Model:
+    """The model with the capacity of its experts that a recipe sets."""
+    if model.experts is None or not recipe.experts:
+        return model
+    return model.model_copy(update={"experts": model.experts.model_copy(update=dict(recipe.experts))})

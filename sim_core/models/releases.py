@@ -1,0 +1,86 @@
+"""Releases of a framework: what the recipes of each set by model and device, as features; a row or a spec may say otherwise."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from sim_core.documents import read_document
+from sim_core.errors import SpecError, shown
+from sim_core.models.features import read_features, split_features
+from sim_core.models.stack import STACK_DIR
+
+RELEASE_DIR: Final = STACK_DIR / "releases"
+
+
+class Rule(NamedTuple):
+    """What recipes set for some models and devices, by the beginning of their names; for all where none is named."""
+
+    models: tuple[str, ...]
+    devices: tuple[str, ...]
+    features: Mapping[str, str]
+
+
+class Defaults(NamedTuple):
+    """What a release sets; `taken`: the release that it was taken from, another one where it is not known."""
+
+    features: Mapping[str, str]
+    taken: str
+    known: bool
+
+    def note(self, stated: str) -> str:
+        """One line for a user."""
+        what = "; ".join(f"{key}={value}" for key, value in self.features.items())
+        if self.known:
+            return f"release {stated} sets {what or 'nothing'}"
+        return f"release {stated} is not known: defaults of {self.taken} ({what or 'nothing'}), and intervals are wider"
+
+
+@cache
+def releases_of(stack: str) -> Mapping[str, tuple[Rule, ...]]:
+    """The rules of each release of a stack, the oldest first; empty if its releases are not described. Raises SpecError."""
+    path = RELEASE_DIR / f"{stack}.yaml"
+    if not path.is_file():
+        return {}
+    document, _ = read_document(path, "source, releases")
+    releases: dict[str, tuple[Rule, ...]] = {}
+    for name, page in document["releases"].items():
+        releases[str(name)] = releases[page["as"]] if "as" in page else tuple(map(_rule, page["rules"]))
+    return releases
+
+
+def _rule(page: Mapping[str, Any]) -> Rule:
+    features = split_features(page["features"])
+    read_features(features)
+    return Rule(tuple(page.get("models", ())), tuple(page.get("devices", ())), features)
+
+
+def release_defaults(stack: str, release: str, model: str, device: str) -> Defaults:
+    """What the recipes of a release set for a model on a device (names of presets); of one that is not known, the last before.
+
+    Raises SpecError if the stack has no releases, or `release` is no number of one.
+    """
+    releases = releases_of(stack)
+    if not releases:
+        raise SpecError(f"release: found {shown(release)}, but the releases of {stack} are not described")
+    wanted = _number(release)
+    taken = max((name for name in releases if _number(name) <= wanted), key=_number, default=next(iter(releases)))
+    return Defaults(_first(releases[taken], model.lower(), device.upper()), taken, release in releases)
+
+
+def last_release(stack: str) -> str:
+    """The newest release of a stack that is described; empty if none is."""
+    return max(releases_of(stack), key=_number, default="")
+
+
+def _number(release: str) -> tuple[int, ...]:
+    parts = release.strip().split(".")
+    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts) or len(parts) not in (2, 3):
+        raise SpecError(f"release: found {shown(release)}, expected year and month such as 26.04")
+    return tuple(map(int, parts))
+
+
+def _first(rules: Sequence[Rule], model: str, device: str) -> Mapping[str, str]:
+    for rule in rules:
+        if (not rule.models or model.startswith(rule.models)) and (not rule.devices or device.startswith(rule.devices)):
+            return rule.features
+    return {}

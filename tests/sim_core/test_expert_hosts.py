@@ -1,0 +1,173 @@
+"""The host in layers with experts, by hand: what it adds to a step, what graphs take from it, what overlap hides, kernels."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim_core import METRICS, Model, hardware_table, parse_model, plans, read_hardware, read_model, read_stack, simulate
+from sim_core import workload_from_model as workload_of
+from sim_core.models.keys import make_keys
+from sim_core.models.operators import operators
+from sim_core.models.precision import PRECISION_NAMES
+from sim_core.models.stack import Kernels
+from sim_core.terms import FORWARD, INPUT_GRADIENT
+
+TABLE = hardware_table([read_hardware("H100-SXM").with_values({"memory": "1e6 GB"})], None)
+LAYERS, GA, EXPERTS, EP, TOKENS, HIDDEN, FFN, TOPK = 4, 8, 16, 8, 4096, 2048, 1024, 4
+LOCAL = EXPERTS // EP
+SMALL: dict[str, object] = {
+    "name": "small", "source": "a test", "layers": LAYERS, "hidden": HIDDEN, "heads": 16, "kv_heads": 16, "vocabulary": 32768,
+    "sequence": TOKENS, "gated": True, "activation": "silu", "norm": "rmsnorm", "position": "rotary", "tied": True,
+    "experts": {"count": EXPERTS, "topk": TOPK, "ffn": FFN},
+}  # fmt: skip
+PADDED = {"count": EXPERTS, "topk": TOPK, "ffn": FFN, "capacity_factor": 1.0, "pad_to_capacity": True}
+PLAN: dict[str, Any] = {"ep": EP, "all_gpus": 8, "ga": GA, "micro_batch": 1, "dispatcher": "flex"}
+
+
+def step(facts: dict[str, object] | None = None, model: dict[str, object] | None = None, **plan: object) -> dict[str, float]:
+    """The measures of a step of SMALL on one node, on facts of megatron-core without any host time, and `facts`."""
+    bare = {"host_forward": "0 s", "host_backward": "0 s", "jitter": 0}
+    work = workload_of(
+        parse_model(SMALL | (model or {}), ""),
+        read_stack("megatron-core").with_facts(bare | (facts or {})),
+        sequence_parallel=True,
+    )
+    columns = simulate(work, TABLE, plans(work, **(PLAN | plan))).named()
+    assert columns["reason"][0] == ""
+    return {name: float(columns[name][0]) for name in METRICS}
+
+
+def added(facts: dict[str, object], model: dict[str, object] | None = None, **plan: object) -> float:
+    """Seconds that facts add to one pass of a layer."""
+    before, after = step({}, model, **plan), step(facts, model, **plan)
+    return (after["step_time_s"] - before["step_time_s"]) / (LAYERS * GA)
+
+
+def test_a_device_waits_for_the_launch_of_each_expert() -> None:
+    """2 experts a rank: 2 (10 + 30) us a pass."""
+    facts: dict[str, object] = {"host_expert": ["10 us", "30 us"]}
+    assert added(facts) == pytest.approx(LOCAL * 40e-6, rel=1e-6)
+    assert step(facts)["launch_s"] == pytest.approx(LAYERS * GA * LOCAL * 40e-6, rel=1e-6)
+    assert added(facts, ep=4) == pytest.approx(2 * LOCAL * 40e-6, rel=1e-6)
+
+
+def test_casts_and_padding_are_those_of_8_bits() -> None:
+    """Padding: where alltoall waits for counts; with padded capacities tokens come in full tiles."""
+    casts: dict[str, object] = {"host_expert_casts": ["20 us", "20 us"]}
+    padding: dict[str, object] = {"host_expert_padding": ["5 us", "15 us"]}
+    assert added(casts) == added(padding) == added(padding, precision="fp8_tensorwise") == 0
+    assert added(casts, precision="fp8_tensorwise") == pytest.approx(LOCAL * 40e-6, rel=1e-6)
+    assert added(padding, precision="fp8_tensorwise", dispatcher="alltoall") == pytest.approx(LOCAL * 20e-6, rel=1e-6)
+    assert added(padding, {"experts": PADDED}, precision="fp8_tensorwise", dispatcher="alltoall") == 0
+
+
+@pytest.mark.parametrize(
+    ("graphs", "left_s"),  # of 100 ms of a dense layer, 40 of experts of which the router is a quarter, 2 experts of 5 ms
+    [("none", 0.15), ("router", 0.14), ("attention", 0.05), ("attention and router", 0.04), ("full", 0.0)],
+)
+def test_what_graphs_leave_to_the_host(graphs: str, left_s: float) -> None:
+    """All passes wait for the host: its time is the step's, forward and backward alike."""
+    facts: dict[str, object] = {
+        "host_forward": "100 ms", "host_backward": "100 ms", "host_experts": ["40 ms", "40 ms"], "router_share": 0.25,
+        "host_expert": ["5 ms", "5 ms"], "graphs": graphs,
+    }  # fmt: skip
+    seconds = step(facts)["step_time_s"]
+    bare = step()["step_time_s"]
+    assert seconds == pytest.approx(LAYERS * GA * 2 * left_s, abs=bare) if left_s else seconds == bare
+
+
+def test_a_dense_layer_is_launched_by_graphs_of_attention_too() -> None:
+    dense: dict[str, object] = {"experts": None, "ffn": 4096}
+    host: dict[str, object] = {"host_forward": "100 ms", "host_backward": "100 ms"}
+    slow = step(host, dense, ep=1)["step_time_s"]
+    assert slow == pytest.approx(LAYERS * GA * 0.2, rel=0.1)
+    for graphs in ("attention", "full"):
+        assert step({**host, "graphs": graphs}, dense, ep=1)["step_time_s"] == step({}, dense, ep=1)["step_time_s"]
+
+
+def test_alltoall_and_overlap_cost_the_host_more() -> None:
+    """100 ms of experts and 40 of alltoall, both ways; under overlap_ep twice as much; no wait with padded capacities."""
+    facts: dict[str, object] = {
+        "host_experts": ["100 ms", "100 ms"], "host_alltoall": ["40 ms", "40 ms"], "host_overlap_ep": 2,
+    }  # fmt: skip
+    near, passes = step()["step_time_s"], 2 * LAYERS * GA
+    assert step(facts)["step_time_s"] == pytest.approx(passes * 0.1, abs=near)
+    assert step(facts, dispatcher="alltoall")["step_time_s"] == pytest.approx(passes * 0.14, abs=near)
+    assert step(facts, overlap_ep=True)["step_time_s"] == pytest.approx(passes * 0.2, abs=near)
+    assert step(facts, {"experts": PADDED}, dispatcher="alltoall")["step_time_s"] == pytest.approx(passes * 0.1, abs=near)
+
+
+def test_overlap_hides_what_was_measured_where_the_host_waits() -> None:
+    """0.44 of all messages of experts; without a wait all that compute covers, but for contention."""
+    facts: dict[str, object] = {"overlap_ep_hidden": 0.44}
+    hidden = step(facts, overlap_ep=True)
+    assert hidden["ep_exposed_s"] == pytest.approx(0.56 * hidden["ep_total_s"], rel=1e-9)
+    assert hidden["ep_total_s"] == pytest.approx(step()["ep_total_s"], rel=1e-9)
+    whole = step({**facts, "graphs": "full", "contention": 0.25}, overlap_ep=True)
+    assert whole["ep_exposed_s"] == pytest.approx(0.25 * whole["ep_total_s"], rel=1e-9)
+
+
+def test_metadata_crosses_nodes_once_a_layer() -> None:
+    """10 ms more a message are 10 ms more a pass; nothing inside a node, with alltoall, or without experts elsewhere."""
+    two: dict[str, Any] = {"ep": 16, "all_gpus": 16}
+    times = [step({"metadata_across": f"{ms} ms"}, **two)["ep_total_s"] for ms in (10, 20)]
+    assert times[1] - times[0] == pytest.approx(LAYERS * GA * 10e-3, rel=1e-6)
+    assert added({"metadata_across": "10 ms"}) == 0
+    assert added({"metadata_across": "10 ms"}, **two, dispatcher="alltoall") == 0
+
+
+def of_layer(model: Model, unit: int = 0, precision: str = "bf16", **kernels: Any) -> dict[tuple[str, int], dict[str, float]]:
+    """Bytes, launches and FLOPs of the operators of a layer of one rank, by name and phase."""
+    keys = make_keys(ep=EP, precision=PRECISION_NAMES.index(precision))
+    found = operators(model, model.layer_units[unit], keys, Kernels(**kernels))
+    rows = zip(found.names, found.phase, found.bytes[0], found.kernels[0], found.flops[0], strict=True)
+    return {(name, int(phase)): {"bytes": b, "kernels": k, "flops": f} for name, phase, b, k, f in rows}
+
+
+def test_biases_of_experts_and_fused_experts() -> None:
+    """4096 tokens in 4 copies of 2048 channels; 28 and 40 bytes of each where the bias is added by operators of its own."""
+    model = parse_model(SMALL | {"mlp_bias": True}, "")
+    apart = of_layer(model, expert_bias_bytes=(28.0, 40.0))
+    copies = TOKENS * TOPK * HIDDEN
+    assert apart["experts_output_bias", FORWARD]["bytes"] == 28 * copies
+    assert apart["experts_output_bias", INPUT_GRADIENT]["bytes"] == 40 * copies
+    fused = of_layer(model, fused_experts=True)
+    assert {"experts_output_bias", "experts_bias", "experts_activation"}.isdisjoint(name for name, _ in fused)
+    assert fused["experts_fc1", FORWARD]["flops"] == apart["experts_fc1", FORWARD]["flops"]
+
+
+def test_fused_experts_write_their_operands_in_8_bits() -> None:
+    """mxfp8 casts 4 bytes an element. Not those of the second product's input, nor of the first one's output gradient."""
+    model = parse_model(SMALL, "")
+    apart, fused = (of_layer(model, precision="mxfp8", fused_experts=on) for on in (False, True))
+    second, first = TOKENS * TOPK * FFN, TOKENS * TOPK * 2 * FFN
+    assert apart["casts", FORWARD]["bytes"] - fused["casts", FORWARD]["bytes"] == 4 * second
+    assert apart["casts", INPUT_GRADIENT]["bytes"] - fused["casts", INPUT_GRADIENT]["bytes"] == 4 * first
+
+
+def test_a_router_without_fusion_has_72_kernels_for_31() -> None:
+    fused, apart = (of_layer(parse_model(SMALL, ""), fused_router=on) for on in (True, False))
+    for phase in (FORWARD, INPUT_GRADIENT):
+        assert apart["routing", phase]["kernels"] / fused["routing", phase]["kernels"] == pytest.approx(72 / 31)
+
+
+def test_sinks_in_windows_are_unfused_where_the_stack_says_so() -> None:
+    """gpt-oss: every second layer has a window."""
+    model = read_model("gpt-oss-20b", {"sequence": 4096})
+    names = [{name for name, _ in of_layer(model, unit, fused_window_sinks=False)} for unit in range(2)]
+    windows = [unit.window > 0 for unit in model.layer_units]
+    assert ["softmax" in each for each in names] == windows
+    assert ["attention" in each for each in names] == [not window for window in windows]
+    assert all("attention" in {name for name, _ in of_layer(model, unit)} for unit in range(2))
+
+
+def test_attention_in_8_bits_takes_as_long_as_flash_attention_3() -> None:
+    """740 of 1,200 TFLOP/s, rounded; a step in 16 bits has it in 16."""
+    plain: dict[str, object] = {"fp8_attention": False}
+    narrow: dict[str, object] = {"fp8_attention": True}
+    assert step(plain) == step(narrow)
+    model: dict[str, object] = {"heads": 64, "kv_heads": 64, "head_dim": 128}  # attention is most of the step
+    seconds = np.array([step(facts, model, precision="fp8_tensorwise")["compute_forward_s"] for facts in (plain, narrow)])
+    slower = step({"attention_scale": 2.0}, model, precision="fp8_tensorwise")["compute_forward_s"]
+    assert (seconds[0] - seconds[1]) / (slower - seconds[0]) == pytest.approx(1 - 0.62, rel=1e-6)
